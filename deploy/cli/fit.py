@@ -50,7 +50,7 @@ ArchiveFolder = Annotated[
         "--archive",
         metavar="DIR",
         help="Instead of --data: the folder that `headrace ingest sink --model` writes. "
-        "Learners then go on after its last example.",
+        "Learners then continue after its last example.",
         show_default=False,
     ),
 ]
@@ -63,17 +63,17 @@ Holdout = Annotated[
         max=0.5,
         metavar="SHARE",
         help="Share of the data, at its end, that decides after which epoch to stop. It is "
-        "learned once, last.",
+        "learned once, at the end.",
     ),
 ]
 SaveEvery = Annotated[
     float,
     typer.Option(
-        "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving what is done."
+        "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving the progress."
     ),
 ]
 Restart = Annotated[
-    bool, typer.Option("--restart", help="Forget an unfinished fit and begin again.")
+    bool, typer.Option("--restart", help="Discard an unfinished fit and begin again.")
 ]
 
 
@@ -90,7 +90,7 @@ def fit(
 ) -> None:
     """Learn tables or archived examples, and write the model as a snapshot.
 
-    If interrupted, run it again: it goes on after the last saved state. `headrace serving run
+    If interrupted, run it again: it continues after the last saved state. `headrace serving run
     --snapshot` serves the result, `headrace pserver restore` loads it into a parameter server.
     """
     from rich.console import Console
@@ -108,13 +108,13 @@ def fit(
         folder.restart()
     trainer = BatchTrainer(spec, source, folder, FitSettings(epochs, holdout, save_every))
     if trainer.resumed:
-        typer.echo("going on with an unfinished fit", err=True)
+        typer.echo("continuing an unfinished fit", err=True)
     with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
         done = trainer.run(stop, shown.fit(f"fitting {spec.name}", epochs))
     if done is None:
-        typer.echo("stopped: run the same command again to go on", err=True)
+        typer.echo("stopped: run the same command again to continue", err=True)
         raise typer.Exit(EXIT_STOPPED)
-    _say(done, to, source.refused)
+    _report(done, to, source.refused)
 
 
 def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) -> None:
@@ -130,10 +130,10 @@ def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) 
         )
 
 
-def _say(done: "FitSummary", to: str, refused: int) -> None:
+def _report(done: "FitSummary", to: str, refused: int) -> None:
     typer.echo(f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples in {to}")
     if refused:
-        typer.echo(f"left out {refused:,} rows without a readable time, or that are not rows")
+        typer.echo(f"left out {refused:,} malformed rows and rows without a readable time")
     if not math.isnan(done.normalized_entropy):
         typer.echo(f"normalized entropy before learning: {done.normalized_entropy:.4f}")
     if done.held_out_loss is not None:

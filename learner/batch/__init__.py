@@ -1,8 +1,8 @@
 """Learns from files in one process: `headrace fit`.
 
-`sources` has the interface of what is learned. `table_source` reads tables with a layout,
-`archive_source` the examples that `headrace ingest sink` wrote. `prefetch` reads ahead in a thread.
-`trainer` learns the blocks, and `fit_folder` keeps what a killed fit needs to go on.
+`sources` is the interface of a source of examples. `table_source` reads tables with a layout, and
+`archive_source` reads the examples that `headrace ingest sink` wrote. `prefetch` reads ahead in a
+thread. `trainer` learns the blocks, and `fit_folder` stores the progress of an unfinished fit.
 """
 
 import lazy_loader

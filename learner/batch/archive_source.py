@@ -1,8 +1,8 @@
 """The examples that `headrace ingest sink --model` archived, as the source of a fit.
 
-The examples were joined and encoded when they were live, so the label policy, the features and the
-order of time are those of the stream. The archive says which offsets it has: a learner goes on from
-the next one.
+The live stream already joined and encoded these examples, so the label policy, the features and the
+order are those of the stream. The archive names its offsets, and a learner continues from the next
+one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ArchiveSource:
         self._rows = [self._archive.rows_of(hour) for hour in self._archive.hours]
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
-        """Yield the blocks behind a place, hour by hour."""
+        """Yield the blocks behind a position, hour by hour."""
         hours = self._archive.hours
         # without a count, an hour is read all at once
         sizes = self._rows or [each.size for each in hours]

@@ -1,11 +1,11 @@
-"""The folder of a fit: its snapshots, and what it needs to go on after a kill.
+"""The folder of a fit: its snapshots, and the progress from which a killed fit resumes.
 
     FOLDER/20261122T184406.538Z-news-ba47/      the model, once the fit has ended
     FOLDER/_fit/NAME.json                       progress of the fit of the model NAME
     FOLDER/_fit/20261122T…/                     the rows at that progress
 
-The rows are written first, then the progress names them, then older rows are removed. So a kill
-between any two steps leaves a progress whose rows are complete.
+A save first writes the rows, then the progress that names them, and then removes older rows. After
+a kill between any two steps, the progress names complete rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FitState(msgspec.Struct, frozen=True):
 
     @property
     def position(self) -> FilePosition:
-        """The place behind the last learned block."""
+        """The position after the last learned block."""
         return FilePosition(self.file, self.block)
 
 
@@ -64,7 +64,7 @@ class FitFolder:
         self._path = f"{self._root}/{_UNFINISHED}/{name}.json"
 
     def read(self, spec: ModelSpec, source: str) -> FitState | None:
-        """Return the state of a fit that was interrupted; None if there is nothing to go on from.
+        """Return the state of an interrupted fit; None if there is no such fit.
 
         Raises UnreadableData if it is of another spec or other data.
         """
@@ -91,7 +91,7 @@ class FitFolder:
         return model.save(self._aside)
 
     def write(self, state: FitState) -> None:
-        """Make `state` the progress, and remove rows that it does not name."""
+        """Write `state` as the progress, and remove rows that it does not name."""
         self._files.makedirs(self._path.rpartition("/")[0], exist_ok=True)
         aside = f"{self._path}.new"
         self._files.pipe_file(aside, msgspec.json.encode(state))

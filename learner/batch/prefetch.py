@@ -1,7 +1,7 @@
 """Runs an iterator in a thread, a few items ahead of its consumer.
 
-Reading files and encoding columns release the interpreter's lock, and so do the kernels that learn:
-one core reads while the other learns, and the order of items stays.
+Reading files, encoding columns and the kernels that learn all release the interpreter's lock. One
+core therefore reads while the other learns, and the order of items does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _POLL_S = 0.2
-"""Longest time in which the thread notices that its consumer has left."""
+"""Longest time until the thread notices that its consumer has left."""
 
 
 class _Ended(NamedTuple):

@@ -1,8 +1,8 @@
 """Tables with a layout as the source of a fit: CSV, Parquet and NDJSON files.
 
 A row is an example as soon as it is read, because its label is in the table: nothing is joined.
-Rows without a readable time and lines that are not rows are counted and left out, as the joiner
-would refuse them.
+Rows without a readable time and malformed lines are counted and left out, because the joiner would
+refuse them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TableSource:
         self._rows = rows
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
-        """Yield the blocks behind a place. Raises UnreadableData, SpecError."""
+        """Yield the blocks behind a position. Raises UnreadableData, SpecError."""
         for number in range(after.file, len(self._files)):
             url, _ = self._files[number]
             log = TableLog(_local(url), self._layout)

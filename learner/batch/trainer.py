@@ -1,11 +1,11 @@
-"""Learns the blocks of a source: epochs, a held-out tail, early stopping, going on after a kill.
+"""Learns the blocks of a source: epochs, a held-out tail, early stopping, and resuming.
 
-One thread reads and encodes, another learns, in the order of the source. So a fit of one epoch
-makes the rows that a stream of the same examples would make, bit for bit.
+One thread reads and encodes, another learns, in the order of the source. A fit of one epoch
+therefore makes the rows that a stream of the same examples would make, bit for bit.
 
 With a held-out share, the last blocks are scored after every epoch and not learned. When their log
-loss no longer falls, the rows of the best epoch are taken, and the tail is learned once: a model
-that goes on online then begins after the last example.
+loss no longer falls, the fit takes the rows of the best epoch and learns the tail once. A learner
+that continues online then starts after the last example.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FitSettings:
     epochs: int = 1
     """Most passes over the data."""
     holdout: float = 0.0
-    """Share of the data, at its end, that decides when to stop; 0: all epochs are done."""
+    """Share of the data, at its end, that decides when to stop; 0: run all epochs."""
     save_every_s: float = 60.0
     """Seconds of learning between two saved states."""
     tell_every_s: float = 0.5
@@ -84,12 +84,12 @@ class BatchTrainer:
     def __init__(
         self, spec: ModelSpec, source: BatchSource, folder: FitFolder, settings: FitSettings
     ) -> None:
-        """Continue where the folder says, or begin. Raises UnreadableData, StorageFailed."""
+        """Continue from the folder's progress, or begin. Raises UnreadableData, StorageFailed."""
         self._spec, self._source, self._folder = spec, source, folder
         self._settings = settings
         state = folder.read(spec, source.identity)
         self.resumed = state is not None
-        """Whether this goes on with an interrupted fit."""
+        """Whether this continues an interrupted fit."""
         self._state = state or FitState(spec.fingerprint, source.identity, rows="")
         self._model = InMemoryModel(spec)
         if self._state.rows:
@@ -101,7 +101,7 @@ class BatchTrainer:
     def run(
         self, stop: threading.Event, tell: Callable[[FitProgress], object]
     ) -> FitSummary | None:
-        """Learn until the end; return None if `stop` was set before: the next fit goes on."""
+        """Learn until the end; return None if `stop` was set earlier: the next fit continues."""
         while not self._state.tail:
             if not self._epoch(stop, tell):
                 return None
@@ -114,7 +114,7 @@ class BatchTrainer:
         return FitSummary(name, rows, state.examples, state.epoch, entropy, state.best_loss)
 
     def _epoch(self, stop: threading.Event, tell: Callable[[FitProgress], object]) -> bool:
-        """Learn what is left of an epoch, and decide about the next; False if stopped."""
+        """Learn the rest of an epoch, and decide about the next; return False if stopped."""
         self._loss = LogLossSum()
         if not self._learn(False, stop, tell):
             return False
@@ -126,8 +126,8 @@ class BatchTrainer:
         if not better:
             self._model = self._folder.load(self._state.best_rows, self._spec)
         # a state is saved between epochs only if there is another, or a tail to learn
-        more = not last or self._settings.holdout
-        rows = self._folder.save(self._model) if more else self._state.rows
+        continues = not last or self._settings.holdout
+        rows = self._folder.save(self._model) if continues else self._state.rows
         first = FilePosition()
         self._state = msgspec.structs.replace(
             self._state,
@@ -139,14 +139,14 @@ class BatchTrainer:
             best_loss=loss if better else best,
             tail=last,
         )
-        if more:
+        if continues:
             self._folder.write(self._state)
         return True
 
     def _learn(
         self, tail: bool, stop: threading.Event, tell: Callable[[FitProgress], object]
     ) -> bool:
-        """Learn the blocks of the tail, or those before it; False if stopped."""
+        """Learn the blocks of the tail, or those before it; return False if stopped."""
         now_s = time.monotonic()
         save_at_s = now_s + self._settings.save_every_s
         tell_at_s = now_s
@@ -205,7 +205,7 @@ class BatchTrainer:
 
 
 def _add(loss: LogLossSum, examples: Examples, scores: npt.NDArray[np.float64]) -> None:
-    """Add the examples whose label is the outcome; that of an open impression is not known yet."""
+    """Add the examples with a final label; an open impression may still be clicked."""
     known = examples.kinds == Kind.CLOSED
     weights = None if examples.weights is None else examples.weights[known]
     loss.add(examples.labels[known], scores[known], weights)

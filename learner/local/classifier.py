@@ -1,8 +1,8 @@
-"""A scikit-learn classifier on a headrace model: learns tables, predicts probabilities.
+"""A scikit-learn classifier with a headrace model: learns tables, predicts probabilities.
 
-It learns the rows in their order, each once an epoch, with the encoder, kernels and rows of the
-service. So a snapshot of it can be served and restored like any other. Rows are learned one after
-another (deep architectures: by `mini_batch`), as a stream would be: `partial_fit` goes on where
+It learns the rows in their order, each once per epoch, with the encoder, kernels and rows of the
+service. Its snapshot can therefore be served and restored like any other. Rows are learned one
+after another, as from a stream (deep architectures: by `mini_batch`). `partial_fit` continues where
 `fit` ended, and the order of rows matters.
 """
 

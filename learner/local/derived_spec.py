@@ -1,4 +1,4 @@
-"""Writes the spec of a table that has none: one field for each column, by the column's type."""
+"""Derives a model spec from a table: one field per column, by the type of the column."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Turns iterables of events and DataFrames into messages, as a producer would send them.
 
-A message is JSON, because that is what the joiner's decoder reads: a value means the same here as
-in the service. Anything with `__arrow_c_stream__` counts as a DataFrame (pandas, polars, Arrow,
-DuckDB); a missing value is an absent field. Times may be datetimes; without a zone they are UTC.
+A message is JSON, the input of the joiner's decoder, so a value has the same meaning as in the
+service. Anything with `__arrow_c_stream__` is a DataFrame (pandas, polars, Arrow, DuckDB); a
+missing value is an absent field. Times may be datetimes; without a zone they are UTC.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A model whose rows are all in this process: learns batches of examples, predicts, saves, loads.
+"""A model with all its rows in this process: learns batches of examples, predicts, saves, loads.
 
 It has no store, no log and no marks, so nothing is pushed or pulled, and no row expires. A saved
-model is a snapshot: `headrace serving run --snapshot` serves it, `headrace pserver restore` loads
-it into a parameter server. Without marks, a learner that goes on from it begins with the first
-example of its topic.
+model is a snapshot: `headrace serving run --snapshot` serves it, and `headrace pserver restore`
+loads it into a parameter server. Without marks, a learner that continues from the snapshot starts
+with the first example of its topic.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A model in this process: learns from events, predicts, measures itself, is saved and loaded.
+"""A model in this process: learns events, predicts, measures its accuracy, saves and loads.
 
-Events take the service's own path, without its processes: the joiner's decoder and rules make
-labelled examples, the encoder makes ids and numbers, the model scores the candidates of a request
-before it learns from them. Only functions that need a store are missing: no batch is quarantined,
-no row expires, and one learner holds all rows.
+Events take the path of the service, without its processes. The joiner's decoder and rules make
+labelled examples, the encoder makes ids and numbers, and the model scores the candidates of a
+request before it learns from them. Functions that need a store are missing: no batch is
+quarantined, no row expires, and one learner holds all rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Makes labelled examples of the rows of tables, column by column.
+"""Encodes the rows of tables as labelled examples, column by column.
 
-A row is an impression whose outcome is known, so it becomes one example under both label policies:
-kind CLOSED, learned once, counted as a show and, if its label is 1, as a click. Nothing is joined:
-a table has no late clicks and no duplicates. A field gets the ids it would get from an event with
-the row's values (`ArrowColumns`).
+The outcome of a row is known, so the row becomes one example under either label policy: kind
+CLOSED, learned once, counted as a show and, if its label is 1, as a click. Nothing is joined: a
+table has no late clicks and no duplicates. A field gets the same ids as from an event with the
+row's values (`ArrowColumns`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_a_fit_killed_after_it_saved_counts_every_row_once(home: Path) -> None:
     again = subprocess.run(
         command("parts"), cwd=home, check=True, capture_output=True, text=True, timeout=120
     )
-    assert "going on with an unfinished fit" in again.stderr
+    assert "continuing an unfinished fit" in again.stderr
     assert rows_of(home / "parts") == rows_of(home / "whole")
 
 
