@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import BadOption
@@ -16,11 +17,48 @@ if TYPE_CHECKING:
 def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettings":
     """Return the settings of Kafka. Raises BadOption, KafkaRefused.
 
-    Each item of `client` is KEY=VALUE or a JSON object of settings.
+    Each item of `client` is KEY=VALUE or a JSON object of settings. For a secret, KEY.file=FILE
+    names the file that holds the value.
     """
     from headrace.ingest.kafka import KafkaSettings
 
-    return KafkaSettings(bootstrap, client=client_settings(client or ()))
+    return KafkaSettings(bootstrap, client=_with_secrets(client_settings(client or ())))
+
+
+_SECRETS = (
+    *("sasl.password", "sasl.oauthbearer.client.secret"),
+    *("ssl.key.password", "ssl.keystore.password", "ssl.key.pem"),
+)
+"""Settings that may be in a file. librdkafka has other settings whose names end in `.file`."""
+
+
+def _with_secrets(settings: dict[str, str]) -> dict[str, str]:
+    """Return the settings with each secret read from its file."""
+    read = dict(settings)
+    for key in _SECRETS:
+        path = read.pop(f"{key}.file", None)
+        if path is None:
+            continue
+        where = f"--kafka-client / HEADRACE_KAFKA_CLIENT: {key}.file"
+        if key in read:
+            raise BadOption(f"{where}: expected this or {key}, got both")
+        read[key] = secret_of(path, where)
+    return read
+
+
+def secret_of(path: str, where: str) -> str:
+    """Return the text of a file without the line break at its end. Raises BadOption.
+
+    where: the option that names the file.
+    """
+    try:
+        secret = Path(path).read_text("utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        found = error.strerror if isinstance(error, OSError) else "other bytes than UTF-8"
+        raise BadOption(f"{where}: expected a file with a secret, got {path}: {found}") from None
+    if not secret:
+        raise BadOption(f"{where}: expected a file with a secret, got {path}, which is empty")
+    return secret
 
 
 def client_settings(items: Sequence[str]) -> dict[str, str]:
@@ -68,10 +106,18 @@ def redis_url(url: str) -> str:
     """Return the URL, completed by HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD.
 
     They have no flags, because other users can read the command lines of processes.
+    HEADRACE_REDIS_PASSWORD_FILE names a file that holds the password. Raises BadOption.
     """
     from headrace.pserver.redis_backend import with_login
 
     user, password = (os.environ.get(f"HEADRACE_REDIS_{name}") for name in ("USER", "PASSWORD"))
+    path = os.environ.get("HEADRACE_REDIS_PASSWORD_FILE")
+    if path and password is not None:
+        raise BadOption(
+            "expected HEADRACE_REDIS_PASSWORD or HEADRACE_REDIS_PASSWORD_FILE, got both"
+        )
+    if path:
+        password = secret_of(path, "HEADRACE_REDIS_PASSWORD_FILE")
     return with_login(url, user, password)
 
 

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 
 def both(
-    files: list[Path], places: list[str], redis: str, stack: ExitStack
+    files: list[Path], places: list[str], modules: Sequence[str], redis: str, stack: ExitStack
 ) -> list[StoreModel | SnapshotModel]:
-    """Return the models of these specs and snapshots. `stack` closes the stores."""
-    return [*opened(stack, files, redis), *frozen(places)]
+    """Return the models of these specs and snapshots. `stack` closes the stores.
+
+    modules: torch modules that the snapshots may import.
+    """
+    return [*opened(stack, files, redis), *frozen(places, modules)]
 
 
 def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
@@ -40,8 +43,11 @@ def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
     return models
 
 
-def frozen(given: Sequence[str]) -> list[SnapshotModel]:
-    """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError."""
+def frozen(given: Sequence[str], modules: Sequence[str] = ()) -> list[SnapshotModel]:
+    """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError.
+
+    modules: torch modules that they may import.
+    """
     from headrace.serving.models import find_frozen
 
     pairs = [each.partition("=") for each in given]
@@ -50,4 +56,4 @@ def frozen(given: Sequence[str]) -> list[SnapshotModel]:
             raise BadOption(
                 f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, got {name!r}"
             )
-    return [find_frozen(name, place) for name, _, place in pairs]
+    return [find_frozen(name, place, modules) for name, _, place in pairs]

@@ -74,7 +74,8 @@ RedisUrl = Annotated[
         envvar="HEADRACE_REDIS",
         metavar="URL",
         help="Redis or Valkey: redis://HOST:PORT, redis+cluster:// for a cluster, rediss:// for "
-        "TLS. Put user and password in HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD.",
+        "TLS. Put user and password in HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD, or in the "
+        "file that HEADRACE_REDIS_PASSWORD_FILE names.",
     ),
 ]
 StatusKafka = Annotated[
@@ -217,7 +218,8 @@ KafkaClient = Annotated[
         envvar="HEADRACE_KAFKA_CLIENT",
         metavar="KEY=VALUE",
         help="Setting of the Kafka client, such as security.protocol=SSL. Repeatable. Put "
-        "passwords in the variable, as KEY=VALUE words or as a JSON object without spaces.",
+        "passwords in a file, such as sasl.password.file=FILE, or in the variable, as KEY=VALUE "
+        "words or as a JSON object without spaces.",
     ),
 ]
 Evaluated = Annotated[

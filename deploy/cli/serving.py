@@ -56,6 +56,16 @@ SnapshotPlaces = Annotated[
         "Kafka.",
     ),
 ]
+AllowedModules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module",
+        envvar="HEADRACE_SERVING_ALLOW_MODULE",
+        metavar="PACKAGE.FILE:CLASS",
+        help="Torch module that the spec of a snapshot may import. Repeatable. Importing runs the "
+        "module's code.",
+    ),
+]
 TokensFile = Annotated[
     Path | None,
     typer.Option(
@@ -171,6 +181,7 @@ Workers = Annotated[
 def run(
     model: ModelFiles = None,
     snapshot: SnapshotPlaces = None,
+    allow_module: AllowedModules = None,
     redis: RedisUrl = REDIS,
     host: Host = "127.0.0.1",
     port: Port = 8080,
@@ -208,10 +219,7 @@ def run(
             "HEADRACE_KAFKA as well, got none"
         )
     if most_rows is not None and workers > 1:
-        raise BadOption(
-            "--workers / HEADRACE_SERVING_WORKERS: expected 1 with --most-rows, because each "
-            f"process would cache the rows of its own requests, got {workers}"
-        )
+        raise BadOption(_one_worker(workers))
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
         aliases_file=aliases_file,
@@ -229,14 +237,23 @@ def run(
         bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
         told_to=status_kafka,
     )
+    snapshots = snapshot or [], allow_module or []
     with ExitStack() as stack:
         stop = stack.enter_context(stopped_by_signals())
         if workers > 1:
             # resolve the newest snapshot once, so that a restarted worker loads the same one
-            places = [f"{each.spec.name}={each.place}" for each in frozen(snapshot or [])]
-            run_workers(settings, partial(both, model or [], places, redis), workers, stop)
+            places = [f"{each.spec.name}={each.place}" for each in frozen(*snapshots)]
+            opened = partial(both, model or [], places, snapshots[1], redis)
+            run_workers(settings, opened, workers, stop)
         else:
-            run_server(settings, both(model or [], snapshot or [], redis, stack), stop)
+            run_server(settings, both(model or [], *snapshots, redis, stack), stop)
+
+
+def _one_worker(workers: int) -> str:
+    return (
+        "--workers / HEADRACE_SERVING_WORKERS: expected 1 with --most-rows, because each process "
+        f"would cache the rows of its own requests, got {workers}"
+    )
 
 
 @app.command()

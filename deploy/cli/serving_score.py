@@ -42,6 +42,15 @@ ScoredSnapshot = Annotated[
         help="Snapshot to score with, as the model NAME. PLACE as for `serving run`.",
     ),
 ]
+AllowedModules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module",
+        envvar="HEADRACE_SERVING_ALLOW_MODULE",
+        metavar="PACKAGE.FILE:CLASS",
+        help="Torch module that the snapshot's spec may import. Importing runs its code.",
+    ),
+]
 FromTopic = Annotated[
     str,
     typer.Option(
@@ -94,6 +103,7 @@ def score(
     kafka: KafkaAddress = KAFKA,
     model: ScoredModel = None,
     snapshot: ScoredSnapshot = None,
+    allow_module: AllowedModules = None,
     redis: RedisUrl = REDIS,
     impressions: FromTopic = "impressions",
     scores: ToTopic = "",
@@ -121,20 +131,20 @@ def score(
         bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
     )
     with ExitStack() as stack:
-        at = _model_at(stack, model, snapshot, redis)
+        at = _model_at(stack, model, snapshot, allow_module or [], redis)
         stop = stack.enter_context(stopped_by_signals())
         stack.enter_context(stopped_while_calls_hang(stop))
         run_scoring(settings, kafka_settings(kafka, kafka_client), at, stop)
 
 
 def _model_at(
-    stack: ExitStack, model: Path | None, snapshot: str | None, redis: str
+    stack: ExitStack, model: Path | None, snapshot: str | None, modules: list[str], redis: str
 ) -> "StoreModel | SnapshotModel":
     from headrace.deploy.model_sources import frozen, opened
 
     models: list[StoreModel | SnapshotModel] = [
         *opened(stack, [model] if model else [], redis),
-        *frozen([snapshot] if snapshot else []),
+        *frozen([snapshot] if snapshot else [], modules),
     ]
     if len(models) != 1:
         got = "both" if models else "neither"

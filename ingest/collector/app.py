@@ -29,7 +29,7 @@ from headrace.ingest.collector.responses import (
 from headrace.ingest.collector.validation import check
 from headrace.ingest.errors import WriteRefused
 from headrace.ingest.events import EventKind, event_schema
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.http import RequestRefused, add_docs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,6 +62,7 @@ def make_app(
         title="headrace collector",
         description="Accepts impressions and clicks, and acknowledges them once Kafka has them.",
         openapi_url="/openapi.json",
+        docs_url=None,
         redoc_url=None,
     )
     for kind, topic in topics.items():
@@ -86,6 +87,7 @@ def make_app(
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    add_docs(app, openapi)
     return app
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace.ingest.features import SpecError
 from headrace.ingest.runtime import steady_ms, wall_ms
 from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.models import open_model
@@ -120,13 +121,15 @@ class InMemoryModel:
 
         `name`: which snapshot of the folder; the newest if missing. `spec`: what the model must be;
         the snapshot's own if missing. Raises NoSnapshot, DamagedSnapshot, StorageFailed, WrongModel
-        if `spec` differs.
+        if `spec` differs, and SpecError if the snapshot would import a torch module that `spec`
+        does not name.
         """
         storage = SnapshotStorage(str(folder))
         manifest = _manifest(storage, name, spec)
         own = parse_spec(manifest.spec, f"snapshot {manifest.name}")
         if spec is not None:
             check_compatible(spec, manifest.shape)
+        _check_module(own, "" if spec is None else spec.structure.module)
         model = cls(own, manifest.shape.buckets)
         store = _memory_store()
         restore(
@@ -152,6 +155,16 @@ def _manifest(storage: SnapshotStorage, name: str | None, spec: ModelSpec | None
             raise NoSnapshot(f"expected a saved model in {storage.url}, got none")
         name = names[-1]
     return find_snapshot(storage, "" if spec is None else spec.name, name)
+
+
+def _check_module(own: ModelSpec, allowed: str) -> None:
+    """Raise SpecError if the snapshot imports another module: that would run foreign code."""
+    module = own.structure.module
+    if module and module != allowed:
+        raise SpecError(
+            f"the snapshot's spec imports the torch module {module}, which runs its code: expected "
+            f"a spec with this module (spec=), got {allowed or 'none'}"
+        )
 
 
 def _memory_store() -> MemoryStore:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from headrace.pserver.errors import StoreError
 from headrace.pserver.rows import RowDeltas, SourceReached, unpack_entry
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.pserver.rows import Deletions, EntryHeader
-    from headrace.pserver.store import Entry, PollResult
+    from headrace.pserver.store import Entry, PollResult, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,19 @@ def advanced(position: LogPosition, version: int, nonce: bytes, header: EntryHea
     )
 
 
-def unpacked(bucket: int, entry: Entry, width: int) -> tuple[EntryHeader, RowDeltas | Deletions]:
-    """Return the content of an entry. Raises StoreError if its rows are not of `width` floats."""
+def unpacked(shape: Shape, bucket: int, entry: Entry) -> tuple[EntryHeader, RowDeltas | Deletions]:
+    """Return the content of an entry.
+
+    Raises StoreError if its rows are not of the model's width, or of another bucket.
+    """
     header, content = unpack_entry(entry.blob)
-    if isinstance(content, RowDeltas) and header.width != width:
-        raise StoreError(
-            f"bucket {bucket}, entry {entry.version}: expected rows of {width} "
-            f"floats, got {header.width}"
-        )
+    where = f"bucket {bucket}, entry {entry.version}"
+    if isinstance(content, RowDeltas) and header.width != shape.width:
+        raise StoreError(f"{where}: expected rows of {shape.width} floats, got {header.width}")
+    if content.ids.shape[0]:
+        # buckets are ranges of ids: the least and the greatest decide
+        ends = np.array([content.ids.min(), content.ids.max()])
+        for found in shape.bucket_of(ends).tolist():
+            if found != bucket:
+                raise StoreError(f"{where}: expected ids of this bucket, got one of bucket {found}")
     return header, content

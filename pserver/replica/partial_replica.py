@@ -298,7 +298,7 @@ class PartialReplica:
             entries = chain(position.version, position.nonce, polled)
         self._positions[bucket], self._trimmed[bucket] = position, polled.trimmed
         for entry in entries:
-            header, content = unpacked(bucket, entry, self.shape.width)
+            header, content = unpacked(self.shape, bucket, entry)
             self._tail.append(bucket, entry.version, content)
             position = advanced(position, entry.version, entry.nonce, header)
             self._positions[bucket] = position

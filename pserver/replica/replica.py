@@ -225,7 +225,7 @@ class Replica:
     def _follow_one(self, bucket: int, polled: PollResult) -> None:
         position = self.position(bucket)
         for entry in chain(position.version, position.nonce, polled):
-            header, content = unpacked(bucket, entry, self.shape.width)
+            header, content = unpacked(self.shape, bucket, entry)
             change: Folded | Deleted
             if isinstance(content, Deletions):
                 self.table.remove(content)
@@ -254,7 +254,7 @@ class Replica:
                 raise BrokenHistory(f"bucket {bucket} went back to entries that were trimmed")
             copy.put(chunk.rows, chunk.versions)
         for entry in log:
-            copy.add(entry, *unpacked(bucket, entry, self.shape.width))
+            copy.add(entry, *unpacked(self.shape, bucket, entry))
         self._follow_up(bucket, copy, limit)
         known = head.version
         while (newer := copy.newer_than(known)).shape[0]:
@@ -277,7 +277,7 @@ class Replica:
             if goal is None:
                 goal = max(polled.version, copy.newest)
             for entry in chain(position.version, position.nonce, polled):
-                copy.add(entry, *unpacked(bucket, entry, self.shape.width))
+                copy.add(entry, *unpacked(self.shape, bucket, entry))
             if copy.position is position and position.version < goal:
                 raise BrokenHistory(f"bucket {bucket}: rows are newer than the log")
 

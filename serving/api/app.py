@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from headrace.ingest.http import Readiness, RequestRefused, Tokens
+from headrace.ingest.http import Readiness, RequestRefused, Tokens, add_docs
 from headrace.serving.api.admin import add_admin
 from headrace.serving.api.handler import PredictAdapter, PredictionHandler, RankAdapter
 from headrace.serving.api.health import add_health, add_metrics, add_status
@@ -112,6 +112,7 @@ def make_app(parts: AppParts) -> App:
         title="headrace",
         description="Predictions from a model that has learned from what happened a moment ago.",
         openapi_url="/openapi.json",
+        docs_url=None,
         redoc_url=None,
     )
     models, room = parts.models, LoadShedder(parts.limits)
@@ -146,6 +147,7 @@ def make_app(parts: AppParts) -> App:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    add_docs(app, openapi)
     app.state.answering = answering
     return app
 

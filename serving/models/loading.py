@@ -38,7 +38,7 @@ from headrace.serving.replicas import (
 from headrace.serving.requests import EventCandidates, RequestDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from prometheus_client import CollectorRegistry
 
@@ -74,11 +74,13 @@ class SnapshotModel(NamedTuple):
         return f"{self.shelf.url}/{self.manifest.name}"
 
 
-def find_frozen(name: str, url: str) -> SnapshotModel:
+def find_frozen(name: str, url: str, modules: Collection[str] = ()) -> SnapshotModel:
     """Return the snapshot to serve as the model `name`.
 
     url: a snapshot, or a folder of snapshots. From a folder the newest is taken: of the model
-    `name`, or of the only model in the folder. Raises BadSnapshot, SnapshotError, SpecError.
+    `name`, or of the only model in the folder. modules: torch modules that the snapshot's spec may
+    name. Their import runs code, and a snapshot may come from anywhere. Raises BadSnapshot,
+    SnapshotError, SpecError.
     """
     if not _NAME.fullmatch(name):
         raise BadSnapshot(f"expected a model's name of a-z, 0-9, _ and -, got {name!r}")
@@ -97,6 +99,13 @@ def find_frozen(name: str, url: str) -> SnapshotModel:
     manifest = find_snapshot(shelf, model, chosen)
     spec = parse_spec(manifest.spec, f"{shelf.url}/{manifest.name}")
     check_compatible(spec, manifest.shape)
+    module = spec.structure.module
+    if module and module not in modules:
+        raise BadSnapshot(
+            f"{name}={url}: the snapshot's spec imports the torch module {module}, which runs its "
+            f"code: expected --allow-module {module}, got "
+            f"{', '.join(sorted(modules)) or 'no module allowed'}"
+        )
     return SnapshotModel(replace(spec, name=name), shelf, manifest)
 
 

@@ -9,7 +9,12 @@ import pytest
 import redis
 
 from headrace.deploy import connections
-from headrace.deploy.connections import client_settings, client_variable
+from headrace.deploy.connections import (
+    client_settings,
+    client_variable,
+    kafka_settings,
+    redis_url,
+)
 from headrace.deploy.errors import BadOption
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
@@ -152,6 +157,45 @@ def test_a_command_takes_the_settings_of_the_kafka_client_from_its_variable(
 def test_a_refused_setting_of_the_kafka_client_is_not_printed(item: str) -> None:
     with pytest.raises(BadOption, match="JSON object of strings") as raised:
         client_settings([item])
+    assert "hunter2" not in str(raised.value)
+
+
+def test_secrets_of_kafka_and_redis_can_be_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(f"{SECRET}\n")
+    found = kafka_settings("kafka:9092", [f"sasl.password.file={secret}", "sasl.username=me"])
+    assert found.client == {"sasl.password": SECRET, "sasl.username": "me"}
+    children = client_variable([f"sasl.password.file={secret}"])["HEADRACE_KAFKA_CLIENT"]
+    assert SECRET not in children  # a child reads the file itself
+    monkeypatch.setenv("HEADRACE_REDIS_USER", "me")
+    monkeypatch.delenv("HEADRACE_REDIS_PASSWORD", raising=False)
+    monkeypatch.setenv("HEADRACE_REDIS_PASSWORD_FILE", str(secret))
+    assert redis_url("redis://redis") == f"redis://me:{QUOTED}@redis"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff"], ids=["none", "0", "line", "bytes"])
+def test_a_file_without_a_secret_is_refused_by_name(tmp_path: Path, content: bytes | None) -> None:
+    secret = tmp_path / "secret"
+    if content is not None:
+        secret.write_bytes(content)
+    with pytest.raises(BadOption, match=rf"sasl.password.file: expected a file .*{secret}"):
+        kafka_settings("kafka:9092", [f"sasl.password.file={secret}"])
+
+
+def test_a_secret_given_twice_is_refused_without_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    with pytest.raises(BadOption, match=r"expected this or sasl\.password, got both") as raised:
+        kafka_settings("kafka:9092", [f"sasl.password.file={secret}", f"sasl.password={SECRET}"])
+    assert "hunter2" not in str(raised.value)
+    monkeypatch.setenv("HEADRACE_REDIS_PASSWORD", SECRET)
+    monkeypatch.setenv("HEADRACE_REDIS_PASSWORD_FILE", str(secret))
+    with pytest.raises(BadOption, match="got both") as raised:
+        redis_url("redis://redis")
     assert "hunter2" not in str(raised.value)
 
 

@@ -439,7 +439,9 @@ def test_the_collector_accepts_the_examples_of_its_openapi_page() -> None:
                         sent += answer.json()["accepted"]
             assert sent == len(collector.kafka.written) == 2 * (1 + 2 + 2)
             assert page["components"]["schemas"]["Impression"]["required"]
-            assert (await collector.http.get("/docs")).status_code == 200
+            docs = await collector.http.get("/docs")
+            assert docs.status_code == 200 and "<script" not in docs.text
+            assert f"POST {CLICKS}" in docs.text and "http://" not in docs.text
 
     asyncio.run(send())
 

@@ -405,3 +405,19 @@ def test_a_log_entry_of_another_row_width_is_refused() -> None:
     )
     with pytest.raises(StoreError, match="rows of 2 floats, got 3"):
         PartialReplica(world.store, world.shape).poll()
+
+
+def test_a_log_entry_with_ids_of_another_bucket_is_refused() -> None:
+    world = MemoryWorld()
+    foreign = all_ids()[world.shape.bucket_of(all_ids()) == 1][:1]
+    blob = blob_of(RowDeltas.empty(WIDTH)._replace(ids=foreign, **_one_row()))
+    world.store.push([Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob)])
+    for replica in (PartialReplica(world.store, world.shape), Replica(world.store, world.shape)):
+        with pytest.raises(StoreError, match="ids of this bucket, got one of bucket 1"):
+            replica.poll()
+
+
+def _one_row() -> dict[str, Any]:
+    count = np.ones(1, np.uint32)
+    columns = dict.fromkeys(("shows", "clicks", "first_seen", "last_seen"), count)
+    return {**columns, "values": np.zeros((1, WIDTH), np.float32)}

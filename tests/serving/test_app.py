@@ -1,5 +1,6 @@
 """The HTTP routes of a server, without a socket."""
 
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,35 @@ def test_metrics_have_requests_candidates_freshness_and_rows() -> None:
         'headrace_server_age_seconds{bucket="oldest",model="news"} 0.0',
     ):
         assert line in answer.text.splitlines()
+
+
+def test_the_docs_page_shows_every_route_and_loads_nothing_from_the_network() -> None:
+    serving, _ = complete()
+    page = ask(serving, "GET", "/docs")
+    assert page.status_code == 200
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    found = _Links()
+    found.feed(page.text)
+    assert found.loads == [] and found.links == ["openapi.json"]
+    for path, methods in ask(serving, "GET", "/openapi.json").json()["paths"].items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in page.text
+
+
+class _Links(HTMLParser):
+    """Collects the addresses that a page loads, and those that it links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href"):
+                (self.links if tag == "a" else self.loads).append(value or "")
+        if tag in ("script", "iframe", "object"):
+            self.loads.append(tag)
 
 
 def test_the_examples_of_the_openapi_document_can_be_sent_unchanged() -> None:

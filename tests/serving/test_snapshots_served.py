@@ -12,7 +12,15 @@ from headrace.serving.errors import BadSnapshot
 from headrace.serving.models.loading import StoreModel, find_frozen
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
-from tests.serving.served_models import NOW_MS, SPEC, Pusher, deltas_of_article, eventually, news
+from tests.serving.served_models import (
+    NOW_MS,
+    SPEC,
+    Pusher,
+    deltas_of_article,
+    eventually,
+    memory_store,
+    news,
+)
 from tests.serving.server_in_thread import ready, running
 from tests.serving.snapshots import LEARNED_MS, learned, snapshot_of
 
@@ -87,6 +95,20 @@ def test_a_request_that_demands_another_snapshot_gets_412_naming_the_served_one(
         answered = client.post("/v2/models/frozen/infer", json=tensors)
         assert answered.json()["parameters"]["snapshot"] == name
         assert client.post("/v2/models/news/infer", json=tensors).status_code == 412
+
+
+def test_a_snapshot_whose_spec_names_a_torch_module_imports_it_only_if_allowed(
+    tmp_path: Path,
+) -> None:
+    name = "tests.serving.never_imported:Net"
+    kind = f'architecture = "module"\nmodule = "{name}"\n'
+    spec = parse_spec(SPEC.replace('architecture = "logistic_regression"\n', kind), "own.toml")
+    snapshot_of(memory_store(spec), tmp_path)
+    with pytest.raises(BadSnapshot, match=f"expected --allow-module {name}, got no module"):
+        find_frozen("news", str(tmp_path))
+    with pytest.raises(BadSnapshot, match="got other:Net"):
+        find_frozen("news", str(tmp_path), ["other:Net"])
+    assert find_frozen("news", str(tmp_path), [name]).spec.structure.module == name
 
 
 def test_an_ambiguous_snapshot_is_refused(tmp_path: Path) -> None:
