@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 _LONGEST_STEP_MS = 10_000
-"""Longest wall time between two messages that counts; the rest is time without evaluation."""
+"""Longest wall time between two messages that counts; the rest is time without evaluation. A
+source that is at its end after it, without a newer event, makes up for the rest."""
+_CONFIRM_MS = 10_000
+"""Time that a source must be at its end again before it makes up the time that it was not."""
 _NEVER = -(1 << 62)
 _STATE, _PAST, _ROWS, _PANE = "state", "past", "rows/", "pane/"
 
@@ -93,6 +96,9 @@ class EvaluationState(msgspec.Struct, array_like=True):
     """Wall time that passed during evaluation."""
     first_ms: int | None = None
     """The first event time of any source: the start of a source that is still empty."""
+    left: dict[str, tuple[int, int, int]] = {}
+    """By source that left its end without a newer event, because its reader started again or
+    evaluation paused: the event time it had reached, and the wall and observed time then."""
 
 
 class ClosedMinutes(msgspec.Struct, array_like=True):
@@ -188,13 +194,11 @@ class Evaluator:
         """Return the event time that all sources have passed; None before all have reported."""
         reached = []
         for source in self._sources:
-            time_ms, ended_ms = self.state.standings.get(source, (None, None))
+            time_ms = self._reached_at_end(source)
             if time_ms is None:
-                if ended_ms is None or self.state.first_ms is None:
-                    return None
-                time_ms = self.state.first_ms
-            if ended_ms is not None:
-                time_ms += self.state.observed_ms - ended_ms
+                time_ms = self.state.standings.get(source, (None, None))[0]
+            if time_ms is None:
+                return None
             reached.append(time_ms)
         return min(reached, default=None)
 
@@ -256,14 +260,26 @@ class Evaluator:
         step = 0 if state.now_ms is None else rows.now_ms - state.now_ms
         observed_ms = state.observed_ms + min(max(step, 0), _LONGEST_STEP_MS)
         standings, first_ms = dict(state.standings), state.first_ms
+        left = dict(state.left)
+        paused = standings if step > _LONGEST_STEP_MS else ()
+        for source in {*paused, *(each for each, (_, end) in rows.standings.items() if not end)}:
+            reached_ms = self._reached_at_end(source)
+            if reached_ms is not None and state.now_ms is not None:
+                left.setdefault(source, (reached_ms, state.now_ms, observed_ms))
         for source, (time_ms, at_end) in rows.standings.items():
             before_ms, ended_ms = standings.get(source, (None, None))
             known = [each for each in (before_ms, time_ms) if each is not None]
             moved = time_ms is not None and (before_ms is None or time_ms > before_ms)
             if first_ms is None and known:
                 first_ms = known[0]
+            if moved:
+                left.pop(source, None)
             if not at_end:
                 ended_ms = None
+            elif source in left and observed_ms - left[source][2] >= _CONFIRM_MS:
+                reached_ms, wall_ms, _ = left.pop(source)
+                now_ms = reached_ms + max(rows.now_ms - wall_ms, 0)
+                ended_ms = observed_ms - (now_ms - max(known, default=first_ms or 0))
             elif ended_ms is None or moved:
                 ended_ms = observed_ms
             standings[source] = (max(known, default=None), ended_ms)
@@ -275,7 +291,16 @@ class Evaluator:
             max(rows.now_ms, state.now_ms or rows.now_ms),
             observed_ms,
             first_ms,
+            left,
         )
+
+    def _reached_at_end(self, source: str) -> int | None:
+        """Return the event time that a source at its end has reached; None if it is not there."""
+        time_ms, ended_ms = self.state.standings.get(source, (None, None))
+        start_ms = self.state.first_ms if time_ms is None else time_ms
+        if ended_ms is None or start_ms is None:
+            return None
+        return start_ms + self.state.observed_ms - ended_ms
 
     def _pane(self, begin_ms: int, sample: float) -> OpenPane:
         pane = self.open.setdefault(begin_ms, OpenPane())

@@ -187,6 +187,39 @@ def test_a_source_at_its_end_advances_with_the_wall_clock_only_during_evaluation
     assert evaluation.reached_ms() == BEGIN_MS, "it may have any time left: it is read again"
 
 
+@pytest.mark.parametrize("begins_anew", [True, False], ids=["reader begins anew", "reader paused"])
+@pytest.mark.parametrize("idle_ms", [None, BEGIN_MS], ids=["empty", "silent"])
+def test_a_source_without_events_makes_up_for_an_outage(
+    begins_anew: bool, idle_ms: int | None
+) -> None:
+    live, table = Evaluator(RULES, ["a", "b"]), dict[str, bytes]()
+    outage = range(1_000, 1_600)
+    for second in range(1_700):
+        if second in outage:
+            continue
+        starts = begins_anew and second == outage.stop
+        standings = {
+            "a": (None if starts else BEGIN_MS + 1_000 * second, False),
+            "b": (None if starts or second else idle_ms, not starts),
+        }
+        apply(table, live.fold(second, heartbeat(5_000_000 + 1_000 * second, standings)))
+        late = outage.start <= second < outage.stop + 15
+        assert late or live.reached_ms() == BEGIN_MS + 1_000 * second
+    again = Evaluator(RULES, ["a", "b"])
+    again.restore(table.items())
+    assert again.state.closed_ms == live.state.closed_ms
+
+
+def test_a_source_read_again_after_an_outage_counts_its_events_before_it_makes_up() -> None:
+    evaluation = Evaluator(RULES, ["a"])
+    evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, True)}))
+    evaluation.fold(1, heartbeat(1_600_000, {"a": (None, False)}))
+    for second in range(1, 30):
+        moved = BEGIN_MS + 1_000 * second
+        evaluation.fold(1 + second, heartbeat(1_600_000 + 1_000 * second, {"a": (moved, True)}))
+        assert evaluation.reached_ms() == moved
+
+
 def test_an_empty_source_starts_at_the_first_event_time_of_any_source() -> None:
     evaluation = Evaluator(RULES, ["a", "b"])
     evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, False)}))
