@@ -79,7 +79,7 @@ class FeedFigures:
     aborts: int = 0
 
 
-_prediction = msgspec.json.Decoder(ServedPrediction)
+_decoder = msgspec.json.Decoder(ServedPrediction)
 
 
 class Feeder:
@@ -117,20 +117,20 @@ class Feeder:
         Raises EvaluationError, and the errors of ingest.errors that are not temporary.
         """
         self._place()
-        for happening in self._reader.poll(timeout_s):
-            if isinstance(happening, Record):
-                if happening.source in self._ours:
-                    self._gather(happening)
+        for found in self._reader.poll(timeout_s):
+            if isinstance(found, Record):
+                if found.source in self._ours:
+                    self._gather(found)
                 if self._gathering.size >= self._pace.most_rows:
                     self._write()
-            elif isinstance(happening, AtEnd):
-                time_ms, _ = self._standings.get(happening.source, (None, True))
-                self._standings[happening.source] = time_ms, True
-            elif isinstance(happening, PartitionAssigned):
-                self._unplaced.add(happening.source)
-                self._standings[happening.source] = None, False
+            elif isinstance(found, AtEnd):
+                time_ms, _ = self._standings.get(found.source, (None, True))
+                self._standings[found.source] = time_ms, True
+            elif isinstance(found, PartitionAssigned):
+                self._unplaced.add(found.source)
+                self._standings[found.source] = None, False
             else:
-                self._lose(happening)
+                self._lose(found)
         waited_ms = self._now_ms() - self._since_ms
         if waited_ms >= (self._pace.gather_ms if self._positions else self._pace.heartbeat_ms):
             self._write()
@@ -200,25 +200,25 @@ class Feeder:
         except (UnreadableExamples, UnreadableScores) as error:
             where = f"{topic}/{record.source.partition}, offset {record.offset}"
             raise EvaluationError(f"{where}: {error}") from error
-        known = [each for each in (time_ms, reached_ms) if each is not None]
+        known = [each_ms for each_ms in (time_ms, reached_ms) if each_ms is not None]
         self._standings[record.source] = max(known, default=None), False
         self._positions[record.source] = record.offset + 1
 
     def _predicted(self, record: Record) -> int | None:
         try:
-            made = _prediction.decode(record.value)
+            prediction = _decoder.decode(record.value)
         except msgspec.DecodeError:
             self.figures.unusable += 1
             return None
-        if 0 < record.append_ms < made.time:
+        if 0 < record.append_ms < prediction.time:
             # a request may name any time; one of tomorrow would end the minutes before it
-            made = msgspec.structs.replace(made, time=record.append_ms)
-        if made.model == self._model:
-            if self._gathering.prediction(made):
+            prediction = msgspec.structs.replace(prediction, time=record.append_ms)
+        if prediction.model == self._model:
+            if self._gathering.prediction(prediction):
                 self.figures.predictions += 1
             else:
                 self.figures.unusable += 1
-        return made.time
+        return prediction.time
 
     def _write(self) -> None:
         now_ms = self._now_ms()

@@ -138,17 +138,17 @@ class StreamScorer:
         """
         gained: list[Source] = []
         records: list[Record] = []
-        for happening in self._reader.poll(timeout_s):
-            match happening:
+        for found in self._reader.poll(timeout_s):
+            match found:
                 case PartitionAssigned(source):
                     gained.append(source)
                 case PartitionRevoked(source):
                     self._topic_ids.pop(source, None)
                     self._uncommitted.pop(source, None)
-                    gained = [each for each in gained if each != source]
-                    records = [each for each in records if each.source != source]
+                    gained = [other for other in gained if other != source]
+                    records = [record for record in records if record.source != source]
                 case Record(source=source) if source in self._topic_ids:
-                    records.append(happening)
+                    records.append(found)
         self._place(gained)
         if records:
             self._commit(records, *self._scored(records))
@@ -165,11 +165,11 @@ class StreamScorer:
         starts: dict[Source, int] = {}
         for source in sources:
             first, end = self._reader.held(source)
-            offset, told = found.get(source, Committed(first, topic_id))
+            offset, committed_id = found.get(source, Committed(first, topic_id))
             if source not in found:
                 self._check_first(source, first, end)
                 self._uncommitted[source] = first
-            if told != topic_id:
+            if committed_id != topic_id:
                 log.warning("topic %s was created again: scoring it from the start", source.topic)
                 offset = first
             if offset < first:
@@ -231,7 +231,7 @@ class StreamScorer:
         figures.dead_letters[name] = figures.dead_letters.get(name, 0) + 1
 
     def _commit(
-        self, records: Iterable[Record], messages: Sequence[Outgoing], made: ScoringTotals
+        self, records: Iterable[Record], messages: Sequence[Outgoing], new: ScoringTotals
     ) -> None:
         ends = self._uncommitted | {record.source: record.offset + 1 for record in records}
         offsets = {
@@ -246,10 +246,10 @@ class StreamScorer:
         self._uncommitted = {}
         total = self.figures
         total.transactions += 1
-        total.scored += made.scored
-        total.defaulted_rows += made.defaulted_rows
-        total.newest_ms = max(total.newest_ms, made.newest_ms)
-        for name, count in made.dead_letters.items():
+        total.scored += new.scored
+        total.defaulted_rows += new.defaulted_rows
+        total.newest_ms = max(total.newest_ms, new.newest_ms)
+        for name, count in new.dead_letters.items():
             total.dead_letters[name] = total.dead_letters.get(name, 0) + count
 
     def _abort(

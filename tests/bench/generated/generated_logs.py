@@ -1,4 +1,4 @@
-"""What the defaults learn on twenty generated logs, beside the best of thirty settings and others.
+"""Compares the defaults on twenty generated logs with the best of thirty settings and other tools.
 
     python -m tests.bench.generated_logs [--quick] [--json] [--log NUMBER ...] [--only NAME ...]
 
