@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from headrace.learner.batch import FitProgress
+    from headrace.learner.experiments import ExperimentProgress
     from headrace.learner.recovery import RebuildProgress
     from headrace.pserver.snapshots import ListedSnapshot
     from headrace.pserver.snapshots import SnapshotProgress as Buckets
@@ -85,6 +86,19 @@ class StepView:
                 log_at_s = time.monotonic() + _LOG_EVERY_S
                 rate = (now.examples - had) / max(time.monotonic() - begun_s, 1e-9)
                 log.info("%s: %d %s", doing, int(100 * now.read), detail.format(rate=rate))
+
+        return tell
+
+    def experiment(self, name: str) -> Callable[[ExperimentProgress], None]:
+        """Return the progress callback of an experiment."""
+        rated = self._rated(f"experiment {name}")
+        had: int | None = None
+
+        def tell(now: ExperimentProgress) -> None:
+            nonlocal had
+            had = now.steps if had is None else had
+            detail = f"% {now.learning} of {now.arms} arms, {{rate:,.0f}} examples/s of all arms"
+            rated(int(100 * now.read), 100, now.steps - had, detail)
 
         return tell
 

@@ -23,6 +23,7 @@ from headrace.deploy.cli import (
     data,
     demo,
     evaluate,
+    experiment,
     fit,
     ingest,
     learner,
@@ -59,6 +60,7 @@ app.add_typer(pserver.app, name="pserver")
 app.add_typer(serving.app, name="serving")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(spec.app, name="spec")
+app.add_typer(experiment.app, name="experiment")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,8 +1,9 @@
 """Learns from files in one process: `headrace fit`.
 
-`sources` is the interface of a source of examples. `table_source` reads tables with a layout, and
-`archive_source` reads the examples that `headrace ingest sink` wrote. `prefetch` reads ahead in a
-thread. `trainer` learns the blocks, and `fit_folder` stores the progress of an unfinished fit.
+`sources` is the interface of a source of examples. `table_source` reads tables with a layout,
+`archive_source` reads the examples that `headrace ingest sink` wrote, and `event_source` joins logs
+of impressions and clicks. `prefetch` reads ahead in a thread. `trainer` learns the blocks, and
+`fit_folder` stores the progress of an unfinished fit.
 """
 
 import lazy_loader

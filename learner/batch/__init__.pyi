@@ -1,4 +1,5 @@
 from .archive_source import ArchiveSource as ArchiveSource
+from .event_source import EventLogSource as EventLogSource
 from .fit_folder import FitFolder as FitFolder
 from .sources import BatchSource as BatchSource
 from .sources import ExampleBlock as ExampleBlock

@@ -89,11 +89,11 @@ class PlattScaling:
 
     def __init__(self, calibration: Calibration, window_ms: int) -> None:
         self._alpha, self._window_ms = calibration.alpha, window_ms
-        self._memory = empty_memory(1)
+        self.memory = empty_memory(1)
 
     def forget(self) -> None:
         """Drop what is remembered of impressions."""
-        self._memory = empty_memory(1)
+        self.memory = empty_memory(1)
 
     def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
         """Put the calibrated probabilities in the place of the model's own. Adds no row.
@@ -116,8 +116,8 @@ class PlattScaling:
         scores: (n,) of all examples, clicks too. A row whose bucket is not active stays.
         """
         shown = int(np.count_nonzero(labelled.kinds == Kind.SHOWN))
-        self._memory = with_room(self._memory, shown)
-        remembered = self._memory, self._window_ms
+        self.memory = with_room(self.memory, shown)
+        remembered = self.memory, self._window_ms
         _, learn = self._kernels()
         asked = scores.copy()  # the model's own, which `scores` loses slate by slate
         learn(view.columns, gaining, active, self._layer(), remembered, labelled, asked, scores)

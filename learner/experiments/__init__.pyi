@@ -1,3 +1,15 @@
+from .confidence import evidence as evidence
+from .confidence import half_width as half_width
 from .decisions import DecisionRules as DecisionRules
 from .decisions import Look as Look
 from .decisions import Verdict as Verdict
+from .decisions import look as look
+from .experiment_file import ArmPlan as ArmPlan
+from .experiment_file import Experiment as Experiment
+from .experiment_file import load_experiment as load_experiment
+from .history import ArmRecord as ArmRecord
+from .run_folder import RunFolder as RunFolder
+from .run_folder import read_history as read_history
+from .runner import ExperimentProgress as ExperimentProgress
+from .runner import ExperimentResult as ExperimentResult
+from .runner import ExperimentRunner as ExperimentRunner

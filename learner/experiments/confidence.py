@@ -69,7 +69,8 @@ def evidence(counts: Reals, means: Reals, deviations: Reals, precision: float | 
     ratio = counts * means**2 / np.maximum(deviations, 1e-300) ** 2 / (counts - 1.0)
     exponent = 0.5 * counts * (np.log1p(ratio) - np.log1p(k * ratio))
     with np.errstate(over="ignore"):
-        return np.sqrt(k) * np.exp(exponent)
+        found: Reals = np.sqrt(k) * np.exp(exponent)
+    return found
 
 
 def running_moments(values: Reals) -> tuple[Reals, Reals, Reals]:

@@ -108,7 +108,7 @@ def look(sums: Reals, weights: Reals, elapsed: int, rules: DecisionRules) -> Loo
     values = sums[held] * (batches / weights[held].sum())
     mean = float(values.mean())
     deviation = float(values.std(ddof=1)) if batches > 1 else 0.0
-    count, spread = np.float64(batches), np.float64(deviation)
+    count, spread = np.array(batches, np.float64), np.array(deviation)
     width = float(half_width(count, spread, rules.arm_alpha, rules.precision))
     early = float(half_width(count, spread, rules.alpha, rules.early_precision))
     found = Look(Verdict.UNDECIDED, mean, mean - width, mean + width, batches, "")

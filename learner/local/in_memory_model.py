@@ -47,7 +47,9 @@ _BUCKETS = 16
 
 
 class InMemoryModel:
-    """The rows of a spec, and the model on them. It can be pickled. One thread uses it at a time.
+    """The rows of a spec, and the model on them. One thread uses it at a time.
+
+    It can be pickled, with its memory of impressions: the copy learns on as the original would.
 
     Raises MissingTorch if the spec is of a deep model and torch is not installed; UnfitModule for a
     module of your own.
@@ -67,12 +69,16 @@ class InMemoryModel:
 
     def __getstate__(self) -> dict[str, Any]:
         rows = self._view.everything().existing()
-        return {"spec": self.spec.text, "buckets": self._shape.buckets, "rows": rows}
+        memory = self._model.memory
+        return {"spec": self.spec.text, "buckets": self._shape.buckets, "rows": rows,
+                "memory": memory}  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(parse_spec(state["spec"], "pickle"), state["buckets"])  # type: ignore[misc]
         self._view.put(state["rows"])
         self._view.changed()
+        if "memory" in state:
+            self._model.memory = state["memory"]
 
     def learn(self, examples: Examples) -> npt.NDArray[np.float64]:
         """Score each of n examples, then learn it; return the scores, shape (n,)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +41,8 @@ class Model(TrainableModel, Protocol):
 
     width: int
     """Floats a row."""
+    memory: tuple[Any, ...]
+    """All state besides rows, for a copy that learns on. It can be pickled."""
 
     @property
     def asked_rows(self) -> RequiredRows:

@@ -116,6 +116,20 @@ class RowModel(ABC):
         scores[examples.kinds == Kind.CLICKED] = np.nan
         return scores
 
+    @property
+    def memory(self) -> tuple[Any, ...]:
+        """All state besides rows: of impressions, admission and calibration. It can be pickled."""
+        calibration = None if self._calibrated is None else self._calibrated.memory
+        gate = self._inputs.gate
+        return self._inputs.memory, gate.filter, gate.tally, calibration
+
+    @memory.setter
+    def memory(self, memory: tuple[Any, ...]) -> None:
+        self._inputs.memory, counted, tally, calibration = memory
+        self._inputs.gate = self._inputs.gate._replace(filter=counted, tally=tally)
+        if self._calibrated is not None:
+            self._calibrated.memory = calibration
+
     @abstractmethod
     def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]

@@ -1,0 +1,191 @@
+"""`headrace experiment`: many arms on the same examples, compared with a control."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from headrace.learner.batch import BatchSource
+    from headrace.learner.experiments import ArmRecord, ExperimentResult
+    from headrace.learner.spec import ModelSpec
+
+EXIT_STOPPED = 1
+"""Exit status of a run that was stopped before the end of its log."""
+
+app = typer.Typer(
+    help="Compare many arms with a control, on the same examples.", no_args_is_help=True
+)
+
+ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (TOML).")]
+RunPath = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, as given to --to.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="DIR|FILES",
+        help="A directory of NDJSON with impressions and clicks; with --layout tables (Parquet, "
+        "CSV, NDJSON), with * for several. Repeatable, in the order of time.",
+        show_default=False,
+    ),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="NAME|FILE",
+        help="Layout of the tables: their columns of time and clicks.",
+        show_default=False,
+    ),
+]
+ArchiveFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="DIR",
+        help="Instead of --data: the folder that `headrace ingest sink --model` writes for the "
+        "control.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    Path, typer.Option("--to", metavar="DIR", help="Folder for the history and saved states.")
+]
+SaveEvery = Annotated[
+    float,
+    typer.Option(
+        "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving what is done."
+    ),
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Forget what is saved and begin again.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("run")
+def run(
+    file: ExperimentFile,
+    to: To,
+    data: Data = None,
+    layout: Layout = None,
+    archive: ArchiveFolder = None,
+    save_every: SaveEvery = 60.0,
+    restart: Restart = False,
+) -> None:
+    """Run an experiment over a log, and print the best arm.
+
+    If interrupted, run it again: it goes on as it would have.
+    """
+    from rich.console import Console
+
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
+    from headrace.learner.experiments import ExperimentRunner, RunFolder, load_experiment
+
+    experiment = load_experiment(file)
+    source = _source(experiment.control, data, layout, archive)
+    folder = RunFolder(to)
+    try:
+        if restart:
+            folder.restart()
+        runner = ExperimentRunner(experiment, source, folder, save_every)
+        if runner.resumed:
+            typer.echo("going on with a run that was interrupted, or is done", err=True)
+        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+            result = runner.run(stop, shown.experiment(experiment.name))
+    finally:
+        folder.close()
+    if result is None:
+        typer.echo("stopped: run the same command again to go on", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    _say(result)
+
+
+@app.command("show")
+def show(folder: RunPath, as_json: AsJson = False) -> None:
+    """Print the arms of a run: how far each came, its difference to the control, and why it ended.
+
+    Differences are of mean log loss; less is better.
+    """
+    from headrace.learner.experiments import read_history
+
+    history = read_history(folder)
+    if as_json:
+        import msgspec
+
+        typer.echo(json.dumps([msgspec.to_builtins(each) for each in history]))
+        return
+    last = {record.arm: record for record in history}
+    settings = {record.arm: record.settings for record in history if record.kind == "begun"}
+    better = {record.arm for record in history if record.kind == "better"}
+    ordered = sorted(last.values(), key=_order)
+    for record in ordered:
+        keys = ", ".join(f"{key} = {value}" for key, value in settings[record.arm].items())
+        proven = " (proven better)" if record.arm in better else ""
+        typer.echo(
+            f"{record.name:12} {record.kind:10} {record.examples:>12,} examples  "
+            f"{_number(record.difference)}  {record.reason}{proven}"
+        )
+        if keys:
+            typer.echo(f"{'':12} {keys}")
+
+
+@app.command("list")
+def list_runs(folder: RunPath) -> None:
+    """Print the runs in the folders of a folder."""
+    from headrace.learner.experiments import read_history
+
+    for path in sorted(folder.glob("*/history.ndjson")):
+        history = read_history(path.parent)
+        arms = {record.arm for record in history} - {0}
+        ended = {record.arm for record in history if record.kind == "ended"}
+        state = "done" if ended else "unfinished"
+        examples = max((record.examples for record in history), default=0)
+        typer.echo(f"{path.parent.name}: {state}, {len(arms)} arms, {examples:,} examples")
+
+
+def _order(record: "ArmRecord") -> tuple[int, float]:
+    difference = math.inf if record.difference is None else record.difference
+    return -record.examples, difference
+
+
+def _number(value: float | None) -> str:
+    return f"{'-':>9}" if value is None else f"{value:+9.5f}"
+
+
+def _say(result: "ExperimentResult") -> None:
+    typer.echo(
+        f"best: {result.best.name}, log loss {result.loss:.5f}, {result.difference:+.5f} to the "
+        f"control's {result.control_loss:.5f}"
+    )
+    for key, value in result.best.settings.items():
+        typer.echo(f"  {key} = {json.dumps(value)}")
+    if result.best.number:
+        proven = "proven" if result.promotable else "not proven"
+        typer.echo(f"better than the control: {proven} by its confidence sequence")
+    typer.echo(f"{result.steps:,} examples learned by all arms, of a log of {result.examples:,}")
+
+
+def _source(
+    spec: "ModelSpec", data: list[str] | None, layout: str | None, archive: str | None
+) -> "BatchSource":
+    from headrace.ingest.logs import load_layout
+    from headrace.learner.batch import ArchiveSource, EventLogSource, TableSource
+
+    if bool(data) == bool(archive):
+        raise BadOption(f"expected either --data or --archive, got {'both' if data else 'neither'}")
+    if archive is not None:
+        return ArchiveSource(archive, spec)
+    assert data is not None
+    paths = [each if "://" in each else str(Path(each).expanduser()) for each in data]
+    if layout is not None:
+        return TableSource(paths, load_layout(layout), spec)
+    for path in paths:
+        if not Path(path).is_dir():
+            raise BadOption(
+                f"--data: expected a directory of NDJSON, or --layout beside it, got {path}"
+            )
+    return EventLogSource([Path(path) for path in paths], spec)

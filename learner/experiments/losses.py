@@ -1,0 +1,181 @@
+"""Losses by batches of event time, from scores made before learning and outcomes known later.
+
+Under `immediate`, an impression has its outcome when its window has passed, so scores wait that
+long. The waiting is the same for all arms at one place of the log: `OutcomeJoin` follows outcomes
+once for all, and each arm keeps the scores of the blocks that wait.
+
+A batch is a span of event time. Impressions that come late count in the newest batch, so a batch
+before the newest is closed for ever. An arm keeps two sums for each batch and no losses. Two arms
+that have passed a batch have scored the same impressions in it, so the difference of their sums is
+the sum of their paired differences.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.examples import Kind
+from headrace.ingest.features import hash_strings
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.ingest.examples import Examples
+
+    Reals = npt.NDArray[np.float64]
+    Integers = npt.NDArray[np.int64]
+
+_LEAST = 1e-15
+"""Probabilities are kept this far from 0 and 1, as in learner.validation."""
+
+
+class Settled(NamedTuple):
+    """The outcomes of a block's impressions."""
+
+    labels: npt.NDArray[np.uint8]  # (n,)
+    weights: Reals  # (n,)
+    batches: Integers  # (n,) never decreasing
+
+
+class _Waiting(NamedTuple):
+    """A block whose impressions may still be clicked."""
+
+    impressions: npt.NDArray[np.uint64]  # (n,) hashes of the ids
+    labels: npt.NDArray[np.uint8]  # (n,) 1 if the block says so itself
+    weights: Reals
+    batches: Integers
+    first_ms: int
+    """Earliest impression."""
+    last_ms: int
+    """Latest impression; -1 if the block says all outcomes itself."""
+
+
+class OutcomeJoin:
+    """Follows the outcomes of one log from its begin. It can be pickled."""
+
+    def __init__(self, window_ms: int, batch_ms: int) -> None:
+        self._window_ms, self._batch_ms = window_ms, batch_ms
+        self._waiting: deque[_Waiting] = deque()
+        self._clicks: deque[tuple[int, npt.NDArray[np.uint64]]] = deque()
+        self._clock_ms = self._batch = 0
+
+    def offer(self, examples: Examples) -> list[Settled]:
+        """Take the next block; return the outcomes of the oldest blocks, those that are final."""
+        clicked = examples.kinds == Kind.CLICKED
+        hashes = hash_strings(examples.impression_ids)
+        shown = ~clicked
+        if shown.any():
+            shown_ms = examples.shown_ms[shown]
+            batches = np.maximum.accumulate(np.maximum(shown_ms // self._batch_ms, self._batch))
+            self._batch = int(batches[-1])
+            weights = np.ones(shown_ms.shape[0])
+            if examples.weights is not None:
+                weights = examples.weights[shown].astype(np.float64)
+            latest = int(shown_ms.max()) if (examples.kinds == Kind.SHOWN).any() else -1
+            self._waiting.append(
+                _Waiting(
+                    *(hashes[shown], examples.labels[shown], weights, batches),
+                    *(int(shown_ms.min()), latest),
+                )
+            )
+        else:
+            self._waiting.append(_nothing())
+        if len(examples):
+            self._clock_ms = max(self._clock_ms, int(examples.event_ms.max()))
+        if clicked.any():
+            self._clicks.append((self._clock_ms, hashes[clicked]))
+        return self._settle(self._clock_ms - self._window_ms)
+
+    def flush(self) -> list[Settled]:
+        """Return the outcomes of all blocks that wait, as if no click would come any more."""
+        return self._settle(self._clock_ms + 1)
+
+    def _settle(self, before_ms: int) -> list[Settled]:
+        """Return the outcomes of the oldest blocks whose impressions are older than a time."""
+        settled: list[Settled] = []
+        clicks: npt.NDArray[np.uint64] | None = None
+        while self._waiting and self._waiting[0].last_ms < before_ms:
+            block = self._waiting.popleft()
+            labels = block.labels
+            if block.last_ms >= 0 and self._clicks:
+                if clicks is None:
+                    clicks = np.concatenate([hashes for _, hashes in self._clicks])
+                labels = labels | np.isin(block.impressions, clicks)
+            settled.append(Settled(labels, block.weights, block.batches))
+        oldest_ms = min((block.first_ms for block in self._waiting), default=self._clock_ms)
+        while self._clicks and self._clicks[0][0] < oldest_ms:
+            self._clicks.popleft()
+        return settled
+
+
+class LossTable:
+    """Sums of losses and weights by batch. It can be pickled."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        """Number of the first batch."""
+        self._losses: list[float] = []
+        self._weights: list[float] = []
+
+    def add(self, settled: Settled, scores: Reals) -> None:
+        """Add the log losses of a block's impressions, shape (n,)."""
+        if not scores.shape[0]:
+            return
+        likely = np.where(settled.labels > 0, scores, 1.0 - scores)
+        losses = -np.log(np.clip(likely, _LEAST, 1.0)) * settled.weights
+        if not self._losses:
+            self.first = int(settled.batches[0])
+        places = settled.batches - self.first
+        length = int(places[-1]) + 1
+        begin = int(places[0])
+        lacking = length - len(self._losses)
+        self._losses += [0.0] * lacking
+        self._weights += [0.0] * lacking
+        for place, loss, weight in zip(
+            range(begin, length),
+            np.bincount(places - begin, losses).tolist(),
+            np.bincount(places - begin, settled.weights).tolist(),
+            strict=True,
+        ):
+            self._losses[place] += loss
+            self._weights[place] += weight
+
+    @property
+    def closed(self) -> int:
+        """Batches that no impression is added to any more."""
+        return max(len(self._losses) - 1, 0)
+
+    @property
+    def total(self) -> tuple[float, float]:
+        """Summed loss and weight of all impressions so far."""
+        return sum(self._losses), sum(self._weights)
+
+    @property
+    def mean(self) -> float:
+        """Mean loss of all impressions so far; NaN without any."""
+        loss, weight = self.total
+        return loss / weight if weight else float("nan")
+
+    def sums(self, batches: int) -> tuple[Reals, Reals]:
+        """Return losses and weights of the first batches."""
+        return np.array(self._losses[:batches]), np.array(self._weights[:batches])
+
+
+def paired(arm: LossTable, control: LossTable) -> tuple[Reals, Reals]:
+    """Return the summed paired differences of all batches closed for an arm, and their weights.
+
+    The control has passed these batches too.
+    """
+    closed = arm.closed
+    losses, weights = arm.sums(closed)
+    control_losses, _ = control.sums(closed)
+    return losses - control_losses, weights
+
+
+def _nothing() -> _Waiting:
+    none = np.zeros(0)
+    integers = none.astype(np.int64)
+    return _Waiting(none.astype(np.uint64), none.astype(np.uint8), none, integers, 1 << 62, -1)

@@ -1,0 +1,135 @@
+"""The folder of an experiment: its history, and what it needs to go on after a kill.
+
+    FOLDER/history.ndjson           records of arms, rungs and decisions
+    FOLDER/state-00000012.pickle    the runner's state after so many saves, complete
+    FOLDER/lock                     held while a runner writes
+
+A state is written beside the others, synced, and renamed, and older ones are removed after that. It
+says how many bytes of the history belong to it. Records behind them are of work that was lost, and
+are made again. Pickles are read from the folder that the runner itself writes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.learner.errors import LearnerError
+from headrace.learner.experiments.history import ArmRecord, decoded, encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_HISTORY, _LOCK = "history.ndjson", "lock"
+
+
+class BusyExperiment(LearnerError):
+    """Another runner writes to the folder."""
+
+
+class OtherExperiment(LearnerError):
+    """The folder belongs to another experiment file, control or log."""
+
+
+class SavedRun(NamedTuple):
+    """A saved state."""
+
+    fingerprint: str
+    """Of the experiment file and its control."""
+    source: str
+    """Identity of the log."""
+    history: int
+    """Bytes of the history that belong to it."""
+    run: Any
+    """The state of the runner."""
+
+
+class RunFolder:
+    """The folder of one experiment, on a local disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock the folder. Raises BusyExperiment if another runner writes to it."""
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = (path / _LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise BusyExperiment(
+                f"{path}: expected a folder that no other runner writes to, got one in use. Wait "
+                "for the other runner, or give --to another folder"
+            ) from error
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._lock.close()
+
+    def load(self, fingerprint: str, source: str) -> SavedRun | None:
+        """Return the newest state, and cut the history to it; None if there is none.
+
+        Raises OtherExperiment.
+        """
+        states = self._states()
+        if not states:
+            (self.path / _HISTORY).write_bytes(b"")
+            return None
+        saved = SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - written below
+        for what, found, expected in (
+            ("experiment file and control", saved.fingerprint, fingerprint),
+            ("log", saved.source, source),
+        ):
+            if found != expected:
+                raise OtherExperiment(
+                    f"{self.path}: expected the run of this {what}, got a run of another one. Give "
+                    "--to another folder, or start again with --restart"
+                )
+        with (self.path / _HISTORY).open("r+b") as history:
+            history.truncate(saved.history)
+        return saved
+
+    def append(self, records: Sequence[ArmRecord]) -> None:
+        """Add records to the history."""
+        with (self.path / _HISTORY).open("ab") as history:
+            history.write(encoded(records))
+
+    def save(self, fingerprint: str, source: str, run: object) -> None:
+        """Make `run` the state, with all records so far."""
+        history = self.path / _HISTORY
+        with history.open("rb") as file:
+            os.fsync(file.fileno())
+        saved = SavedRun(fingerprint, source, history.stat().st_size, run)
+        older = self._states()
+        number = 1 + (int(older[-1].stem.partition("-")[2]) if older else 0)
+        path = self.path / f"state-{number:08}.pickle"
+        aside = path.with_suffix(".new")
+        with aside.open("wb") as file:
+            pickle.dump(tuple(saved), file, pickle.HIGHEST_PROTOCOL)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+        for state in older:
+            state.unlink()
+
+    def restart(self) -> None:
+        """Forget the run."""
+        for state in self._states():
+            state.unlink()
+        (self.path / _HISTORY).unlink(missing_ok=True)
+
+    def _states(self) -> list[Path]:
+        return sorted(self.path.glob("state-*.pickle"))
+
+
+def read_history(path: Path) -> list[ArmRecord]:
+    """Return the records of a folder; a runner may write to it. Raises OtherExperiment."""
+    try:
+        lines = (path / _HISTORY).read_bytes()
+    except OSError as error:
+        raise OtherExperiment(
+            f"{path}: expected the folder of an experiment, with {_HISTORY}, found: {error}"
+        ) from error
+    return decoded(lines[: lines.rfind(b"\n") + 1])

@@ -1,0 +1,361 @@
+"""Runs an experiment over a log: reads and decodes once, and steps all arms in memory.
+
+Arms at one place of the log form a cohort, which reads on together. The runner always advances the
+cohort that is furthest behind, so an arm that begins late catches up before the others go on, and
+then joins them. The control begins first and is never behind an arm.
+
+After every block come, in this order: ranks at a rung, a look at arms whose batch closed, and new
+arms in free slots. All of it depends on the file, the seed and the log alone. A state is saved
+between two blocks, so a runner that was killed goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.learner.batch import FilePosition
+from headrace.learner.experiments.arm import Arm
+from headrace.learner.experiments.decisions import Verdict, look
+from headrace.learner.experiments.experiment_file import rung_examples
+from headrace.learner.experiments.history import (
+    BEGUN,
+    BETTER,
+    ELIMINATED,
+    ENDED,
+    RUNG,
+    STOPPED,
+    ArmRecord,
+)
+from headrace.learner.experiments.losses import OutcomeJoin, paired
+from headrace.learner.experiments.race import Race
+from headrace.learner.experiments.suggestions import suggestions_of
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from headrace.learner.batch import BatchSource, ExampleBlock
+    from headrace.learner.experiments.decisions import Look
+    from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
+    from headrace.learner.experiments.run_folder import RunFolder
+
+_CONTROL = 0
+
+
+class ExperimentProgress(NamedTuple):
+    """Progress of an experiment."""
+
+    read: float
+    """Share of the log that the control has read, 0 to 1."""
+    arms: int
+    """Begun, the control aside."""
+    learning: int
+    """Arms that learn now, the control aside."""
+    steps: int
+    """Examples learned, all arms together."""
+
+
+class ExperimentResult(NamedTuple):
+    """The result of an experiment over a log."""
+
+    best: ArmPlan
+    """Among the arms that reached the end of the log; the control if it was best."""
+    loss: float
+    """Mean log loss of the best."""
+    difference: float
+    """Mean paired difference to the control."""
+    promotable: bool
+    """Whether the difference is proven: the best arm was found better at the end of a cycle."""
+    control_loss: float
+    steps: int
+    """Examples learned, all arms and the control together."""
+    examples: int
+    """Of the log."""
+
+
+class Cohort:
+    """Arms at one place of the log."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        label, rules = experiment.control.fields.label, experiment.rules
+        self.arms: list[Arm] = []
+        self.outcomes = OutcomeJoin(label.window_ms, rules.batch_ms)
+        self.after = FilePosition()
+        self.examples = self.event_ms = self.rung = 0
+        self.read = 0.0
+        self.ended = False
+
+
+class _Run:
+    """All that is saved. It is pickled."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.cohorts: list[Cohort] = []
+        self.begun = -1
+        self.steps = 0
+        self.race = Race(experiment.rungs.factor)
+        self.suggestions = suggestions_of(experiment)
+        self.control_at_rungs: list[tuple[float, float]] = []
+        """Summed loss and weight of the control at each rung."""
+        self.result: ExperimentResult | None = None
+
+
+class ExperimentRunner:
+    """One experiment over one log."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        source: BatchSource,
+        folder: RunFolder,
+        save_every_s: float = 60.0,
+    ) -> None:
+        """Continue where the folder says, or begin. Raises OtherExperiment, MissingOptuna."""
+        self._experiment, self._source, self._folder = experiment, source, folder
+        self._save_every_s = save_every_s
+        saved = folder.load(experiment.fingerprint, source.identity)
+        self.resumed = saved is not None
+        """Whether this goes on with an interrupted run."""
+        self._run: _Run = saved.run if saved is not None else _Run(experiment)
+        self._reading: dict[int, Iterator[ExampleBlock]] = {}
+        """By the identity of a cohort: its place in the log."""
+
+    def run(
+        self, stop: threading.Event, tell: Callable[[ExperimentProgress], object]
+    ) -> ExperimentResult | None:
+        """Run to the end of the log; return None if `stop` was set before: the next run goes on."""
+        if self._run.result is not None:
+            return self._run.result
+        save_at_s = time.monotonic() + self._save_every_s
+        self._begin_arms()
+        while (cohort := self._furthest_behind()) is not None:
+            self._advance(cohort)
+            self._join_cohorts()
+            self._begin_arms()
+            tell(self._progress())
+            if stop.is_set() or time.monotonic() >= save_at_s:
+                self._save()
+                save_at_s = time.monotonic() + self._save_every_s
+            if stop.is_set():
+                return None
+        self._run.result = self._finish()
+        self._save()
+        return self._run.result
+
+    # ------------------------------------------------------------------------------ the order
+
+    def _furthest_behind(self) -> Cohort | None:
+        waiting = [cohort for cohort in self._run.cohorts if not cohort.ended]
+        return min(waiting, key=lambda cohort: cohort.examples, default=None)
+
+    def _advance(self, cohort: Cohort) -> None:
+        """Learn the next block; at the end of the log, take the outcomes that remain."""
+        blocks = self._reading.get(id(cohort))
+        if blocks is None:
+            blocks = self._reading[id(cohort)] = iter(self._source.blocks(cohort.after))
+        block = next(blocks, None)
+        if block is None:
+            cohort.ended, cohort.read = True, 1.0
+            settled = cohort.outcomes.flush()
+            for arm in cohort.arms:
+                arm.settle(settled)
+            return
+        examples = block.examples
+        settled = cohort.outcomes.offer(examples)
+        closed = {arm: arm.losses.closed for arm in cohort.arms}
+        for arm in cohort.arms:
+            arm.step(examples, settled)
+        self._run.steps += len(examples) * len(cohort.arms)
+        cohort.examples += len(examples)
+        cohort.event_ms = max(cohort.event_ms, int(examples.event_ms.max(initial=0)))
+        cohort.after, cohort.read = block.after, block.read
+        if cohort.examples >= rung_examples(self._experiment.rungs, cohort.rung):
+            self._rank(cohort)
+        for arm in [arm for arm in cohort.arms if arm.losses.closed > closed.get(arm, 0)]:
+            self._look_at(arm, cohort)
+
+    def _join_cohorts(self) -> None:
+        """Join cohorts at one place, and drop empty ones. The control's is the first."""
+        kept: list[Cohort] = []
+        for cohort in self._run.cohorts:
+            same = [other for other in kept if other.after == cohort.after
+                    and other.ended == cohort.ended]  # fmt: skip
+            if same:
+                same[0].arms += cohort.arms
+            elif cohort.arms:
+                kept.append(cohort)
+                continue
+            self._reading.pop(id(cohort), None)
+        self._run.cohorts = kept
+
+    def _begin_arms(self) -> None:
+        """Begin arms in free slots, with the first example of the log."""
+        run, experiment = self._run, self._experiment
+        learning = sum(len(cohort.arms) for cohort in run.cohorts)
+        plans: list[ArmPlan] = []
+        while run.begun < experiment.arms and learning + len(plans) < experiment.slots + 1:
+            run.begun += 1
+            listed = run.begun <= len(experiment.listed)
+            plans.append(
+                experiment.plan(run.begun, None if listed else run.suggestions.ask(run.begun))
+            )
+        if not plans:
+            return
+        cohort = Cohort(experiment)
+        cohort.arms = [Arm(plan, experiment.control.fields) for plan in plans]
+        run.cohorts.append(cohort)
+        self._folder.append(
+            [
+                ArmRecord(BEGUN, plan.number, plan.name, settings=dict(plan.settings))
+                for plan in plans
+            ]
+        )
+
+    # ------------------------------------------------------------------------- rungs and looks
+
+    def _rank(self, cohort: Cohort) -> None:
+        """Compare the arms of a cohort at a rung, and stop those that are not among the best."""
+        run, rung = self._run, cohort.rung
+        cohort.rung += 1
+        control = next((arm for arm in cohort.arms if arm.plan.number == _CONTROL), None)
+        if control is not None:
+            run.control_at_rungs.append(control.losses.total)
+            control.at_rung = control.losses.total
+        arms = [arm for arm in cohort.arms if arm is not control]
+        values = {arm.plan.number: self._since_last_rung(arm, rung) for arm in arms}
+        standings = run.race.arrive(rung, values)
+        records = []
+        for arm in arms:
+            standing, value = standings[arm.plan.number], values[arm.plan.number]
+            reason = f"rank {standing.rank} of {standing.of} at {cohort.examples:,} examples"
+            kind = RUNG if standing.kept else STOPPED
+            records.append(self._record(kind, arm, cohort, reason, difference=value))
+            arm.at_rung = arm.losses.total
+            if not standing.kept:
+                self._end(arm, cohort)
+        self._folder.append(records)
+
+    def _since_last_rung(self, arm: Arm, rung: int) -> float:
+        """Return the mean paired difference of an arm since the rung before."""
+        loss, weight = arm.losses.total
+        control_loss, _ = self._run.control_at_rungs[rung]
+        loss_before, weight_before = arm.at_rung
+        control_before = self._run.control_at_rungs[rung - 1][0] if rung else 0.0
+        since = weight - weight_before
+        if not since:
+            return float("nan")
+        return ((loss - loss_before) - (control_loss - control_before)) / since
+
+    def _look_at(self, arm: Arm, cohort: Cohort) -> None:
+        """Decide about an arm after a batch of event time."""
+        if arm.plan.number == _CONTROL:
+            return
+        found = self._look(arm)
+        if found.verdict is Verdict.ELIMINATED:
+            self._tell_found(ELIMINATED, arm, cohort, found)
+            self._end(arm, cohort)
+        elif found.verdict is Verdict.PROMOTED and not arm.found_better:
+            arm.found_better = True
+            self._tell_found(BETTER, arm, cohort, found)
+
+    def _look(self, arm: Arm) -> Look:
+        sums, weights = paired(arm.losses, self._control.losses)
+        return look(sums, weights, arm.losses.closed, self._experiment.rules)
+
+    @property
+    def _control(self) -> Arm:
+        return self._run.cohorts[0].arms[0]
+
+    def _end(self, arm: Arm, cohort: Cohort) -> None:
+        cohort.arms.remove(arm)
+        if arm.plan.number > len(self._experiment.listed):
+            difference = self._difference(arm)
+            self._run.suggestions.tell(arm.plan.number, arm.examples, difference)
+
+    def _difference(self, arm: Arm) -> float:
+        """Return the mean paired difference of all batches that are closed for the arm."""
+        sums, weights = paired(arm.losses, self._control.losses)
+        return float(sums.sum() / weights.sum()) if weights.sum() else float("nan")
+
+    def _tell_found(self, kind: str, arm: Arm, cohort: Cohort, found: Look) -> None:
+        self._folder.append(
+            [
+                self._record(
+                    *(kind, arm, cohort, found.reason),
+                    difference=found.difference,
+                    bounds=(found.low, found.high),
+                )
+            ]
+        )
+
+    def _record(
+        self,
+        kind: str,
+        arm: Arm,
+        cohort: Cohort,
+        reason: str,
+        *,
+        difference: float,
+        bounds: tuple[float, float] | None = None,
+    ) -> ArmRecord:
+        low, high = bounds or (None, None)
+        return ArmRecord(
+            kind=kind,
+            arm=arm.plan.number,
+            name=arm.plan.name,
+            examples=arm.examples,
+            event_ms=cohort.event_ms,
+            settings=dict(arm.plan.settings),
+            loss=_finite(arm.losses.mean),
+            difference=_finite(difference),
+            low=_finite(low),
+            high=_finite(high),
+            reason=reason,
+        )
+
+    # --------------------------------------------------------------------------------- the end
+
+    def _finish(self) -> ExperimentResult:
+        """Record the arms that reached the end; return the best of them."""
+        control = self._control
+        [cohort] = self._run.cohorts
+        differences = {arm: arm.losses.mean - control.losses.mean for arm in cohort.arms}
+        ranked = sorted(cohort.arms, key=lambda arm: (differences[arm], arm.plan.number))
+        records = []
+        for rank, arm in enumerate(ranked, 1):
+            found = self._look(arm)
+            reason = f"rank {rank} of {len(ranked)} at the end of the log; {found.reason}"
+            if arm is control:
+                reason = f"rank {rank} of {len(ranked)} at the end of the log"
+            records.append(
+                self._record(
+                    *(ENDED, arm, cohort, reason),
+                    difference=differences[arm],
+                    bounds=(found.low, found.high),
+                )
+            )
+        self._folder.append(records)
+        best = ranked[0]
+        return ExperimentResult(
+            best=best.plan,
+            loss=best.losses.mean,
+            difference=differences[best],
+            promotable=best.found_better,
+            control_loss=control.losses.mean,
+            steps=self._run.steps,
+            examples=cohort.examples,
+        )
+
+    def _progress(self) -> ExperimentProgress:
+        run = self._run
+        learning = sum(len(cohort.arms) for cohort in run.cohorts)
+        return ExperimentProgress(run.cohorts[0].read, run.begun, learning - 1, run.steps)
+
+    def _save(self) -> None:
+        self._folder.save(self._experiment.fingerprint, self._source.identity, self._run)
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a number, or None for a missing, NaN or infinite one."""
+    return value if value is not None and abs(value) < float("inf") else None

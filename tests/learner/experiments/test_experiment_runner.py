@@ -1,0 +1,141 @@
+"""The runner: arms learn as they would alone, and a killed run goes on as it would have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.experiments.arm import Arm
+from headrace.learner.experiments.experiment_file import load_experiment
+from headrace.learner.experiments.race import Race
+from headrace.learner.experiments.run_folder import BusyExperiment, OtherExperiment, RunFolder
+from headrace.learner.experiments.runner import ExperimentRunner
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.loop import Scores
+from headrace.learner.validation import join_outcomes
+from tests.learner.experiments.experiment_runs import (
+    log_of,
+    run_stopped,
+    write_files,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST = FilePosition()
+ONE_ARM = """
+[experiment]
+name = "one"
+control = "control.toml"
+
+[arm.other]
+"optimizer.alpha" = 0.1
+"optimizer.l2" = 1.01
+
+[decision]
+batch_s = 60
+cycle_s = 600
+"""
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_an_experiment_stopped_anywhere_decides_bit_for_bit_as_one_that_was_not(
+    tmp_path: Path, policy: str
+) -> None:
+    experiment = write_files(tmp_path, policy=policy)
+    log = log_of(experiment)
+    whole = run_stopped(experiment, log, tmp_path / "whole", [])
+    parts = run_stopped(experiment, log, tmp_path / "parts", [1, 3, 1, 17, 2, 30])
+    assert parts[2] == whole[2]
+    assert parts[0].loss == whole[0].loss
+    assert (parts[0].steps, parts[0].best.name) == (whole[0].steps, whole[0].best.name)
+    kinds = {record.kind for record in whole[1]}
+    assert {"begun", "rung", "stopped", "ended"} <= kinds
+    assert {record.name for record in whole[1] if record.kind == "begun"} == {
+        *("control", "slow", "fewer", "arm3", "arm4", "arm5", "arm6", "arm7")
+    }
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        '[admission]\nkind = "count"\nsightings = 3\nfilter_mb = 1\n',
+        '[calibration]\nkind = "platt"\n',
+        '[calibration]\nkind = "isotonic"\n',
+    ],
+)
+def test_admission_and_calibration_go_on_after_a_stop(tmp_path: Path, section: str) -> None:
+    experiment = write_files(tmp_path, ONE_ARM)
+    (tmp_path / "control.toml").write_text(experiment.control.text + section)
+    experiment = load_experiment(tmp_path / "experiment.toml")
+    log = log_of(experiment, 600)
+    whole = run_stopped(experiment, log, tmp_path / "whole", [])
+    parts = run_stopped(experiment, log, tmp_path / "parts", [2, 5])
+    assert parts[2] == whole[2]
+
+
+def test_an_arm_has_the_loss_that_its_spec_has_alone(tmp_path: Path) -> None:
+    experiment = write_files(tmp_path, ONE_ARM)
+    log = log_of(experiment)
+    result, history, _ = run_stopped(experiment, log, tmp_path / "run", [])
+    losses = {record.name: record.loss for record in history if record.kind == "ended"}
+    for number, name in enumerate(("control", "other")):
+        model = InMemoryModel(experiment.plan(number).spec)
+        examples = [block.examples for block in log.blocks(FIRST)]
+        scores = []
+        for each in examples:
+            made = model.learn(each)
+            found = np.flatnonzero(~np.isnan(made))
+            ids = each.impression_ids.take(found), each.request_ids.take(found)
+            scores.append(Scores(*ids, each.event_ms[found], made[found]))
+        alone = join_outcomes(examples, scores).progressive().log_loss
+        assert losses[name] == pytest.approx(alone, rel=1e-12)
+    assert result.loss == min(loss for loss in losses.values() if loss is not None)
+
+
+def test_an_arm_of_fewer_fields_learns_as_from_examples_of_these_fields(tmp_path: Path) -> None:
+    experiment = write_files(tmp_path)
+    plan = experiment.plan(2)
+    assert [field.name for field in plan.spec.fields.bags] == ["words"]
+    arm = Arm(plan, experiment.control.fields)
+    block = next(log_of(experiment).blocks(FIRST)).examples
+    chosen = arm._select(block).features
+    assert chosen.ids.shape[1] == block.features.ids.shape[1]
+    assert chosen.numbers.shape[1] == 0
+    for row in range(len(block)):
+        first, last = block.features.bag_offsets[2 * row + 1 : 2 * row + 3]
+        words = chosen.bag_ids[chosen.bag_offsets[row] : chosen.bag_offsets[row + 1]]
+        np.testing.assert_array_equal(words, block.features.bag_ids[first:last])
+
+
+def test_a_folder_of_another_experiment_or_in_use_is_refused(tmp_path: Path) -> None:
+    experiment = write_files(tmp_path, ONE_ARM)
+    log = log_of(experiment, 100)
+    run_stopped(experiment, log, tmp_path / "run", [])
+    other = write_files(tmp_path, ONE_ARM.replace("1.01", "1.02"))
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(OtherExperiment, match="expected the run of this experiment file"):
+        ExperimentRunner(other, log, folder)
+    with pytest.raises(BusyExperiment, match="no other runner"):
+        RunFolder(tmp_path / "run")
+    folder.close()
+
+
+def test_a_finished_experiment_keeps_its_result(tmp_path: Path) -> None:
+    experiment = write_files(tmp_path, ONE_ARM)
+    log = log_of(experiment, 100)
+    first = run_stopped(experiment, log, tmp_path / "run", [])
+    again = run_stopped(experiment, log, tmp_path / "run", [])
+    assert (again[0].loss, again[2]) == (first[0].loss, first[2])
+
+
+def test_one_of_so_many_arms_goes_on_from_a_rung() -> None:
+    race = Race(4)
+    together = race.arrive(0, {number: float(number % 16) for number in range(1, 17)})
+    assert sorted(number for number, each in together.items() if each.kept) == [1, 2, 3, 16]
+    assert race.arrive(0, {17: 0.5})[17].rank == 2
+    assert not race.arrive(0, {18: float("nan")})[18].kept
+    assert race.arrive(1, {1: 5.0})[1] == (True, 1, 1)
