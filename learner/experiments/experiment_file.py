@@ -64,7 +64,7 @@ class ExperimentSection(Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 1
     """Of the arms drawn from the space."""
     sampler: Literal["random", "optuna"] = "random"
-    """How arms are drawn from the space. `optuna` needs the package optuna."""
+    """The sampler of arms in the space. `optuna` needs the package optuna."""
 
 
 class RungSection(Struct, frozen=True, forbid_unknown_fields=True):

@@ -28,7 +28,7 @@ class ArmRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     arm: int
     name: str
     examples: int = 0
-    """Of the log, learned by the arm."""
+    """Learned by the arm since the begin of the log."""
     event_ms: int = 0
     """Event time that the log had reached."""
     settings: dict[str, Any] = {}

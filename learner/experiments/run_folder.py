@@ -69,7 +69,7 @@ class RunFolder:
         self._lock.close()
 
     def load(self, fingerprint: str, source: str) -> SavedRun | None:
-        """Return the newest state, and cut the history to it; None if there is none.
+        """Return the newest state, and cut the history to it; None if it is missing.
 
         Raises OtherExperiment.
         """

@@ -132,7 +132,7 @@ def test_a_finished_experiment_keeps_its_result(tmp_path: Path) -> None:
     assert (again[0].loss, again[2]) == (first[0].loss, first[2])
 
 
-def test_one_of_so_many_arms_goes_on_from_a_rung() -> None:
+def test_a_rung_keeps_one_of_so_many_arms() -> None:
     race = Race(4)
     together = race.arrive(0, {number: float(number % 16) for number in range(1, 17)})
     assert sorted(number for number, each in together.items() if each.kept) == [1, 2, 3, 16]
