@@ -105,7 +105,7 @@ def asked_until_found(prometheus: Scraping) -> dict[str, int]:
         series.update({each: len(prometheus.query(filled(each))) for each in queries()})
         return not unanswered(series)
 
-    wait_until(all_found, 50)
+    wait_until(all_found, 90)
     return series
 
 

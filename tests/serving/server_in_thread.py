@@ -10,9 +10,14 @@ import httpx
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import ServerSettings, run_server
 from headrace.serving.replicas.follower import Following
+from headrace.serving.requests.limits import RequestLimits
 from tests.serving.served_models import eventually, news
 
-SETTINGS = ServerSettings(port=0, following=Following(poll_interval_ms=2))
+SETTINGS = ServerSettings(
+    port=0,
+    following=Following(poll_interval_ms=2),
+    limits=RequestLimits(waiting_ms=60_000),  # no request is shed, even on a slow machine
+)
 
 
 def at(store: Any) -> list[StoreModel]:

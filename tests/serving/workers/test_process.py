@@ -115,9 +115,10 @@ def test_workers_answer_like_one_process_and_survive_kills_of_any_process(
         pusher.push(deltas_of_article(spec, ARTICLES[0], -3.0))
         run = ("serving", "run", "--model", str(tmp_path / "spec.toml"), "--redis", valkey)
         several = ("--workers", "2", "--port", "0", "--alias", f"production={name}")
+        unshed = ("--waiting-ms", "60000")  # even on a slow machine
         with (
             running([StoreModel(spec, store)]) as alone,
-            command(*run, *several) as served,
+            command(*run, *several, *unshed) as served,
         ):
             url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
             folder = folder_of(served)
