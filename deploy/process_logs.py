@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 REPEATS_S = 60.0
 """Time in which a repeated line is counted and not written."""
@@ -58,13 +58,24 @@ def _time(record: logging.LogRecord) -> str:
     return at.isoformat(timespec="milliseconds")
 
 
+class _FirstLine(NamedTuple):
+    """A line that may repeat. Its record is not kept: an error in it holds frames of the process,
+    such as all windows of a joiner before an outage."""
+
+    name: str
+    level: int
+    path: str
+    line: int
+    message: str
+
+
 class CountingHandler(logging.StreamHandler[TextIO]):
     """Writes lines, and counts those that repeat one of the last minute."""
 
     def __init__(self, stream: TextIO, repeats_s: float = REPEATS_S) -> None:
         super().__init__(stream)
         self._repeats_s = repeats_s
-        self._kinds: dict[tuple[str, str], tuple[logging.LogRecord, float, int]] = {}
+        self._kinds: dict[tuple[str, str], tuple[_FirstLine, float, int]] = {}
         """First line of each kind, its time, and the number of repeats."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -74,7 +85,8 @@ class CountingHandler(logging.StreamHandler[TextIO]):
         if record.levelno < logging.WARNING:
             super().emit(record)
             return
-        kind = record.name, _NUMBERS.sub("#", record.getMessage())
+        message = record.getMessage()
+        kind = record.name, _NUMBERS.sub("#", message)
         known = self._kinds.get(kind)
         # a count that has begun goes on until its timer writes it, which may be late
         if known is not None and (known[2] or time.monotonic() - known[1] < self._repeats_s):
@@ -87,7 +99,8 @@ class CountingHandler(logging.StreamHandler[TextIO]):
             return
         if len(self._kinds) >= _MOST_KINDS:
             self._kinds.clear()
-        self._kinds[kind] = record, time.monotonic(), 0
+        first = _FirstLine(record.name, record.levelno, record.pathname, record.lineno, message)
+        self._kinds[kind] = first, time.monotonic(), 0
         super().emit(record)
 
     def _report(self, kind: tuple[str, str]) -> None:
@@ -97,9 +110,8 @@ class CountingHandler(logging.StreamHandler[TextIO]):
                 return
             first, since_s, count = found
             passed_s = time.monotonic() - since_s
-            message = f"{first.getMessage()} ({count} more like this in {passed_s:.0f} s)"
-            args = (first.name, first.levelno, first.pathname, first.lineno, message, (), None)
-            super().emit(logging.LogRecord(*args))
+            message = f"{first.message} ({count} more like this in {passed_s:.0f} s)"
+            super().emit(logging.LogRecord(*first._replace(message=message), (), None))
 
 
 def configure_logs(level: int, *, as_json: bool) -> None:

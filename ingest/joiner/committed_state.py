@@ -18,6 +18,7 @@ from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable
 from headrace.ingest.joiner.core import JoinerCheckpoint, JoinerCounters
 from headrace.ingest.kafka import (
     EventTopics,
+    answer_of,
     check_co_partitioned,
     joiner_group,
     retry_for,
@@ -197,7 +198,7 @@ class StateReader:
                 request_timeout=self._kafka.connect_timeout_s,
             )
             return {
-                (tp.topic, tp.partition): answer.result().offset for tp, answer in asked.items()
+                (tp.topic, tp.partition): answer_of(answer).offset for tp, answer in asked.items()
             }
 
 

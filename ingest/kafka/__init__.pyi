@@ -5,6 +5,7 @@ from .bounded_reader import offsets_at as offsets_at
 from .bounded_reader import read_all as read_all
 from .bounded_reader import read_until as read_until
 from .consumer import KafkaReader as KafkaReader
+from .error_translation import answer_of as answer_of
 from .error_translation import translate as translate
 from .error_translation import translated as translated
 from .fakes import ListReader as ListReader

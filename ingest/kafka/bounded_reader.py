@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.error_translation import translated
+from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     PartitionAssigned,
@@ -129,7 +129,7 @@ def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, 
                 request_timeout=settings.connect_timeout_s,
             )
             return {
-                Source(topic, partition.partition): future.result().offset
+                Source(topic, partition.partition): answer_of(future).offset
                 for partition, future in asked.items()
             }
 

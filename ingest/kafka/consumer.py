@@ -37,7 +37,7 @@ from headrace.ingest.kafka.consumer_group import (
     resumes_at,
     seek,
 )
-from headrace.ingest.kafka.error_translation import translate, translated, unreachable
+from headrace.ingest.kafka.error_translation import answer_of, translate, translated, unreachable
 from headrace.ingest.kafka.log_truncation import truncated
 from headrace.ingest.kafka.offset_store import committed_offsets
 from headrace.ingest.kafka.protocols import (
@@ -105,7 +105,7 @@ class KafkaReader:
             else:
                 self._join()
         except BaseException:
-            self._consumer.close()
+            self.close()
             raise
 
     # ---------------------------------------------------------------- the protocol
@@ -193,22 +193,20 @@ class KafkaReader:
             self._consumer.commit(offsets=positions, asynchronous=True)
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group, and disconnect."""
         self._consumer.close()
+        del self._admin  # disconnects it; the consumer's callbacks keep this reader
 
     @property
     def settled(self) -> bool:
         """Whether this process reads the partitions that it was assigned.
 
-        A group may have more members than partitions. A member without partitions is a spare, which
-        counts as settled some time after it joined.
+        A member without partitions, a spare, counts as settled some time after it joined.
         """
         sources = list(self._sources.values())
         if not sources:
             return time.monotonic() > self._joined_s + SPARE_AFTER_S
         return all(source in self._started for source in sources)
-
-    # ---------------------------------------------------------------- for transactions
 
     def group_metadata(self) -> object:
         """Return the membership, so that a transaction of a removed member fails."""
@@ -225,9 +223,15 @@ class KafkaReader:
 
     def _topic_id(self, topic: str) -> str:
         timeout_s = self._settings.connect_timeout_s
-        with translated(f"asking for the id of topic {topic}", self._settings.bootstrap):
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-            return str(asked[topic].result().topic_id)
+        try:
+            with translated(f"asking for the id of topic {topic}", self._settings.bootstrap):
+                asking = TopicCollection([topic])
+                asked = self._admin.describe_topics(asking, request_timeout=timeout_s)
+                return str(answer_of(asked[topic]).topic_id)
+        except KafkaUnreachable:
+            # after an outage the client may wait for a controller that it never finds again
+            self._admin = AdminClient(self._settings.connection())
+            raise
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s = self._settings.connect_timeout_s

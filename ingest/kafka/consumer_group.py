@@ -33,7 +33,7 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.ingest.kafka.error_translation import translate, translated
+from headrace.ingest.kafka.error_translation import answer_of, translate, translated
 from headrace.ingest.kafka.protocols import MessageBlock
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
@@ -98,7 +98,7 @@ def member_of_instance(settings: KafkaSettings, group: str, instance: str) -> st
         # an older client may know the group's coordinator by a connection that is gone
         admin = AdminClient(settings.connection())
         asked = admin.describe_consumer_groups([group], request_timeout=settings.connect_timeout_s)
-        described = asked[group].result()
+        described = answer_of(asked[group])
     named = (member for member in described.members if member.group_instance_id == instance)
     return next((str(member.member_id) for member in named), None)
 

@@ -7,7 +7,7 @@ of the client cannot add one unnoticed.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -25,6 +25,7 @@ from headrace.ingest.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
 _NAMES: dict[type[StreamError], str] = {
     KafkaUnreachable: """
@@ -146,3 +147,15 @@ def translated(doing: str, address: str, *, committing: bool = False) -> Iterato
         yield
     except KafkaException as error:
         raise translate(error, doing, address, committing=committing) from error
+
+
+def answer_of(future: Future[Any]) -> Any:
+    """Return the result of a request of the client, or raise its error.
+
+    `Future.result` raises an error that the future keeps: the caller's frame, which has the future,
+    is then in a cycle, and with it the client and all its threads.
+    """
+    error = future.exception()
+    if error is None:
+        return future.result()
+    raise type(error)(*error.args)

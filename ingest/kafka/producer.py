@@ -69,8 +69,12 @@ class KafkaWriter:
                     "error_cb": self._on_error,
                 }
             )
-        with translated("connecting", settings.bootstrap):
-            self._producer.list_topics(timeout=settings.connect_timeout_s)
+        try:
+            with translated("connecting", settings.bootstrap):
+                self._producer.list_topics(timeout=settings.connect_timeout_s)
+        except BaseException:
+            self._producer.close()  # its callbacks keep this writer, and its threads would go on
+            raise
 
     def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
         """Queue a message, waiting while the queue is full; partition `BY_KEY`: by its key.
@@ -89,7 +93,7 @@ class KafkaWriter:
             self._producer.poll(0.0)
             self._heard_s = time.monotonic()
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def flush(self) -> None:
         """Wait until Kafka has every message. Raises KafkaUnreachable or WriteRefused."""
@@ -110,7 +114,7 @@ class KafkaWriter:
     def _raise_failure(self) -> None:
         self._producer.poll(0.0)
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failure is None:

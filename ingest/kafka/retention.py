@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka.admin import AdminClient, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
-from headrace.ingest.kafka.error_translation import translated
+from headrace.ingest.kafka.error_translation import answer_of, translated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def read_retention(settings: KafkaSettings, topics: Sequence[str]) -> KafkaReten
         for asked in ([broker], named):  # settings of brokers must be asked for alone
             answers = admin.describe_configs(asked, request_timeout=timeout_s) if asked else {}
             for resource, answer in answers.items():
-                entries = answer.result().values()
+                entries = answer_of(answer).values()
                 found[resource.name] = {entry.name: entry.value for entry in entries}
     offsets = found.pop(broker.name)["offsets.retention.minutes"]
     return KafkaRetention(

@@ -10,7 +10,9 @@ neither forever nor as fast as the machine can.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 from tenacity.nap import sleep_using_event
@@ -63,9 +65,24 @@ class AbortBackoff:
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 2.0
 
 
+class _Retrying(Retrying):
+    """A caller that leaves nothing behind when it gives up.
+
+    tenacity's error and its frames refer to each other, and frames refer to those of their callers.
+    A process that seldom collects garbage would keep all of it.
+    """
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(function, *args, **kwargs)
+        except BaseException:
+            traceback.clear_frames(sys.exc_info()[2])
+            raise
+
+
 def retry_for(for_s: float) -> Retrying:
     """Return a caller that repeats a function until it succeeds, for this many seconds."""
-    return Retrying(
+    return _Retrying(
         retry=retry_if_exception_type(KafkaUnreachable),
         stop=stop_after_delay(for_s),
         wait=wait_exponential(_FIRST_WAIT_S, max=_LONGEST_WAIT_S),

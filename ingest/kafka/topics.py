@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, ResourceTyp
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic, NotAllowed, TopicMismatch
-from headrace.ingest.kafka.error_translation import translate, translated
+from headrace.ingest.kafka.error_translation import answer_of, translate, translated
 from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
     created = admin.create_topics(new, operation_timeout=timeout_s, request_timeout=timeout_s)
     for name, future in created.items():
         try:
-            future.result()
+            answer_of(future)
         except KafkaException as error:
             # two processes that start together both find it missing: the second one succeeds too
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -295,7 +295,7 @@ def _ask_leaders(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
         )
         for answer in asked.values():
             try:
-                answer.result()
+                answer_of(answer)
             except KafkaException as error:
                 if error.args[0].code() not in _NOT_YET:
                     raise
@@ -312,7 +312,7 @@ def _read_configs(
     found = {}
     for resource, future in answers.items():
         with translated(f"reading the settings of topic {resource.name}", settings.bootstrap):
-            entries = future.result()
+            entries = answer_of(future)
         found[resource.name] = {entry.name: entry.value for entry in entries.values()}
     return found
 

@@ -184,7 +184,12 @@ class KafkaTransactions:
                 self._drop()
                 doing = f"transaction {self._id} took {lasted_s:.0f} s, and Kafka ended it: {found}"
                 found = unreachable(address, doing)
-            raise found from error
+            try:
+                raise found from (None if found is error else error)
+            finally:
+                # an error and a frame that refers to it keep each other, and the frames of all
+                # callers: after each outage a joiner kept the windows of before
+                del found
 
     def _run(
         self,

@@ -2,9 +2,10 @@
 
 A process enters `running_process` before its loop and leaves it after. The frame registers the
 process's metric collectors, serves the registry and the health probes on the metrics port,
-publishes the registry to the topic `status`, and undoes all three in reverse order, also when the
-loop raises. The loop itself, the clients and the stop signal stay with the process; the loop notes
-each of its steps in the health that the frame yields.
+publishes the registry to the topic `status`, returns freed memory to the operating system, and
+undoes all this in reverse order, also when the loop raises. The loop itself, the clients and the
+stop signal stay with the process; the loop notes each of its steps in the health that the frame
+yields.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.ingest.http import metrics_port
+from headrace.ingest.runtime.freed_memory import returned_memory
 from headrace.ingest.runtime.health import ProcessHealth
 from headrace.ingest.runtime.status import instance_name, publish_status
 
@@ -53,6 +55,7 @@ def running_process(
         probes = {"live": health.why_not_live, "ready": health.why_not_ready}
         stack.enter_context(metrics_port(*metrics_address, registry, probes))
         stack.enter_context(publish_status(kafka, role, instance_name(), registry))
+        stack.enter_context(returned_memory())
         if objects_between_collections:
             stack.enter_context(rare_collections(objects_between_collections))
         if metrics_address[1]:

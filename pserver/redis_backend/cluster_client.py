@@ -201,7 +201,10 @@ class ClusterClient:
             if known is error:
                 raise
             node.failed(known)
-            raise known from error
+            try:
+                raise known from error
+            finally:
+                del known  # else the error keeps this frame and its callers' frames
         finally:
             exchange.close()
         node.answered()

@@ -115,7 +115,10 @@ class RedisCommands:
         replies = self.nodes.run(calls)
         for reply in replies:
             if isinstance(reply, StoreError):
-                raise reply
+                try:
+                    raise reply
+                finally:
+                    del reply, replies  # else the error keeps this frame and its callers' frames
         return replies
 
 
@@ -127,5 +130,8 @@ def names_of_all(sub_hashes: int) -> list[str]:
 def checked(reply: Any) -> Any:
     """Return a reply, or the Unreachable in its place. Raises every other StoreError."""
     if isinstance(reply, StoreError) and not isinstance(reply, Unreachable):
-        raise reply
+        try:
+            raise reply
+        finally:
+            del reply  # else the error keeps this frame and its callers' frames
     return reply

@@ -102,7 +102,8 @@ class NodeConnections:
         """Return a connection, to be given back. Raises redis' errors, or the last failure."""
         if self._failure is not None:
             if time.monotonic() < self._ping_at_s:
-                raise self._failure
+                # without the tracebacks of the times before, which would grow with each request
+                raise self._failure.with_traceback(None)
             self._ping()
         connection: Connection = self._pool.get_connection()
         return connection

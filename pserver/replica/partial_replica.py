@@ -257,12 +257,13 @@ class PartialReplica:
         again = {}
         after = {bucket: self._version(bucket) for bucket in wanted}
         for bucket, looked in zip(wanted, self._store.look(wanted, after, limit), strict=True):
+            if isinstance(looked, Unreachable):
+                failed[bucket] = looked
+                continue
             try:
-                if isinstance(looked, Unreachable):
-                    raise looked
                 self._follow_to(bucket, looked, limit)
             except Unreachable as error:
-                failed[bucket] = error
+                failed[bucket] = error.with_traceback(None)  # its frames have `failed`: a cycle
             except BrokenHistory:
                 again[bucket] = wanted[bucket]
             else:
@@ -280,7 +281,10 @@ class PartialReplica:
         while (before := self._version(bucket)) < goal:
             [more] = self._store.poll({bucket: before}, limit)
             if isinstance(more, Unreachable):
-                raise more
+                try:
+                    raise more
+                finally:
+                    del more  # else the error keeps this frame and its callers' frames
             self._take(bucket, more)
             if self._version(bucket) == before:
                 raise BrokenHistory(f"bucket {bucket}: rows are newer than the log")

@@ -261,7 +261,10 @@ class Replica:
             known = copy.position.version
             [found] = self._store.look({bucket: newer}, {bucket: known}, limit)
             if isinstance(found, Unreachable):
-                raise found
+                try:
+                    raise found
+                finally:
+                    del found  # else the error keeps this frame, and with it the copy
             if found.polled.trimmed < start.trimmed:
                 raise BrokenHistory(f"bucket {bucket} went back to entries that were trimmed")
             copy.put_again(newer, found.rows)
@@ -292,7 +295,10 @@ class Replica:
     def _poll_one(self, bucket: int, after: int, limit: int) -> PollResult:
         [polled] = self._store.poll({bucket: after}, limit)
         if isinstance(polled, Unreachable):
-            raise polled
+            try:
+                raise polled
+            finally:
+                del polled  # else the error keeps this frame and its callers' frames
         return polled
 
 

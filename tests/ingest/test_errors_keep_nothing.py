@@ -1,0 +1,141 @@
+"""Errors of an outage keep no frame of the process, and with it no window and no message.
+
+Processes collect garbage seldom (`rare_collections`), so a cycle of an error and a frame stays. A
+frame also keeps the frames of its callers. The collector is therefore off in these tests.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.ingest.errors import KafkaUnreachable, StreamError
+from headrace.ingest.kafka import transactions
+from headrace.ingest.kafka.error_translation import translated
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SOURCE = Source("topic", 0)
+OUTAGES = 3
+
+
+class Window:
+    """Memory that a caller holds while Kafka is away."""
+
+
+class NoGroup:
+    def committed(self, sources: object) -> dict[Source, tuple[int, str]]:
+        return {}
+
+    def group_metadata(self) -> object:
+        return object()
+
+
+class FailingProducer:
+    """A producer whose commits fail."""
+
+    failure = KafkaError(KafkaError._TIMED_OUT)
+    aborts = True
+
+    def __init__(self, config: dict[str, object]) -> None:
+        made.append(weakref.ref(self))
+
+    def init_transactions(self, timeout_s: float) -> None: ...
+
+    def begin_transaction(self) -> None: ...
+
+    def produce(self, *message: object) -> None: ...
+
+    def send_offsets_to_transaction(self, *given: object) -> None: ...
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        raise KafkaException(self.failure)
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        if not self.aborts:
+            raise KafkaException(KafkaError(KafkaError.INVALID_TXN_STATE))
+
+    def close(self) -> None: ...
+
+
+made: list[weakref.ref[FailingProducer]] = []
+
+
+@pytest.fixture(autouse=True)
+def _collector_off() -> Iterator[None]:
+    made.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def kept_after(failing: Callable[[], Any]) -> int:
+    """Return how many windows of callers of a failing function are still in memory."""
+    windows: list[weakref.ref[Window]] = []
+
+    def call() -> None:
+        window = Window()
+        windows.append(weakref.ref(window))
+        failing()
+
+    for _ in range(OUTAGES):
+        with pytest.raises(StreamError):
+            call()
+    return sum(window() is not None for window in windows)
+
+
+FAILURES = {
+    "timed out": KafkaError(KafkaError._TIMED_OUT),
+    "abortable": KafkaError(KafkaError._INCONSISTENT, "", False, False, True),
+    "fenced": KafkaError(KafkaError.PRODUCER_FENCED),
+    "refused": KafkaError(KafkaError.INVALID_TXN_STATE),
+}
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_transactions_that_failed_keep_no_memory_of_their_callers(
+    failure: str, aborts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "Producer", FailingProducer)
+    monkeypatch.setattr(FailingProducer, "failure", FAILURES[failure])
+    monkeypatch.setattr(FailingProducer, "aborts", aborts)
+    written = KafkaTransactions(KafkaSettings("a:1"), "id", NoGroup())
+    kept = kept_after(
+        lambda: written.write([Outgoing(SOURCE, b"value")], {SOURCE: Committed(1, "")})
+    )
+    assert kept == 0
+    assert sum(producer() is not None for producer in made) <= 1
+
+
+def test_requests_that_were_given_up_keep_no_memory_of_their_callers() -> None:
+    def ask() -> None:
+        with translated("asking", "a:1"):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    assert kept_after(lambda: retry_for(0.0)(ask)) == 0
+
+
+def test_requests_that_succeed_at_last_keep_no_memory_of_the_failures() -> None:
+    windows: list[weakref.ref[Window]] = []
+
+    def ask() -> None:
+        window = Window()
+        windows.append(weakref.ref(window))
+        if len(windows) < OUTAGES:
+            raise KafkaUnreachable("a:1")
+
+    retry_for(60.0)(ask)
+    assert not any(window() for window in windows)
