@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
 import re
 import threading
 import time
+import weakref
 from datetime import datetime
 
 import pytest
@@ -74,6 +76,28 @@ def test_different_messages_and_progress_are_written_every_time() -> None:
     log.warning("a is away")
     log.warning("b is away")
     assert len(written.getvalue().splitlines()) == 5
+
+
+def test_a_written_line_keeps_no_error_and_no_frame_that_raised_it() -> None:
+    log = logger_on(Written(), TextLines(), repeats_s=60.0)
+    windows: list[weakref.ref[Written]] = []
+
+    def work() -> None:
+        window = Written()
+        windows.append(weakref.ref(window))
+        try:
+            raise ValueError("kafka is away")  # noqa: TRY301 - its traceback is the test
+        except ValueError as error:
+            log.warning("going back: %s", error)
+
+    gc.collect()
+    gc.disable()
+    try:
+        work()
+        work()
+    finally:
+        gc.enable()
+    assert [window() for window in windows] == [None, None]
 
 
 def test_a_json_line_has_time_with_zone_level_logger_and_exception() -> None:
