@@ -64,7 +64,8 @@ class _Link:
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # one direction that ends ends the connection: none of the protocols half-closes
-        with contextlib.suppress(OSError):
+        # uvloop refuses to write to a connection that the other direction closed
+        with contextlib.suppress(OSError, RuntimeError):
             while data := await reader.read(_CHUNK_BYTES):
                 await self._flows.wait()
                 writer.write(data)

@@ -7,13 +7,15 @@ off. So everything that an outage leaves in a cycle is counted.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import threading
 import time
+import weakref
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -28,12 +30,21 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
 from headrace.learner.spec.model_spec import parse_spec
 from tests.faults.event_stream import EventStream, JoinedExamples
-from tests.faults.test_broker_failover import SPEC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MODEL, PARTITIONS, OUTAGES = "failover", 4, 3
+MODEL, PARTITIONS, OUTAGES = "frozen", 3, 3
+SPEC = f"""
+[model]
+name = "{MODEL}"
+[label]
+policy = "immediate"
+window_s = 60
+[fields.user]
+number = 1
+transform = "id"
+"""
 FRESH_S = 90.0
 TASKS = Path("/proc/self/task")
 
@@ -52,15 +63,43 @@ def broker(stack_directory: Path) -> Iterator[KafkaNode]:
         node.kill()
 
 
-def left() -> Counter[str]:
-    """Count the clients of Kafka by their main threads, and the joiner's windows."""
-    found = Counter[str]()
+@pytest.fixture
+def _lines_of_text() -> Iterator[None]:
+    """Log records without errors: pytest keeps all records of a test."""
+    factory = logging.getLogRecordFactory()
+
+    def of_text(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = factory(*args, **kwargs)
+        record.msg, record.args = record.getMessage(), None
+        return record
+
+    logging.setLogRecordFactory(of_text)
+    yield
+    logging.setLogRecordFactory(factory)
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[JoinerPartition]:
+    """The partitions of joiners that are in memory: each holds a window."""
+    found = weakref.WeakSet[JoinerPartition]()
+    begin = JoinerPartition.__init__
+
+    def begin_counted(self: JoinerPartition, *args: Any) -> None:
+        found.add(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(JoinerPartition, "__init__", begin_counted)
+    return found
+
+
+def left(windows: weakref.WeakSet[JoinerPartition]) -> Counter[str]:
+    """Count the windows, and the clients of Kafka by their main threads."""
+    found = Counter[str](windows=len(windows))
     for task in TASKS.iterdir():
         try:
             found["clients"] += (task / "comm").read_text().strip() == "rdk:main"
         except FileNotFoundError:
             continue
-    found["windows"] = sum(isinstance(each, JoinerPartition) for each in gc.get_objects())
     return found
 
 
@@ -81,9 +120,10 @@ def freeze_until_abort(broker: KafkaNode) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("_lines_of_text")
 @pytest.mark.skipif(not TASKS.exists(), reason="the threads of librdkafka are counted on Linux")
 def test_outages_of_kafka_leave_no_client_and_no_window_of_the_joiner_behind(
-    broker: KafkaNode,
+    broker: KafkaNode, windows: weakref.WeakSet[JoinerPartition]
 ) -> None:
     kafka, topics, stop = KafkaSettings(broker.address), EventTopics(), threading.Event()
     spec = parse_spec(SPEC, f"{MODEL}.toml")
@@ -109,14 +149,14 @@ def test_outages_of_kafka_leave_no_client_and_no_window_of_the_joiner_behind(
             wait_fresh(examples)
             gc.collect()
             gc.disable()
-            before = left()
+            before = left(windows)
             assert before["windows"] == PARTITIONS
             for _ in range(OUTAGES):
                 freeze_until_abort(broker)
                 wait_fresh(examples)
                 # a client that waited for the broker is closed when its messages have timed out
-                wait_until(lambda: left() == before, FRESH_S)
-                assert left() == before
+                wait_until(lambda: left(windows) == before, FRESH_S)
+                assert left(windows) == before
         finally:
             gc.enable()
             stop.set()
