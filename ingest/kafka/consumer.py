@@ -195,7 +195,7 @@ class KafkaReader:
     def close(self) -> None:
         """Leave the group, and disconnect."""
         self._consumer.close()
-        del self._admin  # disconnects it; the consumer's callbacks keep this reader
+        vars(self).pop("_admin", None)  # disconnects it: the consumer's callbacks keep this reader
 
     @property
     def settled(self) -> bool:
