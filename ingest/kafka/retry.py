@@ -72,9 +72,9 @@ class _Retrying(Retrying):
     A process that seldom collects garbage would keep all of it.
     """
 
-    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().__call__(function, *args, **kwargs)
+            return super().__call__(fn, *args, **kwargs)
         except BaseException:
             traceback.clear_frames(sys.exc_info()[2])
             raise

@@ -258,6 +258,10 @@ class KafkaTransactions:
         try:
             with translated(f"taking over {self._id}", address), guard:
                 self._producer.init_transactions(timeout_s)
+        except TransactionAborted as error:
+            # Kafka still ends the transaction of the producer before: the caller may retry
+            self._drop()
+            raise unreachable(address, str(error)) from error
         except StreamError:
             self._drop()
             raise

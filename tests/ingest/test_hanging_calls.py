@@ -111,3 +111,14 @@ def test_offsets_that_hang_beyond_their_timeout_end_the_process(
     with pytest.raises(KafkaUnreachable):
         write(written)
     assert expired == ["transaction id"]
+
+
+def test_a_producer_that_takes_over_too_early_is_a_reason_to_retry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: object, timeout_s: float) -> None:
+        raise KafkaException(KafkaError(KafkaError.CONCURRENT_TRANSACTIONS))
+
+    monkeypatch.setattr(FrozenProducer, "init_transactions", refuse)
+    with pytest.raises(KafkaUnreachable, match="taking over id"):
+        KafkaTransactions(KafkaSettings("a:1"), "id", NoGroup())
