@@ -1,0 +1,68 @@
+"""Experiments: false promotions, events until a gain is found, and arms that a core steps.
+
+    python -m tests.bench.experiments [--quick] [--json]
+
+`false_promotions` is the share of simulated experiments between equal arms that promote, by
+scenario. `events_to_detect` is the median number of events until a gain of 0.5 % log loss is found;
+`events_to_detect_t_test` is what a t-test of a fixed horizon needs. `arms_per_core` divides the
+examples that a core learns in a second, with an arm's losses, by 2,000 examples a second. It uses
+the stream of `tests.bench.learner` (26 ids and 13 numbers) and processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from headrace.learner.experiments.arm import Arm
+from headrace.learner.experiments.experiment_file import ArmPlan
+from headrace.learner.experiments.losses import OutcomeJoin
+from tests.bench.experiments.false_promotions import SCENARIOS, detection, false_promotions
+from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
+
+EVENTS_A_SECOND = 2000
+FM = 'architecture = "factorization_machine"\ndimensions = 16\n'
+DEEPFM = 'architecture = "deepfm"\ndimensions = 16\nlayers = [128, 64]\nmini_batch = 256\n'
+MODELS = {"lr": ("", 200_000), "fm": (FM, 60_000), "deepfm": (DEEPFM, 20_000)}
+
+
+def arms_per_core(name: str, share: float) -> float:
+    """Return how many arms a core steps at 2,000 examples a second, decoding aside."""
+    more, examples = MODELS[name]
+    spec = stream_spec(more, name=name, more=LR)
+    blocks = batches_of(spec, make_stream(int(examples * share), 1))
+    arm = Arm(ArmPlan(1, name, {}, spec), spec.fields)
+    outcomes = OutcomeJoin(spec.fields.label.window_ms, 3_600_000)
+    arm.step(blocks[0], outcomes.offer(blocks[0]))  # kernels are compiled now
+    began, learned = time.process_time(), 0
+    for block in blocks[1:]:
+        arm.step(block, outcomes.offer(block))
+        learned += len(block)
+    return learned / (time.process_time() - began) / EVENTS_A_SECOND
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description="Experiments: decisions and speed.")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    runs, share = (250, 0.25) if chosen.quick else (1000, 1.0)
+    found = detection(runs=100 if chosen.quick else 400)
+    figures = {
+        "false_promotions": {name: false_promotions(name, runs) for name in SCENARIOS},
+        "events_to_detect": found.median,
+        "events_to_detect_without_cycle": found.without_cycle,
+        "events_to_detect_t_test": round(found.t_test),
+        "arms_per_core": {name: round(arms_per_core(name, share), 1) for name in MODELS},
+    }
+    if chosen.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        print(name, value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""docs/guides/experiments.md is true: its file is an experiment, and its commands exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.deploy.models.shipped import path_of
+from headrace.learner.experiments import load_experiment
+from tests.docs.pages import DOCS, blocks, command_of, commands
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = (DOCS / "guides" / "experiments.md").read_text()
+
+
+def test_the_file_of_the_page_is_an_experiment(tmp_path: Path) -> None:
+    [text] = blocks(PAGE, "toml")
+    (tmp_path / "experiment.toml").write_text(text)
+    (tmp_path / "news.toml").write_text(path_of("news").read_text())
+    experiment = load_experiment(tmp_path / "experiment.toml")
+    assert (experiment.arms, experiment.slots, len(experiment.space)) == (64, 16, 5)
+
+
+@pytest.mark.parametrize("line", commands(PAGE))
+def test_a_command_of_the_experiments_page_exists_with_its_options(line: str) -> None:
+    options, words = command_of(line)
+    assert {word for word in words if word.startswith("-")} <= options
