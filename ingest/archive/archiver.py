@@ -5,6 +5,9 @@ written twice. Rows of a partition are gathered until they are enough or old eno
 written in one step that counts completely or not at all (`ingest.archive.parquet_folder`): each
 record once, also after a kill.
 
+While the folder is full, the archiver reads nothing and tries again: Kafka holds the rest, and a
+restart would change nothing.
+
 The hour is that of the event, in UTC. A record without a readable time has the hour of its append.
 """
 
@@ -18,9 +21,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
+from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder, ArchiveFull
 from headrace.ingest.events import EARLIEST_MS, LATEST_MS
 from headrace.ingest.kafka import (
     AtEnd,
@@ -31,7 +34,7 @@ from headrace.ingest.kafka import (
     Record,
     examples_topic,
 )
-from headrace.ingest.runtime import running_process
+from headrace.ingest.runtime import ReadLag, running_process
 
 if TYPE_CHECKING:
     import threading
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HOUR = "%Y-%m-%dT%H"
+_FULL_RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +170,33 @@ class Archiver:
         self._reader, self._folder, self._examples = reader, folder, examples
         self._settings, self._now_s, self._wrote = settings, now_s, wrote
         self._gathered: dict[Source, _Gathered] = {}
+        self.full = False
+        """Whether the folder had no room at the last write."""
 
-    def step(self, timeout_s: float) -> None:
-        """Gather new records; write partitions with enough or old rows. Raises ArchiveError."""
+    def positions(self) -> dict[Source, int]:
+        """Return the next offset to read of each source. Safe in other threads."""
+        return {source: gathered.stop for source, gathered in list(self._gathered.items())}
+
+    def step(self, timeout_s: float) -> bool:
+        """Gather new records; write partitions with enough or old rows. Raises ArchiveError.
+
+        Return False if the folder is full. The next step then only tries to write again.
+        """
+        if not self.full:
+            self._gather(timeout_s)
+        was_full = self.full
+        try:
+            self._write_due()
+        except ArchiveFull as error:
+            self.full = True
+            log.warning("%s: waiting for room", error)
+            return False
+        self.full = False
+        if was_full:
+            log.info("the folder has room again")
+        return True
+
+    def _gather(self, timeout_s: float) -> None:
         for event in self._reader.poll(timeout_s):
             match event:
                 case PartitionAssigned(source=source):
@@ -180,6 +208,8 @@ class Archiver:
                 case AtEnd(source=source, offset=offset):
                     gathered = self._gathered[source]
                     gathered.stop = max(gathered.stop, offset)
+
+    def _write_due(self) -> None:
         now_s = self._now_s()
         for source, gathered in self._gathered.items():
             old = gathered.records and now_s - gathered.since_s >= self._settings.most_age_s
@@ -234,6 +264,12 @@ def rows_written(registry: CollectorRegistry) -> Counter:
     return Counter("headrace_sink_rows", "Rows written to Parquet.", ("topic",), registry=registry)
 
 
+def full_of(registry: CollectorRegistry) -> Gauge:
+    """Return the gauge of a folder without room."""
+    text = "1 while the folder has no room and the sink waits, else 0."
+    return Gauge("headrace_sink_full", text, registry=registry)
+
+
 def run_archiver(
     settings: ArchiveSettings,
     kafka: KafkaSettings,
@@ -262,11 +298,20 @@ def run_archiver(
             settings,
             wrote=lambda topic, count: rows.labels(topic).inc(count),
         )
-        with running_process("sink", kafka, registry, metrics) as health:
+        lag = ReadLag("headrace_sink_lag")
+        lag.follow(reader.held, archiver.positions)
+        full_of(registry).set_function(lambda: archiver.full)
+        with running_process("sink", kafka, registry, metrics, collectors=[lag]) as health:
+            # a full folder is no hang: a restart would not make room
+            health.watch(lag.progress, lambda: not archiver.full and lag.behind())
             while not stop.is_set():
-                archiver.step(0.2)
+                if not archiver.step(0.2):
+                    stop.wait(_FULL_RETRY_S)
                 health.stepped()
-            archiver.finish()
+            try:
+                archiver.finish()
+            except ArchiveFull as error:
+                log.warning("%s: stopped; the rows since the last file will be read again", error)
     finally:
         reader.close()
         folder.close()

@@ -13,6 +13,7 @@ with an underscore.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 class ArchiveError(StreamError):
     """A folder cannot be written, or has rows of another topic. Stop."""
+
+
+class ArchiveFull(ArchiveError):
+    """The folder has no room left."""
 
 
 class ArchiveProgress(msgspec.Struct, frozen=True):
@@ -86,7 +91,10 @@ class ArchiveFolder:
     def write(
         self, source: Source, topic_id: str, start: int, stop: int, hours: Mapping[str, pa.Table]
     ) -> None:
-        """Write the rows of offsets [start, stop), by hour. Raises ArchiveError."""
+        """Write the rows of offsets [start, stop), by hour.
+
+        Raises ArchiveFull, after which the same call may succeed, and ArchiveError.
+        """
         try:
             moves = []
             for hour, table in hours.items():
@@ -106,7 +114,9 @@ class ArchiveFolder:
             self._files.pipe_file(aside, msgspec.json.encode(ArchiveProgress(topic_id, stop)))
             self._files.mv(aside, path)
         except OSError as error:
-            raise ArchiveError(f"expected to write to {self._root}, got: {error}") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            kind = ArchiveFull if full else ArchiveError
+            raise kind(f"expected to write to {self._root}, got: {error}") from error
 
     def close(self) -> None:
         """Release the folder."""

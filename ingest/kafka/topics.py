@@ -220,7 +220,10 @@ def check_co_partitioned(settings: KafkaSettings, topics: Sequence[str]) -> int:
     counts = partition_counts(settings, topics)
     missing = [topic for topic in topics if topic not in counts]
     if missing:
-        raise MissingTopic(f"expected topics {', '.join(topics)}, got no {', '.join(missing)}")
+        raise MissingTopic(
+            f"expected topics {', '.join(topics)}, got no {', '.join(missing)}: "
+            "`headrace ingest topics --model FILE` creates them"
+        )
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{topic} {count}" for topic, count in counts.items())
         raise TopicMismatch(f"expected the same number of partitions, got {found}")

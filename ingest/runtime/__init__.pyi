@@ -12,6 +12,7 @@ from .parent_guard import STOP_BYTE as STOP_BYTE
 from .parent_guard import call_when_readable as call_when_readable
 from .process import rare_collections as rare_collections
 from .process import running_process as running_process
+from .read_lag import ReadLag as ReadLag
 from .restart_policy import RestartHistory as RestartHistory
 from .restart_policy import RestartPolicy as RestartPolicy
 from .status import MetricSample as MetricSample

@@ -24,7 +24,7 @@ from headrace.ingest.kafka import (
     partition_counts,
     scores_topic,
 )
-from headrace.ingest.runtime import ProcessHealth, open_ports, running_process, wall_ms
+from headrace.ingest.runtime import ProcessHealth, ReadLag, open_ports, running_process, wall_ms
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
@@ -108,10 +108,10 @@ def run_evaluation(
     )
     keeper, ending = EvaluationAgent(agent), _EvaluationExit(stop)
     feeding = _FeederThread(settings, kafka, spec, topics, ending)
-    collector = EvaluationCollector(spec.name, keeper, lambda: feeding.figures)
+    collectors = [EvaluationCollector(spec.name, keeper, lambda: feeding.figures), feeding.lag]
     address = settings.metrics_host, settings.metrics_port
     with (
-        running_process("evaluation", kafka, REGISTRY, address, collectors=[collector]) as health,
+        running_process("evaluation", kafka, REGISTRY, address, collectors=collectors) as health,
         _faust_directory() as directory,
     ):
         feeding.health = health
@@ -206,6 +206,7 @@ class _FeederThread(threading.Thread):
         self._topics, self._ending = topics, ending
         self.figures = FeedFigures()
         self.health = ProcessHealth()
+        self.lag = ReadLag("headrace_evaluation_lag", {"model": spec.name})
 
     def run(self) -> None:
         """Feed until the process ends."""
@@ -224,6 +225,8 @@ class _FeederThread(threading.Thread):
                 ports, self._topics, spec.name, spec.fields, settings.sample, settings.pace
             )
             self.figures = feeder.figures
+            self.lag.follow(ports.reader.held, lambda: dict(feeder.read))
+            self.health.watch(self.lag.progress, self.lag.behind)
             while not self._ending.near:
                 feeder.step(0.05)
                 self.health.stepped()
@@ -259,7 +262,7 @@ def _topics(
     if missing:
         raise EvaluationError(
             f"expected topics {examples} and {scores}, got no {', '.join(missing)}: "
-            "start the joiner and the learner of this model, which create them"
+            "`headrace ingest topics --model FILE` creates them"
         )
     ensure_topics(kafka, evaluation_topics(model))
     predictions = settings.predictions

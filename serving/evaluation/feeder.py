@@ -106,6 +106,8 @@ class Feeder:
         self._gathering = RowsBuilder(fields.slice_by, sample)
         self._since_ms = self._now_ms()
         self.figures = FeedFigures()
+        self.read: dict[Source, int] = {}
+        """Next offset to read, by source. Other threads may copy it."""
 
     def step(self, timeout_s: float) -> None:
         """Run each step once.
@@ -126,6 +128,8 @@ class Feeder:
             elif isinstance(found, AtEnd):
                 time_ms, _ = self._standings.get(found.source, (None, True))
                 self._standings[found.source] = time_ms, True
+                if found.source in self._ours:
+                    self.read[found.source] = found.offset  # after transaction markers
             elif isinstance(found, PartitionAssigned):
                 self._unplaced.add(found.source)
                 self._standings[found.source] = None, False
@@ -156,6 +160,7 @@ class Feeder:
             self._failed(error)
             return
         self._reader.start(starts)
+        self.read.update(starts)
         for source, offset in sorted(starts.items()):
             log.info("reading %s/%d from offset %d on", source.topic, source.partition, offset)
         self._ours |= self._unplaced
@@ -175,6 +180,7 @@ class Feeder:
     def _lose(self, lost: PartitionRevoked) -> None:
         self._standings.pop(lost.source, None)
         self._ours.discard(lost.source)
+        self.read.pop(lost.source, None)
         self._unplaced.discard(lost.source)
         if lost.source in self._positions:
             # another feeder reads these again: a commit here would count them twice
@@ -202,7 +208,7 @@ class Feeder:
             raise EvaluationError(f"{where}: {error}") from error
         known = [each_ms for each_ms in (time_ms, reached_ms) if each_ms is not None]
         self._standings[record.source] = max(known, default=None), False
-        self._positions[record.source] = record.offset + 1
+        self._positions[record.source] = self.read[record.source] = record.offset + 1
 
     def _predicted(self, record: Record) -> int | None:
         try:

@@ -59,7 +59,7 @@ class Aliases:
     ) -> None:
         """Begin with `first`, alias -> model. Entries of `file` take precedence.
 
-        Raises BadAlias, also for a file that cannot be read.
+        Raises BadAlias, also for a file that cannot be read, or without a folder.
         """
         self._models, self._now_ms, self._file = frozenset(models), now_ms, file
         self._lock = threading.Lock()
@@ -152,6 +152,11 @@ def _read(file: Path) -> dict[str, Alias]:
     try:
         content = file.read_bytes()
     except FileNotFoundError:
+        if not file.parent.is_dir():
+            raise BadAlias(
+                f"--aliases-file: expected a file in a folder that exists, got {file}: the first "
+                "switch of an alias would fail"
+            ) from None
         return {}
     except OSError as error:
         raise BadAlias(f"expected to read aliases from {file}, got: {error}") from error

@@ -29,6 +29,7 @@ from headrace.ingest.dead_letters import pack
 from headrace.ingest.events import TIME, Reason, is_tick, read_event
 from headrace.ingest.kafka import (
     BY_KEY,
+    AtEnd,
     Committed,
     Outgoing,
     PartitionAssigned,
@@ -127,6 +128,8 @@ class StreamScorer:
         self._topic_ids: dict[Source, str] = {}
         """Topic id by source, for the sources that were started."""
         self.figures = ScoringTotals()
+        self.positions: dict[Source, int] = {}
+        """Next offset to score, by source. Other threads may copy it."""
 
     def step(self, timeout_s: float) -> bool:
         """Run each step once; return whether there were impressions.
@@ -145,10 +148,13 @@ class StreamScorer:
                 case PartitionRevoked(source):
                     self._topic_ids.pop(source, None)
                     self._uncommitted.pop(source, None)
+                    self.positions.pop(source, None)
                     gained = [other for other in gained if other != source]
                     records = [record for record in records if record.source != source]
                 case Record(source=source) if source in self._topic_ids:
                     records.append(found)
+                case AtEnd(source=source, offset=offset) if source in self.positions:
+                    self.positions[source] = offset  # after transaction markers
         self._place(gained)
         if records:
             self._commit(records, *self._scored(records))
@@ -178,6 +184,7 @@ class StreamScorer:
             starts[source] = max(offset, first)
         self._reader.start(starts)
         self._topic_ids.update(dict.fromkeys(sources, topic_id))
+        self.positions.update(starts)
 
     def _check_first(self, source: Source, first: int, end: int) -> None:
         """Check that no impression of a source without offset was scored. Raises BadCheckpoint."""
@@ -244,6 +251,7 @@ class StreamScorer:
             return
         self._aborts.reset()
         self._uncommitted = {}
+        self.positions.update(ends)
         total = self.figures
         total.transactions += 1
         total.scored += new.scored

@@ -17,7 +17,7 @@ from headrace.ingest.kafka import (
     partition_counts,
     read_all,
 )
-from headrace.ingest.runtime import open_ports, running_process, wall_ms
+from headrace.ingest.runtime import ReadLag, open_ports, running_process, wall_ms
 from headrace.serving.models import open_models
 from headrace.serving.replicas import Following
 from headrace.serving.requests import RequestLimits
@@ -96,12 +96,13 @@ def run_scoring(
         return scoring[0].figures if scoring else None
 
     address = settings.metrics_host, settings.metrics_port
-    collectors = [ScoringCollector(name, figures)]
+    lag = ReadLag("headrace_scorer_lag", {"model": name})
+    collectors = [ScoringCollector(name, figures), lag]
     with running_process("scorer", kafka, registry, address, collectors=collectors) as health:
         served.rows.start()
         try:
             if _here(served, stop):
-                _score(settings, kafka, served, topics, stop, scoring, health)
+                _score(settings, kafka, served, topics, stop, scoring, (health, lag))
         finally:
             served.rows.stop()
 
@@ -146,8 +147,9 @@ def _score(
     topics: ScoringTopics,
     stop: threading.Event,
     scoring: list[StreamScorer],
-    health: ProcessHealth,
+    watching: tuple[ProcessHealth, ReadLag],
 ) -> None:
+    health, lag = watching
     group, inputs = scorer_group(served.spec.name), [topics.impressions]
     with open_ports(kafka, group, inputs, settings.instance, stop, wall_ms) as ports:
         loop = StreamScorer(
@@ -159,6 +161,8 @@ def _score(
         scoring.append(loop)
         log.info("scoring %s into %s", topics.impressions, topics.scores)
         health.ready_when(lambda: ports.reader.settled)
+        lag.follow(ports.reader.held, lambda: dict(loop.positions))
+        health.watch(lag.progress, lag.behind)
         try:
             while not stop.is_set():
                 loop.step(_STEP_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import signal
@@ -68,6 +69,30 @@ def test_the_archiver_writes_every_event_to_the_file_of_its_hour(tmp_path: Path)
         hour = time.strftime("%Y-%m-%dT%H", time.gmtime(row["timestamp_ms"] / 1000))
         assert row["hour"] == hour
     assert not list((tmp_path / "_writing").iterdir())
+    folder.close()
+
+
+def test_an_archiver_whose_folder_is_full_waits_and_writes_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, reader = ArchiveFolder(str(tmp_path)), ListReader({SHOWN: records(100)}, largest_poll=7)
+    sink = Archiver(reader, folder, None, ArchiveSettings(30))
+    write = folder._files.pipe_file
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(folder._files, "pipe_file", full)
+    while sink.step(0.0):
+        pass
+    stopped_at = sink.positions()
+    assert not sink.step(0.0)
+    assert sink.full and sink.positions() == stopped_at, "nothing is read without room"
+    monkeypatch.setattr(folder._files, "pipe_file", write)
+    drain(sink)
+    sink.finish()
+    assert sink.step(0.0), "the folder has room"
+    assert sorted(row["offset"] for row in read(tmp_path)) == [2 * i for i in range(100)]
     folder.close()
 
 

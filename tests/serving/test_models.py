@@ -97,6 +97,11 @@ def test_a_page_of_another_site_cannot_switch_an_alias(
     assert ask(serving, "DELETE", path, headers=headers).status_code == status
 
 
+def test_a_file_of_aliases_in_a_missing_folder_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(BadAlias, match="expected a file in a folder that exists"):
+        Aliases(["a"], {}, Clock(), tmp_path / "missing" / "aliases.json")
+
+
 def test_switched_aliases_survive_a_restart_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "aliases.json"
     clock = Clock()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from headrace.ingest.archive.archiver import rows_written
+from headrace.ingest.archive.archiver import full_of, rows_written
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.features.weights import ExampleWeights
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
+from headrace.ingest.runtime.read_lag import ReadLag
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pushes import PushTotals
 from headrace.learner.loop.row_prefetcher import PrefetchUsage
@@ -94,6 +95,8 @@ def collector() -> Iterator[tuple[Metric, tuple[str, ...]]]:
 def sink() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     registry = CollectorRegistry()
     rows_written(registry)
+    full_of(registry)
+    registry.register(ReadLag("headrace_sink_lag"))
     yield from described(registry)
 
 
@@ -111,10 +114,12 @@ def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     keeper = SimpleNamespace(figures=[], evaluation=folded)
     collector = EvaluationCollector("m", cast("Any", keeper), FeedFigures)
     yield from collected(collector.collect())
+    yield from collected(ReadLag("headrace_evaluation_lag", {"model": "m"}).collect())
 
 
 def scorer() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     yield from collected(ScoringCollector("m", ScoringTotals).collect())
+    yield from collected(ReadLag("headrace_scorer_lag", {"model": "m"}).collect())
 
 
 PROCESSES = {

@@ -1,0 +1,50 @@
+"""The lag of a reading process: the records beyond its positions."""
+
+from headrace.ingest.errors import KafkaUnreachable
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.runtime.health import ProcessHealth
+from headrace.ingest.runtime.read_lag import ReadLag
+
+FIRST, SECOND = Source("t", 0), Source("t", 1)
+
+
+def values(lag: ReadLag) -> list[float]:
+    return [sample.value for metric in lag.collect() for sample in metric.samples]
+
+
+def test_the_lag_is_the_number_of_records_beyond_the_positions_of_all_sources() -> None:
+    lag = ReadLag("lag", {"model": "m"})
+    assert values(lag) == [] and not lag.behind()
+    ends = {FIRST: (0, 10), SECOND: (3, 7)}
+    positions = {FIRST: 4}
+    lag.follow(ends.__getitem__, lambda: positions)
+    assert values(lag) == [6]
+    positions[SECOND] = 8  # an end from before the last record
+    assert values(lag) == [6] and lag.behind()
+    positions[FIRST] = 10
+    assert values(lag) == [0] and not lag.behind()
+
+
+def test_the_lag_is_absent_while_kafka_does_not_answer() -> None:
+    def away(_: Source) -> tuple[int, int]:
+        raise KafkaUnreachable("away")
+
+    lag = ReadLag("lag")
+    lag.follow(away, lambda: {FIRST: 1})
+    assert values(lag) == [] and not lag.behind()
+
+
+def test_a_process_that_reads_nothing_of_a_backlog_is_not_live() -> None:
+    now, positions, lag = [0.0], {FIRST: 0}, ReadLag("lag")
+    lag.follow(lambda _: (0, 5), lambda: positions)
+    health = ProcessHealth(10.0, lambda: now[0])
+    health.watch(lag.progress, lag.behind)
+    for second in range(30):
+        now[0] = float(second)
+        health.stepped()
+        if second == 8:
+            positions[FIRST] = 4
+        stalled = second > 18
+        assert ("no progress" in health.why_not_live()) is stalled
+    positions[FIRST] = 5
+    assert health.why_not_live() == ""
