@@ -54,6 +54,14 @@ def suggest(
     name: Annotated[
         str, typer.Option("--name", help="Name of the model. Default: from the name of the log.")
     ] = "",
+    architecture: Annotated[
+        str,
+        typer.Option(
+            "--architecture",
+            help="Architecture of the model: "
+            "logistic_regression, factorization_machine, deepfm, dcn_v2 ...",
+        ),
+    ] = "logistic_regression",
 ) -> None:
     """Print a commented model spec for a log, from its first 300,000 impressions.
 
@@ -61,4 +69,5 @@ def suggest(
     """
     from headrace.learner.suggestion import suggest_spec
 
-    typer.echo(suggest_spec(data, layout_of(layout, [data]), name), nl=False)
+    columns = layout_of(layout, [data])
+    typer.echo(suggest_spec(data, columns, name, architecture), nl=False)

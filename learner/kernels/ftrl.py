@@ -25,11 +25,16 @@ class FtrlConstants(NamedTuple):
     beta: np.float32
     l1: np.float32
     l2: np.float32
+    offset: float
+    """Log-odds of an example before anything is learned."""
 
 
-def constants(alpha: float, beta: float, l1: float, l2: float) -> FtrlConstants:
+def constants(
+    alpha: float, beta: float, l1: float, l2: float, offset: float = 0.0
+) -> FtrlConstants:
     """Return the constants of Algorithm 1, `alpha` inverted: a product is cheaper than a ratio."""
-    return FtrlConstants(np.float32(1.0 / alpha), np.float32(beta), np.float32(l1), np.float32(l2))
+    inverse_alpha = np.float32(1.0 / alpha)
+    return FtrlConstants(inverse_alpha, np.float32(beta), np.float32(l1), np.float32(l2), offset)
 
 
 @inlined_ieee_division

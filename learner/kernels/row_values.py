@@ -29,6 +29,8 @@ class RowParameters(NamedTuple):
     seed: np.uint64
     bound: float
     """Vectors begin uniformly within it."""
+    offset: float
+    """Log-odds of an example before anything is learned."""
 
 
 def parameters_of(spec: ModelSpec) -> RowParameters:
@@ -40,6 +42,7 @@ def parameters_of(spec: ModelSpec) -> RowParameters:
         group_of(embeddings, floats(weights, 1), structure.dimensions),
         np.uint64(structure.seed),
         bound_of(structure.init_scale),
+        structure.first_log_odds,
     )
 
 

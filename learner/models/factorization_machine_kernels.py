@@ -94,7 +94,7 @@ def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  
             _add_input(taken, there, begun, machine, shrink, x[k], total, squares, vector, f)
     for f in range(dimensions):
         pairs += total[f] * total[f] - squares[f]
-    return probability_of(linear + 0.5 * pairs)
+    return probability_of(linear + 0.5 * pairs + machine.offset)
 
 
 @inlined

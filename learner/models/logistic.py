@@ -34,7 +34,10 @@ class LogisticRegression(SequentialModel):
         Raises ValueError if it is missing then.
         """
         optimizer = spec.optimizer
-        ftrl = constants(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
+        ftrl = constants(
+            *(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2),
+            spec.structure.first_log_odds,
+        )
         super().__init__(spec, buckets, ftrl, learn, predict)
 
     def _work(self, _encoded: Encoded, _block: int) -> tuple[Any, ...]:

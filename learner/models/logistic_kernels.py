@@ -64,7 +64,7 @@ def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
         other += weights[k + 1] * x[k + 1]
     if count % 2:
         total += weights[count - 1] * x[count - 1]
-    return probability_of(total + other)
+    return probability_of(total + other + ftrl.offset)
 
 
 @inlined_ieee_division

@@ -7,6 +7,7 @@ optimizers (learner.kernels.optimizers).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
@@ -44,6 +45,9 @@ class Structure(Struct, frozen=True):
     """Names the model, its topic `examples.NAME` and its rows. Another model needs another name."""
     architecture: str = LOGISTIC_REGRESSION
     """The form of the model."""
+    base_rate: Annotated[float, Meta(ge=1e-6, le=0.999)] = 0.5
+    """Click rate to start from: a model that has learned nothing predicts it. Otherwise the first
+    thousands of examples teach the rate to the weights of all ids."""
     dimensions: Annotated[int, Meta(ge=1, le=256)] = 16
     """Floats of the vector beside each weight."""
     init_scale: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.01
@@ -79,22 +83,29 @@ class Structure(Struct, frozen=True):
             return (EMBEDDINGS, DENSE)
         return (EMBEDDINGS,) if self.dimensions else ()
 
+    @property
+    def first_log_odds(self) -> float:
+        """The log-odds of an example before anything is learned."""
+        return math.log(self.base_rate / (1.0 - self.base_rate))
+
     def agreed(self) -> dict[str, object]:
         """Return the part of the fingerprint beside name and architecture."""
         kind = MODEL.kinds[self.architecture]
         found = {each: getattr(self, each) for each in (*kind.takes, *kind.needs)}
-        # only if set: models older than this key keep their fingerprint
-        return {each: value for each, value in found.items() if each != "synchronous" or value}
+        # only if set: models older than these keys keep their fingerprint
+        younger = {"synchronous": False, "base_rate": 0.5}
+        return {each: value for each, value in found.items() if younger.get(each) != value}
 
 
-_VECTOR = ("dimensions", "init_scale", "seed")
+_RATE = ("base_rate",)
+_VECTOR = (*_RATE, "dimensions", "init_scale", "seed")
 _STREAM = (*_VECTOR, "mini_batch", "synchronous")
 _DEEP = (*_STREAM, "layers")
 MODEL = Variants(
     Structure,
     "architecture",
     {
-        LOGISTIC_REGRESSION: Variant("One weight per input.", defaults={"dimensions": 0}),
+        LOGISTIC_REGRESSION: Variant("One weight per input.", _RATE, defaults={"dimensions": 0}),
         FACTORIZATION_MACHINE: Variant("Adds all pairs of inputs (Rendle 2010).", _VECTOR),
         FIELD_WEIGHTED_FM: Variant(
             "Adds a strength per pair of fields (Pan et al. 2018).", _STREAM

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.ingest.features import SpecError
-from headrace.learner.spec import parse_spec
+from headrace.learner.spec import LOGISTIC_REGRESSION, parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.cross_search import find_crosses
 from headrace.learner.suggestion.log_sample import sample_log
+from headrace.learner.suggestion.robust_constants import robust_constants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +38,12 @@ _LATE_SHARE = 0.995
 _WINDOWS_S = (60, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800)
 
 
-def suggest_spec(path: Path, layout: LogLayout | None = None, name: str = "") -> str:
+def suggest_spec(
+    path: Path,
+    layout: LogLayout | None = None,
+    name: str = "",
+    architecture: str = LOGISTIC_REGRESSION,
+) -> str:
     """Return a commented spec for the log at `path`, from its first 300,000 impressions.
 
     name: of the model; by default from the name of the log. Raises NoEventsError, SpecError.
@@ -53,7 +59,15 @@ def suggest_spec(path: Path, layout: LogLayout | None = None, name: str = "") ->
             + "; ".join(f"{each.source}: {each.reason}" for each in profiles)
         )
     lines = _head(path, sample)
-    lines += ["[model]", f'name = "{name or _name(path.name.partition(".")[0])}"', ""]
+    crosses = find_crosses(chosen, sample.labels)
+    rates = _counted(chosen, sample.rows)
+    inputs = sum(each.inputs for each in chosen) + len(crosses) + len(rates)
+    clicks = int(sample.labels.sum())
+    constants = robust_constants(architecture, sample.rows, clicks, inputs)
+    lines += ["[model]", f'name = "{name or _name(path.name.partition(".")[0])}"']
+    if architecture != LOGISTIC_REGRESSION:
+        lines.append(f'architecture = "{architecture}"')
+    lines += [*constants.model, ""]
     lines += _window(sample)
     lines += ["[fields]"]
     names = _names(chosen)
@@ -66,11 +80,12 @@ def suggest_spec(path: Path, layout: LogLayout | None = None, name: str = "") ->
     if _span_ms(sample) > _HOURS_MS and "hour" not in names.values():
         number += 1
         lines.append(f'hour = {{ number = {number}, transform = "hour" }}  # of timestamp_ms, UTC')
-    lines += _crosses(find_crosses(chosen, sample.labels), names, number + 1)
+    lines += _crosses(crosses, names, number + 1)
     lines += [
         f"# not used: {each.source}: {each.reason}" for each in profiles if not each.transform
     ]
-    lines += _statistics(chosen, names, sample.rows)
+    lines += _statistics(rates, names, sample.rows)
+    lines += ["", *constants.optimizer]
     text = "\n".join(lines) + "\n"
     parse_spec(text, f"spec suggested for {path}")
     return text
@@ -115,7 +130,8 @@ def _crosses(found: list[FoundCross], names: dict[str, str], number: int) -> lis
     ]
 
 
-def _statistics(chosen: list[ColumnProfile], names: dict[str, str], rows: int) -> list[str]:
+def _counted(chosen: list[ColumnProfile], rows: int) -> list[ColumnProfile]:
+    """Return the columns of which a value has impressions enough for a rate."""
     counted = [
         each
         for each in chosen
@@ -123,7 +139,10 @@ def _statistics(chosen: list[ColumnProfile], names: dict[str, str], rows: int) -
         and each.distinct >= _LEAST_VALUES
         and rows >= _SHOWS_A_VALUE * each.distinct
     ]
-    counted = sorted(counted, key=lambda each: -each.distinct)[:_MOST_RATES]
+    return sorted(counted, key=lambda each: -each.distinct)[:_MOST_RATES]
+
+
+def _statistics(counted: list[ColumnProfile], names: dict[str, str], rows: int) -> list[str]:
     if not counted:
         return []
     lines = ["", "[statistics]"]

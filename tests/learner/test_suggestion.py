@@ -95,6 +95,25 @@ def test_the_suggested_spec_fits_the_columns_of_a_log_in_every_format(
     assert "# not used: session_token: 20,000 values: nearly every row has its own" in text
     assert spec.fields.label.window_ms == 60_000
     assert [each.name for each in spec.statistics] == ["user_id_rate"]
+    clicks = sum(each is not None for each in columns()["clicked_at"])
+    assert spec.structure.base_rate == pytest.approx(clicks / ROWS, rel=0.01)
+    # fields and the cross, one rate, two items of a bag on average
+    assert spec.optimizer.alpha == pytest.approx(2.0 / 9.0, abs=0.02)
+
+
+@pytest.mark.parametrize("architecture", ["factorization_machine", "deepfm"])
+def test_the_suggested_constants_of_an_architecture_with_vectors_are_valid(
+    tmp_path: Path, architecture: str
+) -> None:
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(pa.table(columns()), path)
+    text = suggest_spec(path, guess_layout(path).layout, "", architecture)
+    spec = parse_spec(text, "suggested.toml")
+    assert spec.architecture == architecture
+    assert spec.optimizers.embeddings is not None
+    assert (spec.optimizers.embeddings.name, spec.optimizers.embeddings.l2) == ("ftrl", 10.0)
+    assert spec.optimizers.embeddings.alpha <= 0.1
+    assert (spec.optimizers.dense is None) == (architecture == "factorization_machine")
 
 
 def write_directory(path: Path, table: pa.Table) -> None:

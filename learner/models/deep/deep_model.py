@@ -141,7 +141,7 @@ class DeepModel(RowModel):
             offsets = features.bag_offsets.astype(np.int64)
             parts = self._arrange.parts(gathered, offsets, count)
             log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        return probabilities(log_odds.numpy())
+        return probabilities(log_odds.numpy(), self._parameters.offset)
 
     def _learn_all(
         self,
@@ -184,7 +184,8 @@ class DeepModel(RowModel):
         parts = self._arrange.parts(gathered, offsets, count)
         leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
         log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
+        made = probabilities(log_odds.detach().numpy(), self._parameters.offset)
+        sloping = np.empty(count, np.float32)
         loss_gradients(whole.labelled, begin, made, sloping)
         # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
         loss = torch.dot(log_odds, torch.from_numpy(sloping))

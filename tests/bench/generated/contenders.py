@@ -24,22 +24,25 @@ from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.models import open_model
 from headrace.learner.spec import parse_spec
+from headrace.learner.suggestion.robust_constants import robust_constants
 from headrace.pserver import Shape
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.learner.spec import ModelSpec
-    from tests.bench.generated.log_generator import GeneratedLog, LogPlan
+    from tests.bench.generated.log_generator import GeneratedLog
 
     Floats = npt.NDArray[np.float64]
 
 ARCHITECTURES = {
-    "lr": "",
-    "fm": 'architecture = "factorization_machine"\n',
-    "deepfm": 'architecture = "deepfm"\n',
-    "dcn_v2": 'architecture = "dcn_v2"\n',
+    "lr": "logistic_regression",
+    "fm": "factorization_machine",
+    "deepfm": "deepfm",
+    "dcn_v2": "dcn_v2",
 }
+FIRST = 2_000
+"""Impressions that a spec is suggested from, and that are not counted."""
 VOWPAL_WABBIT = (
     "",
     "-l 0.1",
@@ -60,15 +63,29 @@ class LearnedLog(NamedTuple):
     held_back: int
 
 
-def spec_text(plan: LogPlan, architecture: str, optimizer: str = "") -> str:
-    """Return the spec of all fields of a log, with default constants unless they are given."""
-    lines = ["[model]", 'name = "generated"', ARCHITECTURES[architecture], "[label]"]
-    lines += [f"window_s = {plan.window_s}", "[fields]"]
-    for field in range(len(plan.cardinalities)):
+def spec_text(log: GeneratedLog, name: str, optimizer: str | None = None) -> str:
+    """Return the spec of all fields of a log.
+
+    Its constants are those that `headrace suggest` takes from the first impressions; `optimizer`
+    replaces the sections that it suggests.
+    """
+    plan, clicks = log.plan, int(log.labels[:FIRST].sum())
+    inputs = log.ids.shape[1] + np.diff(log.bag_offsets[: FIRST + 1]).sum() / FIRST
+    constants = robust_constants(ARCHITECTURES[name], FIRST, clicks, float(inputs))
+    lines = ["[model]", 'name = "generated"', f'architecture = "{ARCHITECTURES[name]}"']
+    lines += [*constants.model, "[label]", f"window_s = {plan.window_s}", "[fields]"]
+    for field in range(log.ids.shape[1]):
         lines.append(f'f{field} = {{ number = {field + 1}, transform = "id" }}')
     if plan.bag_items:
         lines.append('bag = { number = 100, transform = "bag" }')
-    return "\n".join(lines) + f"\n{optimizer}\n"
+    lines += constants.optimizer if optimizer is None else [optimizer]
+    return "\n".join(lines) + "\n"
+
+
+def plain_text(log: GeneratedLog, name: str) -> str:
+    """Return the same spec without any constant."""
+    text = spec_text(log, name, "")
+    return "\n".join(line for line in text.splitlines() if not line.startswith("base_rate"))
 
 
 def stream_of(log: GeneratedLog, spec: ModelSpec) -> Examples:
@@ -109,9 +126,9 @@ def learn_spec(spec: ModelSpec, stream: Examples) -> LearnedLog:
     return LearnedLog(np.concatenate(scores)[stream.kinds != Kind.CLICKED], held)
 
 
-def learn_ours(log: GeneratedLog, architecture: str, optimizer: str = "") -> LearnedLog:
-    """Learn a log by an architecture; `optimizer`: sections of the spec, none for the defaults."""
-    spec = parse_spec(spec_text(log.plan, architecture, optimizer), "generated.toml")
+def learn_ours(log: GeneratedLog, text: str) -> LearnedLog:
+    """Learn a log by the text of a spec."""
+    spec = parse_spec(text, "generated.toml")
     return learn_spec(spec, stream_of(log, spec))
 
 

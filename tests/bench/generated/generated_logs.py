@@ -10,10 +10,12 @@ Each contender scores an impression before it learns it; the first 2,000 are not
     worst_ne    the same in the worst window, over a constant that knows the rate of that window
     held_back   batches that the guard would have held back
 
-`lr`, `fm`, `deepfm`, `dcn_v2` are headrace with a spec that names fields and nothing else;
+`lr`, `fm`, `deepfm`, `dcn_v2` are headrace with the constants that `headrace suggest` takes from
+the first 2,000 impressions; `plain_lr` and so on with a spec that names fields and nothing else.
 `best_lr` is the best of thirty settings of [optimizer] for logistic regression, chosen per log in
-hindsight; `vw` the best of six of Vowpal Wabbit, likewise; `river` River's logistic regression by
-default; `constant` the click rate so far. `to_best` is the log loss of `lr` over that of `best_lr`.
+hindsight, from the same base rate; `vw` the best of six of Vowpal Wabbit, likewise; `river` River's
+logistic regression by default; `constant` the click rate so far. `to_best` is the log loss of `lr`
+over that of `best_lr`.
 A quick run makes short logs, and asks the others only on every fourth of them.
 """
 
@@ -30,11 +32,14 @@ from rich.table import Table
 
 from tests.bench.generated.contenders import (
     ARCHITECTURES,
+    FIRST,
     VOWPAL_WABBIT,
     constant_of,
     learn_ours,
     learn_river,
     learn_vowpal_wabbit,
+    plain_text,
+    spec_text,
 )
 from tests.bench.generated.log_generator import generate, plans
 
@@ -47,8 +52,7 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
-FIRST = 2_000
-"""Impressions that are not counted."""
+PLAIN = {f"plain_{name}": name for name in ARCHITECTURES}
 OTHERS = ("best_lr", "vw", "river", "constant")
 SETTINGS = tuple(
     f'[optimizer]\nname = "{name}"\nalpha = {alpha}\n{more}'
@@ -128,15 +132,16 @@ def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, float]:
 
 
 def measure_ours(log: GeneratedLog, name: str, size: Size) -> dict[str, float]:
-    """Return the figures of an architecture by default."""
-    learned = learn_ours(log, name)
+    """Return the figures of an architecture by the suggested constants, or without any."""
+    text = plain_text(log, PLAIN[name]) if name in PLAIN else spec_text(log, name)
+    learned = learn_ours(log, text)
     return figures(log, learned.scores, size) | {"held_back": learned.held_back}
 
 
 def measure_other(log: GeneratedLog, name: str, size: Size) -> dict[str, float]:
     """Return the figures of another contender: of its best setting, if it has several."""
     if name == "best_lr":
-        tried = [learn_ours(log, "lr", setting).scores for setting in SETTINGS]
+        tried = [learn_ours(log, spec_text(log, "lr", setting)).scores for setting in SETTINGS]
     elif name == "vw":
         tried = [learn_vowpal_wabbit(log, options) for options in VOWPAL_WABBIT]
     elif name == "river":
@@ -158,7 +163,7 @@ def measure(
         log = generate(plan, plan.examples(size.least, size.most, size.clicks))
         contenders: dict[str, dict[str, float]] = {}
         for name in names:
-            if name in ARCHITECTURES:
+            if name in ARCHITECTURES or name in PLAIN:
                 contenders[name] = measure_ours(log, name, size)
             elif plan.number % size.every == 0 or name == "constant":
                 contenders[name] = measure_other(log, name, size)
@@ -181,7 +186,7 @@ def measure(
 def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what all logs have together, per contender."""
     found: dict[str, Any] = {}
-    for name in (*ARCHITECTURES, *OTHERS):
+    for name in (*ARCHITECTURES, *PLAIN, *OTHERS):
         each = [log["contenders"][name] for log in logs if name in log["contenders"]]
         if each:
             found[name] = {
@@ -208,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    everyone = (*ARCHITECTURES, *OTHERS)
+    everyone = (*ARCHITECTURES, *PLAIN, *OTHERS)
     parser.add_argument("--quick", action="store_true", help="short logs, within a minute")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     parser.add_argument("--log", type=int, action="append", help="may be repeated")

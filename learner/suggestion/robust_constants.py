@@ -1,0 +1,56 @@
+"""Chooses constants that learn on any log, from its click rate and the inputs of an example.
+
+Two things made the defaults of [optimizer] fail on logs that nobody had tuned for. A model began at
+a rate of one half, and the weights of all ids shared in learning the true rate: the log loss was
+twice that of a constant for thousands of examples. And the rate of a coordinate did not depend on
+how many inputs step together. An example with n inputs moves its log-odds by n steps, and vectors
+by more: a factorization machine with bags of a hundred items diverged.
+
+So the intercept starts from the base rate, and the rates are divided by the inputs. For weights
+that is the normalization of Ross, Mineiro and Langford ("Normalized Online Learning", UAI 2013),
+taken once for the log instead of per example. Within a coordinate, FTRL-Proximal keeps the decaying
+rate of McMahan et al. (KDD 2013), and `l2` holds the vectors of rare ids near their start. Layers
+step by Adagrad (Duchi, Hazan and Singer, JMLR 2011), slowly, because they see the sum of the
+gradients of a mini-batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.learner.spec import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+
+_WEIGHTS, _MOST_WEIGHTS = 2.0, 0.3
+"""Rate of a weight never stepped, times inputs, and its bound for few inputs."""
+_VECTORS, _MOST_VECTORS = 1.0, 0.1
+_VECTORS_L2 = 10.0
+_LAYERS = 0.01
+
+
+class RobustConstants(NamedTuple):
+    """Lines of a spec, by section."""
+
+    model: list[str]
+    """For `[model]`."""
+    optimizer: list[str]
+    """The section `[optimizer]` and its groups."""
+
+
+def robust_constants(architecture: str, shows: int, clicks: int, inputs: float) -> RobustConstants:
+    """Return constants for a log of this many shows and clicks.
+
+    inputs: of an example, on average: fields, statistics and the items of bags.
+    """
+    rate = min(max((clicks + 0.5) / (shows + 1.0), 1e-6), 0.999)
+    inputs = max(inputs, 1.0)
+    weights = min(_MOST_WEIGHTS, _WEIGHTS / inputs)
+    lines = [
+        "[optimizer]",
+        f"alpha = {weights:.3g}  # {_WEIGHTS:g} / {inputs:.1f} inputs an example",
+    ]
+    if architecture != LOGISTIC_REGRESSION:
+        lines += ["", "[optimizer.embeddings]", 'name = "ftrl"']
+        lines += [f"alpha = {min(_MOST_VECTORS, _VECTORS / inputs):.3g}", f"l2 = {_VECTORS_L2}"]
+    if architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE):
+        lines += ["", "[optimizer.dense]", f"alpha = {_LAYERS}"]
+    return RobustConstants([f"base_rate = {rate:.4g}  # where it starts"], lines)

@@ -1,0 +1,45 @@
+"""A model that has learned nothing predicts the base rate of its spec."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.learner.local.local_model import LocalModel
+from headrace.learner.spec.model_spec import parse_spec
+
+T0_MS = 1_700_000_000_000
+ARCHITECTURES = ("logistic_regression", "factorization_machine", "deepfm")
+
+
+def text_of(architecture: str, more: str) -> str:
+    return (
+        f'[model]\nname = "m"\narchitecture = "{architecture}"\n{more}\n[label]\n'
+        'policy = "window"\nwindow_s = 1\n[fields]\nitem = { number = 1, transform = "id" }\n'
+    )
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_that_learned_nothing_predicts_its_base_rate(architecture: str) -> None:
+    model = LocalModel(parse_spec(text_of(architecture, "base_rate = 0.004"), "m.toml"))
+    [score] = model.predict([{"item": "a"}], at_ms=T0_MS)
+    assert score == pytest.approx(0.004, rel=0.05)  # a network begins near zero
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_learning_scores_from_the_base_rate_too_and_moves_away_from_it(architecture: str) -> None:
+    model = LocalModel(parse_spec(text_of(architecture, "base_rate = 0.004"), "m.toml"))
+    shown = [
+        {"impression_id": str(i), "timestamp_ms": T0_MS + 10 * i, "item": "a", "y": i % 2}
+        for i in range(400)
+    ]
+    model.learn(shown, label="y")
+    model.flush()
+    assert model.outcomes().scores[0] == pytest.approx(0.004, rel=0.05)
+    [score] = model.predict([{"item": "a"}], at_ms=T0_MS + 5_000)
+    assert 0.1 < score < 0.9
+
+
+def test_a_spec_without_a_base_rate_keeps_its_fingerprint() -> None:
+    plain = parse_spec(text_of("deepfm", ""), "m.toml").fingerprint
+    assert parse_spec(text_of("deepfm", "base_rate = 0.5"), "m.toml").fingerprint == plain
+    assert parse_spec(text_of("deepfm", "base_rate = 0.1"), "m.toml").fingerprint != plain
