@@ -1,6 +1,6 @@
 """Chooses constants that learn on any log, from its click rate and the inputs of an example.
 
-Two things made the defaults of [optimizer] fail on logs that nobody had tuned for. A model began at
+Two things made the defaults of [optimizer] fail on unseen logs. A model began at
 a rate of one half, and the weights of all ids shared in learning the true rate: the log loss was
 twice that of a constant for thousands of examples. And the rate of a coordinate did not depend on
 how many inputs step together. An example with n inputs moves its log-odds by n steps, and vectors

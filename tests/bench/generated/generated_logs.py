@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     tell, size = Console(stderr=True, width=160), QUICK if chosen.quick else FULL
     logs = measure(chosen.log or (), chosen.only or everyone, size, tell)
-    found = {"logs": logs, "summary": summary(logs)}
+    found: dict[str, Any] = {"logs": logs, "summary": summary(logs)}
     if chosen.json:
         print(json.dumps(found))
         return
