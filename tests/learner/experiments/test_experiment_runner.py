@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,8 @@ from tests.learner.experiments.experiment_runs import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headrace.learner.experiments.runner import ExperimentProgress
 
 FIRST = FilePosition()
 ONE_ARM = """
@@ -139,3 +142,26 @@ def test_a_rung_keeps_one_of_so_many_arms() -> None:
     assert race.arrive(0, {17: 0.5})[17].rank == 2
     assert not race.arrive(0, {18: float("nan")})[18].kept
     assert race.arrive(1, {1: 5.0})[1] == (True, 1, 1)
+
+
+class Killed(Exception):
+    """The end of a process between a step and its save."""
+
+
+def test_records_of_steps_that_a_kill_lost_are_made_again_once(tmp_path: Path) -> None:
+    experiment = write_files(tmp_path)
+    log = log_of(experiment, 600)
+    whole = run_stopped(experiment, log, tmp_path / "whole", [])
+    for blocks in (4, 1, 5, 3, 11):
+        folder, done = RunFolder(tmp_path / "killed"), 0
+
+        def tell(_: ExperimentProgress, blocks: int = blocks) -> None:
+            nonlocal done
+            done += 1
+            if done == blocks:
+                raise Killed
+
+        with pytest.raises(Killed):
+            ExperimentRunner(experiment, log, folder, save_every_s=0.0).run(Event(), tell)
+        folder.close()
+    assert run_stopped(experiment, log, tmp_path / "killed", [])[2] == whole[2]
