@@ -37,6 +37,8 @@ class EventLogSource:
         """`layout`: of files; None: the paths are directories of NDJSON."""
         self._logs: list[EventLog] = [open_log(path, layout) for path in paths]
         self._fields = spec.fields
+        self.refused = 0
+        """Events that the joiner refused, in the blocks read so far."""
 
     @property
     def identity(self) -> str:
@@ -81,11 +83,19 @@ class EventLogSource:
                 clock_ms = max(clock_ms, turn[-1].time_ms)
                 _offer(turn, clock_ms, offsets, reader, joiner)
                 read = min((before + log.bytes_read()) / total, 0.999)
-                yield from ((examples, read) for examples in _advanced(joiner))
+                yield from ((examples, read) for examples in self._advanced(joiner))
         closing_ms = clock_ms + self._fields.label.window_ms + 1
         _offer([], closing_ms, offsets, reader, joiner)
-        yield from ((examples, 0.999) for examples in _advanced(joiner))
+        yield from ((examples, 0.999) for examples in self._advanced(joiner))
         yield Examples.empty(self._fields), 1.0
+
+    def _advanced(self, joiner: PartitionJoiner) -> Iterator[Examples]:
+        while True:
+            joined = joiner.advance(0, _EVENTS_A_TURN)
+            if not joined.taken and not len(joined.examples):
+                return
+            self.refused += len(joined.dead)
+            yield joined.examples
 
 
 def _offer(
@@ -108,11 +118,3 @@ def _offer(
         offsets[side] = first + len(records)
         joiner.offer(reader.read(side, MessageBlock.of(records)))
         joiner.ended(side)
-
-
-def _advanced(joiner: PartitionJoiner) -> Iterator[Examples]:
-    while True:
-        joined = joiner.advance(0, _EVENTS_A_TURN)
-        if not joined.taken and not len(joined.examples):
-            return
-        yield joined.examples

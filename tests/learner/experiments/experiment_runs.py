@@ -59,6 +59,7 @@ class ListedBlocks:
 
     identity = "memory"
     marks: Mapping[str, int] = {}
+    refused = 0
 
     def __init__(self, blocks: list[Examples]) -> None:
         self._blocks = blocks
