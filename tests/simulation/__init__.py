@@ -1,7 +1,10 @@
-"""A simulated world in which the real learner, replica and keeper run against faults from a seed.
+"""A simulated world in which the real joiner, learner, replica and keeper run against faults.
 
-`kafka` has a topic of examples and a consumer group that rebalances. `network` is between a process
-and the store: it loses requests and replies, delays them, and kills the caller. `world` runs
-learners and keepers in it, injects the faults of the seed, then lets everything settle and checks
-the promises. `python -m tests.simulation --seeds N` searches; a seed that fails once fails again.
+`pipeline` has a producer of events, their topics and the joiners, and `topic` the examples that
+joiners write and learners read. `kafka` has consumer groups that rebalance. `network` is between a
+process and the store: it loses requests and replies, delays them, and kills the caller. `world`
+runs the processes, injects the faults of the seed, then lets everything settle and checks the
+promises. `kinds` narrows a world to one race, and `mutants` lists the checks whose removal the
+simulation must notice.
+`python -m tests.simulation --seeds N` searches; a seed that fails once fails again.
 """

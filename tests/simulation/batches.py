@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from headrace.ingest.examples.batch import Examples, Kind, pack
+from headrace.ingest.examples.batch import Examples, Kind, pack, unpack
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
@@ -48,6 +48,8 @@ of = ["user", "item"]
 FIELDS = parse_fields(tomllib.loads(SPEC), SpecText(Path("simulation.toml"), SPEC))
 WIDTH = 2
 _SINGLES = 3
+MOST_EXAMPLES = 3
+"""Of a batch that is drawn."""
 _NO_BAGS = np.zeros(0, np.uint64)
 _NO_OFFSETS = np.zeros(1, np.int32)
 
@@ -101,6 +103,11 @@ class Batch:
     poison: str = ""
     """One of POISONS: the batch must be quarantined, and gains nothing. Empty: it is learned."""
 
+    @property
+    def examples(self) -> int:
+        """The number of examples that are learned."""
+        return len(self.gains) // _SINGLES
+
 
 POISONS = ("infinite", "huge")
 """A batch with infinite scores; one with infinite gains, which show before the next push."""
@@ -108,7 +115,7 @@ POISONS = ("infinite", "huge")
 
 def draw_batch(name: str, now_ms: int, values: int, dice: random.Random, poison: str = "") -> Batch:
     """Return some examples of which no other batch has the impressions."""
-    count = dice.randint(1, 3)
+    count = dice.randint(1, MOST_EXAMPLES)
     ids = [ids_of(dice.randrange(values), dice.randrange(values)) for _ in range(count)]
     kinds = [dice.choice((Kind.SHOWN, Kind.SHOWN, Kind.CLICKED)) for _ in range(count)]
     event_ms = [now_ms - dice.randint(0, 9000) for _ in range(count)]
@@ -139,12 +146,26 @@ def draw_batch(name: str, now_ms: int, values: int, dice: random.Random, poison:
     return Batch(pack(examples), tuple(gains), () if poison else scored, poison)
 
 
+def batch_of(value: bytes) -> Batch:
+    """Return a message that a joiner wrote, and what it comes to."""
+    examples = unpack(value, FIELDS)
+    gains: list[tuple[int, Total]] = []
+    scored: list[str] = []
+    columns = examples.kinds.tolist(), examples.event_ms.tolist(), examples.features.ids.tolist()
+    names = examples.impression_ids.to_pylist()
+    for kind, event_ms, ids, name in zip(*columns, names, strict=True):
+        shown, second = int(kind == Kind.SHOWN), event_ms // 1000
+        gains += [(r, (shown, 1 - shown, second, second, step_of(r))) for r in ids]
+        scored += [name] * shown
+    return Batch(value, tuple(gains), tuple(scored))
+
+
 class CountingModel:
     """A model whose steps are whole numbers beside a small one that rounds."""
 
     def rows_needed(self, examples: Examples) -> int:
         """See learner.loop.learner.Model."""
-        return len(examples) * _SINGLES
+        return len(examples) * 2 * _SINGLES  # rare rows as well
 
     def learn(
         self,
@@ -155,18 +176,23 @@ class CountingModel:
     ) -> npt.NDArray[np.float64]:
         """See learner.loop.learner.Model."""
         below = 65 - active.shape[0].bit_length()
-        columns = view.columns
         scores = np.full(len(examples), np.nan)
         names = examples.impression_ids.to_pylist()
-        for i, (kind, event_ms) in enumerate(
-            zip(examples.kinds.tolist(), examples.event_ms.tolist(), strict=True)
+        times = examples.event_ms.tolist(), examples.shown_ms.tolist()
+        for i, (kind, event_ms, shown_ms) in enumerate(
+            zip(examples.kinds.tolist(), *times, strict=True)
         ):
             if kind == Kind.SHOWN:
                 scores[i] = np.inf if names[i].startswith("infinite") else 0.5
             extra = np.inf if names[i].startswith("huge") else 0.0
-            for row_id in examples.features.ids[i]:
-                if not active[int(row_id) >> below]:
+            clicked = kind != Kind.SHOWN
+            for feature in examples.features.ids[i]:
+                if not active[int(feature) >> below]:
                     continue
+                row_id = self.row_of(
+                    view, feature, names[i], clicked=clicked, shown_s=shown_ms // 1000
+                )
+                columns = view.columns
                 place = find_or_add(columns, row_id)
                 if not gaining.since[place]:
                     gaining.order[gaining.count[0]] = place
@@ -175,9 +201,16 @@ class CountingModel:
                 columns.first_seen[place] = min(int(columns.first_seen[place]), second)
                 gaining.since[place] = max(int(gaining.since[place]), NEVER - second)
                 for side in (columns, gaining):
-                    _count(side, place, kind == Kind.SHOWN, second, int(row_id))
+                    _count(side, place, not clicked, second, int(row_id))
                     side.values[place, 0] += np.float32(extra)
         return scores
+
+    def row_of(
+        self, view: RowTable, row_id: np.uint64, impression: str, *, clicked: bool, shown_s: int
+    ) -> np.uint64:
+        """Return the row in which an input counts: its own."""
+        del view, impression, clicked, shown_s
+        return row_id
 
 
 def _count(side: object, place: int, shown: bool, second: int, row_id: int) -> None:

@@ -1,4 +1,4 @@
-"""A consumer group with stale members, its readers, and a writer of scores and dead letters.
+"""Consumer groups with stale members, their readers, and a writer of scores and dead letters.
 
 A rebalance gives a partition to its new owner at once, and notifies the old one only some polls
 later. Until then the old owner is a zombie that learns and pushes a partition it has lost. A record
@@ -8,16 +8,19 @@ new topic.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Protocol, cast
 
 from headrace.ingest.dead_letters import Letter
 from headrace.ingest.dead_letters import unpack as unpack_letter
 from headrace.ingest.errors import OffsetGone
 from headrace.ingest.kafka.protocols import (
     AtEnd,
+    MessageBlock,
     PartitionAssigned,
     PartitionRevoked,
     ReaderEvent,
+    Record,
 )
 from headrace.learner.loop.scores import unpack
 
@@ -27,23 +30,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.ingest.kafka.protocols import ReadPosition, Source
-    from tests.simulation.topic import SimulatedTopic
+    from tests.simulation.topic import SimulatedTopic, TopicLife
+
+
+class Topics(Protocol):
+    """What a group reads."""
+
+    shares: list[tuple[Source, ...]]
+    """Sources that go to one member together."""
+
+    @property
+    def now(self) -> TopicLife:
+        """The present content."""
 
 
 class SimulatedReader:
-    """One member's end of the group; `Reader` over a SimulatedTopic."""
+    """One member's end of the group; `BlockReader` over simulated topics."""
 
-    def __init__(
-        self, topic: SimulatedTopic, dice: random.Random, pause: Callable[[], None]
-    ) -> None:
+    def __init__(self, topic: Topics, dice: random.Random, pause: Callable[[], None]) -> None:
         """`pause` is called where the process may die or pause."""
         self._topic, self._dice, self._pause = topic, dice, pause
         self._positions: dict[Source, int] = {}
         self._paused: set[Source] = set()
-        self._told_end: set[Source] = set()
+        self._told_end: dict[Source, int] = {}
         self._news: list[tuple[int, ReaderEvent]] = []  # (polls to wait, what)
         self.duplicates = 0.0
         """Probability that a poll repeats the last record."""
+        self.most_records = 3
+        """Most records that a poll brings of a source."""
 
     def tell(self, happening: ReaderEvent, after_polls: int) -> None:
         """Let the member know of a partition gained or lost, some polls later."""
@@ -57,8 +71,8 @@ class SimulatedReader:
 
     @property
     def stale(self) -> bool:
-        """Whether the member holds a partition of which it has not yet heard that it lost it."""
-        return any(polls > 0 for polls, _ in self._news)
+        """Whether the member is of an earlier generation: it has not heard of a rebalance."""
+        return bool(self._news)
 
     def poll(self, timeout_s: float) -> list[ReaderEvent]:
         """See Reader. Never waits."""
@@ -89,21 +103,35 @@ class SimulatedReader:
         if index and self._dice.random() < self.duplicates:
             index -= 1
         records: list[ReaderEvent] = []
-        records += life.records[source][index : index + self._dice.randint(1, 3)]
+        records += life.records[source][index : index + self._dice.randint(1, self.most_records)]
         if records:
             self._positions[source] = max(position, records[-1].offset + 1)  # type: ignore[union-attr]
-            self._told_end.discard(source)
-        elif source not in self._told_end:
-            self._told_end.add(source)
+            self._told_end.pop(source, None)
+        elif self._told_end.get(source) != life.ends[source]:
+            self._told_end[source] = life.ends[source]
             self._positions[source] = life.ends[source]
             return [AtEnd(source, life.ends[source])]
         return records
+
+    def poll_blocks(
+        self, timeout_s: float
+    ) -> list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked]:
+        """See BlockReader."""
+        events: list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked] = []
+        for (kind, _), run in itertools.groupby(
+            self.poll(timeout_s), lambda each: (type(each), each.source)
+        ):
+            if kind is Record:
+                events.append(MessageBlock.of(cast("list[Record]", list(run))))
+            else:
+                events += cast("list[AtEnd | PartitionAssigned | PartitionRevoked]", list(run))
+        return events
 
     def start(self, offsets: Mapping[Source, int]) -> None:
         """See Reader."""
         for source, offset in offsets.items():
             self._positions[source] = offset
-            self._told_end.discard(source)
+            self._told_end.pop(source, None)
 
     def pause(self, sources: Iterable[Source]) -> None:
         """See Reader."""
@@ -118,9 +146,9 @@ class SimulatedReader:
         return self._topic.now.firsts[source], self._topic.now.ends[source]
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
-        """See Reader. The records of this world have no leader epochs."""
-        assert not positions
-        return []
+        """See Reader."""
+        end_of_epoch = self._topic.now.end_of_epoch
+        return [s for s, at in positions.items() if end_of_epoch(s, at.leader_epoch) < at.offset]
 
     def topic_id(self, topic: str) -> str:
         """See Reader."""
@@ -165,46 +193,52 @@ class SimulatedScores:
 class Group:
     """Assigns partitions to the members of a group, and rebalances on request."""
 
-    def __init__(self, topic: SimulatedTopic, dice: random.Random, tally: Counter[str]) -> None:
+    def __init__(self, topic: Topics, dice: random.Random, tally: Counter[str]) -> None:
         self._topic, self._dice, self._tally = topic, dice, tally
         self._members: dict[str, SimulatedReader] = {}
-        self._owners: dict[Source, str] = {}
+        self._owners: dict[tuple[Source, ...], str] = {}
 
     def join(self, name: str, pause: Callable[[], None]) -> SimulatedReader:
         """Add a (re)started member without partitions."""
         reader = SimulatedReader(self._topic, self._dice, pause)
         self._members[name] = reader
-        self._owners = {s: owner for s, owner in self._owners.items() if owner != name}
-        for source in self._topic.sources:
-            if source not in self._owners:
-                self._give(source, self._dice.choice(list(self._members)))
+        self._owners = {share: owner for share, owner in self._owners.items() if owner != name}
+        for share in self._topic.shares:
+            if share not in self._owners:
+                self._give(share, self._dice.choice(list(self._members)))
         return reader
 
     def leave(self, name: str) -> None:
         """A member ended or died."""
         if self._members.pop(name, None) is None:
             return
-        for source, owner in list(self._owners.items()):
+        for share, owner in list(self._owners.items()):
             if owner == name:
-                del self._owners[source]
+                del self._owners[share]
                 if self._members:
-                    self._give(source, self._dice.choice(list(self._members)))
+                    self._give(share, self._dice.choice(list(self._members)))
 
     def rebalance(self, zombie_polls: int) -> None:
-        """Move one partition to another member. The owner is notified within `polls` polls."""
-        source = self._dice.choice(self._topic.sources)
-        before = self._owners.get(source)
+        """Move one share to another member. The owner is notified within `polls` polls."""
+        share = self._dice.choice(self._topic.shares)
+        before = self._owners.get(share)
         if before is None:
             return
         after = self._dice.choice(list(self._members))
         self._tally["partitions moved"] += 1
         polls = self._dice.randint(0, zombie_polls)
-        self._members[before].tell(PartitionRevoked(source), polls)
-        self._give(source, after)
+        for source in share:
+            self._members[before].tell(PartitionRevoked(source), polls)
+        self._give(share, after)
 
-    def _give(self, source: Source, name: str) -> None:
-        self._owners[source] = name
-        # after any notice of its loss that is not delivered yet
-        self._members[name].tell(
-            PartitionAssigned(source), self._members[name].polls_until_lost(source)
-        )
+    def in_force(self, name: str, sources: Iterable[Source]) -> bool:
+        """Return whether Kafka lets the member commit these sources: they are its own."""
+        shares = [share for share, owner in self._owners.items() if owner == name]
+        mine = {source for share in shares for source in share}
+        return mine.issuperset(sources) and not self._members[name].stale
+
+    def _give(self, share: tuple[Source, ...], name: str) -> None:
+        self._owners[share] = name
+        member = self._members[name]
+        for source in share:  # after any notice of its loss that is not delivered yet
+            member.tell(PartitionAssigned(source), member.polls_until_lost(source))

@@ -256,6 +256,87 @@ def _restored_before(plan: Plan, dice: random.Random) -> Plan:
     )
 
 
+def _joined(plan: Plan, dice: random.Random) -> Plan:
+    """Events that joiners make examples of: each counts once, from its producer to its rows."""
+    hostile = dice.choice((0.0, 0.08))
+    return replace(
+        plan,
+        partitions=dice.choice((1, 2)),
+        buckets=dice.choice((1, 2)),
+        learners=dice.choice((1, 2)),
+        keepers=min(plan.keepers, 1),
+        servers=0,
+        batches=min(plan.batches, 10),
+        deeds=min(plan.deeds, 60),
+        joiners=dice.choice((1, 2, 3)),
+        joiner_steps=60.0,
+        joiner_polls=60 if hostile else 6,
+        hostile=hostile,
+        far_ahead=dice.choice((0.0, 0.1)),
+        forgotten=dice.choice((0.0, 4.0)),
+        rebalances=dice.choice((0.0, 12.0)),
+        clock_jumps=0.0,
+        losses=0.0,
+        recreations=0.0,
+        retention=0.0,
+        poisoned=0.0,
+        gaps=0.0,
+        last_failover=False,
+        expire_after_s=0,
+        most_rows=0,
+    )
+
+
+def _hard_to_reach(plan: Plan, dice: random.Random) -> Plan:
+    """A bucket that does not answer for long, while examples for it go on, and slow links."""
+    return _small(
+        plan,
+        buckets=2,
+        partitions=1,
+        learners=1,
+        keepers=dice.choice((0, 1)),
+        servers=0,
+        batches=40,
+        deeds=120,
+        silences=6.0,
+        slow_links=dice.random() < 0.5,
+        unanswered_limit=12,
+    )
+
+
+def _cut_short(plan: Plan, dice: random.Random) -> Plan:
+    """Logs that lose their ends, also what was learned, and grow again."""
+    return _small(
+        plan,
+        partitions=dice.choice((1, 2)),
+        learners=dice.choice((1, 2)),
+        keepers=0,
+        servers=0,
+        batches=12,
+        deeds=50,
+        log_cuts=2.0,
+        restarts=4.0,
+    )
+
+
+def _bounded(plan: Plan, dice: random.Random) -> Plan:
+    """Learners that hold few rows, and ids that earn theirs, in all weathers."""
+    return replace(
+        plan,
+        partitions=dice.choice((1, 2)),
+        buckets=dice.choice((1, 2)),
+        learners=dice.choice((1, 2)),
+        servers=0,
+        values=8,
+        most_held=dice.choice((0, 12, 24)),
+        admitted=dice.choice((0.0, 0.3)),
+        losses=0.0,
+        recreations=0.0,
+        expire_after_s=0,
+        most_rows=0,
+    )
+
+
 class _Kind(NamedTuple):
     share: float
     narrowed: Callable[[Plan, random.Random], Plan] | None
@@ -266,6 +347,10 @@ KINDS = {
     "poisoned": _Kind(0.06, _poisoned),
     "made again": _Kind(0.04, _made_again),
     "restored before": _Kind(0.02, _restored_before),
+    "hard to reach": _Kind(0.02, _hard_to_reach),
+    "cut short": _Kind(0.02, _cut_short),
+    "bounded": _Kind(0.04, _bounded),
+    "joined": _Kind(0.06, _joined),
     "at war": _Kind(0.11, _at_war),
     "failing over": _Kind(0.14, _failing_over),
     "cut off": _Kind(0.10, _cut_off),

@@ -1,96 +1,8 @@
-"""Removes checks one at a time, to test that the simulation notices.
-
-A mutant is a function of the product with a piece of its text replaced. If the product no longer
-contains that text, the mutant fails with a message: the check was moved, and the mutant must follow
-it. The checks of the store are in functions.lua, and its mutants are that text with a piece
-replaced.
-"""
+"""Lists the mutants: checks of the product that are removed one at a time."""
 
 from __future__ import annotations
-import __future__
 
-import importlib
-import inspect
-import sys
-import textwrap
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
-
-from tests.embedded_valkey import server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-FUNCTIONS = "functions.lua"
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A check, and its replacement that removes it."""
-
-    name: str
-    where: str
-    """`module:function`, `module:class.method`, or FUNCTIONS."""
-    check: str
-    instead: str
-    found_by: int = 0
-    """A seed at or soon before one that notices, so that a test need not look for long."""
-    about: str | None = None
-    """The kind of world, of `kinds.KINDS`, in whose seeds it is looked for; None: in all kinds as
-    they are drawn. A check against a race that is rare in all worlds is common in one."""
-
-    def mutated(self) -> Any:
-        """Return the function, or the text of functions.lua, without the check."""
-        if self.where == FUNCTIONS:
-            return self._without_check(server.LIBRARY)
-        module, _, _, original = self._parts()
-        code = compile(
-            self._without_check(textwrap.dedent(inspect.getsource(original))),
-            f"<{self.name}>",
-            "exec",
-            flags=__future__.annotations.compiler_flag,
-        )
-        made: dict[str, Any] = {}
-        exec(code, vars(module), made)
-        return made[original.__name__]
-
-    def _without_check(self, text: str) -> str:
-        if text.count(self.check) != 1:
-            raise LookupError(f"expected once in {self.where}: {self.check!r}, found:\n{text}")
-        return text.replace(self.check, self.instead)
-
-    @contextmanager
-    def at_large(self) -> Iterator[None]:
-        """Run with the check taken out, wherever the function is known."""
-        if self.where == FUNCTIONS:
-            with patch.object(server, "LIBRARY", self.mutated()):
-                yield
-            return
-        _, owner, name, original = self._parts()
-        owners = [owner]
-        if inspect.ismodule(owner):
-            modules = list(sys.modules.values())
-            owners = [module for module in modules if vars(module).get(name) is original]
-        mutated = self.mutated()
-        for each in owners:
-            setattr(each, name, mutated)
-        try:
-            yield
-        finally:
-            for each in owners:
-                setattr(each, name, original)
-
-    def _parts(self) -> tuple[Any, Any, str, Any]:
-        path, _, inner = self.where.partition(":")
-        module = importlib.import_module(path)
-        owner: Any = module
-        *classes, name = inner.split(".")
-        for each in classes:
-            owner = getattr(owner, each)
-        return module, owner, name, vars(owner)[name]
-
+from tests.simulation.mutant import FUNCTIONS, Mutant
 
 MUTANTS = (
     Mutant(
@@ -98,14 +10,14 @@ MUTANTS = (
         FUNCTIONS,
         "found[place] == args[i + 1]",
         "true",
-        1,
+        2,
     ),
     Mutant(
         "a push need not begin at the marks of all its sources",
         FUNCTIONS,
         "applies and found[place]",
         "found[place]",
-        22,
+        25,
         "unanswered",
     ),
     Mutant(
@@ -113,21 +25,21 @@ MUTANTS = (
         "headrace.pserver.replica.log_chain:_links",
         " or entry.previous != nonce",
         "",
-        4,
+        6,
     ),
     Mutant(
         "folds and trims need not be those of the keeper with the lease",
         FUNCTIONS,
         "if found[3] ~= keeper then",
         "if false then",
-        27,
+        66,
     ),
     Mutant(
         "folds and trims need a lease that may have ended",
         FUNCTIONS,
         "if now_ms() >= tonumber(found[4]) then",
         "if false then",
-        21,
+        35,
     ),
     Mutant(
         "a lease can be taken before its end",
@@ -140,7 +52,7 @@ MUTANTS = (
         FUNCTIONS,
         "if redis.call('HGET', keys[1], 'keeper') == args[1] then",
         "if true then",
-        23,
+        40,
     ),
     Mutant(
         "folds are counted on under another lease",
@@ -194,7 +106,7 @@ MUTANTS = (
         "headrace.learner.loop.learner:Learner._recheck",
         "if self._pushes.awaited or now < self._recheck_at_ms:",
         "if True:",
-        7,
+        18,
     ),
     Mutant(
         "a learner pushes before its scores are delivered",
@@ -207,7 +119,7 @@ MUTANTS = (
         "headrace.pserver.replica.log_chain:chain",
         " or (polled.version == version and polled.nonce != nonce)",
         "",
-        0,
+        1,
         "cut off",
     ),
     Mutant(
@@ -215,7 +127,7 @@ MUTANTS = (
         "headrace.pserver.replica.log_chain:chain",
         "polled.version < version or ",
         "",
-        55,
+        77,
         "cut off",
     ),
     Mutant(
@@ -231,7 +143,7 @@ MUTANTS = (
         "headrace.pserver.replica.replica:Replica._copy",
         "(newer := copy.newer_than(known)).shape[0]",
         "False",
-        0,
+        16,
         "copying",
     ),
     Mutant(
@@ -239,7 +151,7 @@ MUTANTS = (
         FUNCTIONS,
         "if not entry or entry[2][2] ~= nonce then",
         "if false then",
-        72,
+        86,
         "at war",
     ),
     Mutant(
@@ -352,5 +264,85 @@ MUTANTS = (
         "pass",
         1,
         "restored before",
+    ),
+    Mutant(
+        "messages of examples are not cut by bytes",
+        "headrace.ingest.examples.splitting:cut",
+        "end = min(stop, begin + rule.most, max(fitting, begin + 1))",
+        "end = min(stop, begin + rule.most)",
+        0,
+        "joined",
+    ),
+    Mutant(
+        "a joiner without committed offsets begins at the first event",
+        "headrace.ingest.joiner.loop:Joiner._saved",
+        "if last is None or self._join_again:",
+        "if True:",
+        0,
+        "joined",
+    ),
+    Mutant(
+        "an event's time is not bounded by its append",
+        "headrace.ingest.joiner.core.input:ChunkReader.read",
+        "decoded.found.times, block.append_ms,",
+        "decoded.found.times, np.zeros_like(block.append_ms),",
+        0,
+        "joined",
+    ),
+    Mutant(
+        "a joiner goes on after an abort without going back",
+        "headrace.ingest.joiner.loop:Joiner._abort",
+        "self._place(set(parts))",
+        "pass",
+        0,
+        "joined",
+    ),
+    Mutant(
+        "a learner learns without end while a bucket is silent",
+        "headrace.learner.loop.learner:Learner._check_unanswered",
+        "waiting = figures.unanswered_examples >= limit",
+        "waiting = False",
+        0,
+        "hard to reach",
+    ),
+    Mutant(
+        "a learner does not compare leader epochs",
+        "headrace.learner.loop.example_queue:ExampleQueue.begin",
+        "positions and (cut := self._reader.truncated(positions))",
+        "cut := {}",
+        0,
+        "cut short",
+    ),
+    Mutant(
+        "a bounded learner evicts rows that still gain",
+        "headrace.learner.loop.row_prefetcher:RowPrefetcher._make_room",
+        "may_go &= ~self._pending.touched()",
+        "pass",
+        0,
+        "bounded",
+    ),
+    Mutant(
+        "a bounded learner looks rows up while its push is awaited",
+        "headrace.learner.loop.row_prefetcher:RowPrefetcher._have",
+        "if self._pushes.awaited:",
+        "if False:",
+        0,
+        "bounded",
+    ),
+    Mutant(
+        "a bounded learner keeps rows of a history that broke",
+        "headrace.learner.loop.cached_replica:CachedReplica._watch",
+        "self._anew.add(news.bucket)",
+        "pass",
+        0,
+        "bounded",
+    ),
+    Mutant(
+        "a round of pushes is sent at once",
+        "headrace.pserver.redis_backend.node_connection:NodeExchange.send",
+        "size, limit = 0, self.node.piece_bytes",
+        "size, limit = 0, 1 << 60",
+        0,
+        "hard to reach",
     ),
 )

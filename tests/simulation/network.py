@@ -3,7 +3,7 @@
 A request may be lost before it takes effect, or its reply afterwards. The caller gets `Unreachable`
 in both cases. A request or a duplicate of it may also be delayed, and arrive after its sender died
 and another process took over. Before a call is sent and before its reply arrives, the process may
-die, or pause while the world goes on (`pause`).
+die, or pause while the world goes on (`pause`). A bucket that is silent answers nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.pserver.errors import MissingBucket, Unreachable
 from headrace.pserver.store import Store
+from tests.simulation.slow_link import SlowLink
 
 if TYPE_CHECKING:
     import random
@@ -85,9 +86,12 @@ class Late(NamedTuple):
 class Network:
     """Requests on their way."""
 
-    def __init__(self, dice: random.Random, tally: Counter[str]) -> None:
-        self._dice, self._tally = dice, tally
+    def __init__(self, dice: random.Random, tally: Counter[str], *, slow: bool = False) -> None:
+        """`slow`: links carry less than a round of pushes within a timeout."""
+        self._dice, self._tally, self.slow = dice, tally, slow
         self.late: list[Late] = []
+        self.silent: set[int] = set()
+        """Buckets that do not answer."""
 
     def arrive(self) -> None:
         """Deliver one of the delayed requests. Its answer is lost."""
@@ -113,10 +117,12 @@ class Connection:
         self._world.tally[what] += 1
         return True
 
-    def _request(self, kind: str, call: Callable[[], T]) -> T | Unreachable:
+    def _request(self, kind: str, bucket: int, call: Callable[[], T]) -> T | Unreachable:
         """One request that changes something."""
         world, weather = self._world, self._world.weather
         world.pause()
+        if bucket in self._network.silent:
+            return Unreachable("simulated: the bucket is silent")
         if self._chance(weather.lost_request, "requests lost"):
             return Unreachable("simulated: request lost")
         if self._chance(weather.linger, "requests lingering"):
@@ -129,13 +135,17 @@ class Connection:
             return Unreachable("simulated: reply lost")
         return answer
 
-    def _one(self, kind: str, call: Callable[[], list[T | Unreachable]]) -> T | Unreachable:
-        answer = self._request(kind, call)
+    def _one(
+        self, kind: str, bucket: int, call: Callable[[], list[T | Unreachable]]
+    ) -> T | Unreachable:
+        answer = self._request(kind, bucket, call)
         return answer if isinstance(answer, Unreachable) else answer[0]
 
-    def _heard(self, now: T | Unreachable, earlier: list[Any]) -> T | Unreachable:
+    def _heard(self, bucket: int, now: T | Unreachable, earlier: list[Any]) -> T | Unreachable:
         """One reply to a question: now's, an old one, or none."""
         weather = self._world.weather
+        if bucket in self._network.silent:
+            return Unreachable("simulated: the bucket is silent")
         if isinstance(now, Unreachable) or self._chance(weather.lost_reply, "replies lost"):
             return Unreachable("simulated: reply lost")
         if earlier and self._chance(weather.stale_reply, "replies out of date"):
@@ -156,17 +166,20 @@ class Connection:
         heard: list[BucketAnswer | Unreachable] = []
         for bucket, answer in zip(buckets, answers, strict=True):
             earlier = self._marks.setdefault(bucket, [])
-            heard.append(self._heard(answer, earlier))
+            heard.append(self._heard(bucket, answer, earlier))
         return heard
 
     def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         """See Store. Each push by itself: other nodes answer although one does not."""
-        answers: list[BucketAnswer | Unreachable] = []
-        for push in pushes:
-            full = self._chance(self._world.weather.out_of_memory, "pushes to a full server")
-            send = self._push_to_full_server if full else self._store.push
-            answers.append(self._one("pushes", partial(send, [push])))
-        return answers
+        if self._network.slow:
+            self._world.tally["rounds over a slow link"] += 1
+            return SlowLink(pushes, self._push).round()
+        return [self._push(push) for push in pushes]
+
+    def _push(self, push: Push) -> BucketAnswer | Unreachable:
+        full = self._chance(self._world.weather.out_of_memory, "pushes to a full server")
+        send = self._push_to_full_server if full else self._store.push
+        return self._one("pushes", push.bucket, partial(send, [push]))
 
     def _push_to_full_server(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         with self._store.at_memory_limit():
@@ -183,7 +196,7 @@ class Connection:
         heard: list[PollResult | Unreachable] = []
         for bucket, answer in zip(after, answers, strict=True):
             earlier = self._polls.setdefault(bucket, [])
-            heard.append(self._heard(answer, earlier))
+            heard.append(self._heard(bucket, answer, earlier))
         return heard
 
     def rows(self, bucket: int) -> Iterator[StoredRows]:
@@ -194,7 +207,8 @@ class Connection:
                 self._world.outlast()
             for _ in range(_PAUSES_A_CHUNK):
                 self._world.pause()
-            if self._chance(self._world.weather.lost_request, "requests lost"):
+            lost = self._chance(self._world.weather.lost_request, "requests lost")
+            if lost or bucket in self._network.silent:
                 raise Unreachable("simulated: request lost")
             yield chunk
 
@@ -202,7 +216,7 @@ class Connection:
         """See Store."""
         self._world.pause()
         answers = self._store.find(wanted)
-        return [self._heard(answer, []) for answer in answers]
+        return [self._heard(*each, []) for each in zip(wanted, answers, strict=True)]
 
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
@@ -210,38 +224,45 @@ class Connection:
         """See Store."""
         self._world.pause()
         answers = self._store.look(wanted, after, limit)
-        return [self._heard(answer, []) for answer in answers]
+        return [self._heard(*each, []) for each in zip(wanted, answers, strict=True)]
 
     # ---------------------------------------------------------------- what keepers call
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
         """See Store."""
         call = partial(self._store.claim, bucket, keeper, lease_ms)
-        answer = self._request("claims", call)
+        answer = self._request("claims", bucket, call)
         if isinstance(answer, Unreachable):
             raise answer
         return answer
 
     def release(self, bucket: int, keeper: str) -> None:
         """See Store."""
-        answer = self._request("releases", partial(self._store.release, bucket, keeper))
+        answer = self._request("releases", bucket, partial(self._store.release, bucket, keeper))
         if isinstance(answer, Unreachable):
             raise answer
 
     def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
         """See Store."""
-        answers = [self._one("folds", partial(self._store.fold, [fold])) for fold in folds]
+        answers = [
+            self._one("folds", fold.bucket, partial(self._store.fold, [fold])) for fold in folds
+        ]
         if self._chance(self._world.weather.stall_after_fold, "stalls of a keeper that has folded"):
             self._world.stand_still()
         return answers
 
     def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
         """See Store."""
-        return [self._one("trims", partial(self._store.trim, [trim])) for trim in trims]
+        return [
+            self._one("trims", trim.bucket, partial(self._store.trim, [trim])) for trim in trims
+        ]
 
     def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:
         """See Store."""
-        return [self._one("deletions", partial(self._store.delete, [d])) for d in deletes]
+        return [
+            self._one("deletions", each.bucket, partial(self._store.delete, [each]))
+            for each in deletes
+        ]
 
     # ---------------------------------------------------------------- what operators call
 

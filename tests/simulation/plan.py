@@ -106,6 +106,29 @@ class Plan:
     checked: float
     """Share of the steps after which what a process holds is compared with what it should."""
     weather: Weather
+    most_held: int = 0
+    """Rows that a learner holds; 0: all."""
+    admitted: float = 0.0
+    """Probability that a sighting gives an id without a row its own; 0: every id has one."""
+    joiners: int = 0
+    """0: examples are appended to their topic. Else events are, and joiners make the examples."""
+    joiner_steps: float = 0.0
+    joiner_polls: int = 3
+    """Most events of a source that a joiner reads at once."""
+    hostile: float = 0.0
+    """Probability that a producer sends a backlog of large events, and a message that is none."""
+    far_ahead: float = 0.0
+    """Probability that an event is dated hours ahead."""
+    forgotten: float = 0.0
+    """Kafka forgets the committed offsets of the joiners."""
+    silences: float = 0.0
+    """A bucket does not answer for a time."""
+    slow_links: bool = False
+    """Whether links carry less than a round of pushes within a timeout, also in the calm."""
+    unanswered_limit: int = 262_144
+    """Examples that a learner learns while a bucket does not answer."""
+    log_cuts: float = 0.0
+    """A power loss that ends the learners, and takes the last examples from a log."""
 
     @classmethod
     def storm(cls, seed: int, dice: random.Random) -> Plan:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.replica.replica import Replica
+from tests.simulation.bounded import projected
 from tests.simulation.ledger import Broken, Row, differences, rows_by_id
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 def unlearned(world: World, processes: Sequence[Process] | None = None) -> str:
     """Say what is still to be learned, pushed or followed (by these, or all); empty if nothing."""
     store, plan = world.store, world.plan
+    if world.pipeline is not None and (unjoined := world.pipeline.unjoined()):
+        return unjoined
     life = world.topic.now
     ends = {name: life.ends[source] for name, source in life.names.items()}
     heads = {}
@@ -26,7 +29,7 @@ def unlearned(world: World, processes: Sequence[Process] | None = None) -> str:
         heads[answer.bucket] = (answer.version, answer.nonce)
         if any(answer.marks.get(name, 0) != end for name, end in ends.items()):
             return f"bucket {answer.bucket} has learned up to {answer.marks} of {ends}"
-    for process in world.processes if processes is None else processes:
+    for process in world.followers if processes is None else processes:
         if not process.up:
             return f"{process.name} does not start"
         if reason := _behind(process, heads):
@@ -38,15 +41,13 @@ def unlearned(world: World, processes: Sequence[Process] | None = None) -> str:
 
 
 def _behind(process: Process, heads: dict[int, tuple[int, bytes]]) -> str:
-    replica = process.replica
-    assert replica is not None
-    for bucket in replica.buckets:
-        if not replica.copied(bucket):
+    for bucket in process.buckets:
+        head, position = heads[bucket], process.position(bucket)
+        if position is None:
             return f"{process.name} has no copy of bucket {bucket}"
-        position = replica.position(bucket)
-        if (position.version, position.nonce) != heads[bucket]:
+        if (position.version, position.nonce) != head:
             version = position.version
-            return f"{process.name} has bucket {bucket} at {version}, not {heads[bucket][0]}"
+            return f"{process.name} has bucket {bucket} at {version}, not {head[0]}"
     return ""
 
 
@@ -75,16 +76,17 @@ def verify(world: World) -> None:
     if wrong := differences(found, listed):
         raise Broken(f"rows and log are not what was appended: {wrong}")
     if not (world.plan.expire_after_s or world.plan.most_rows):
-        counted = {row_id: row[:5] for row_id, row in found.items()}
+        counted = projected({row_id: row[:5] for row_id, row in found.items()}, world.plan)
         marks = [world.store.state(bucket).marks for bucket in range(world.plan.buckets)]
-        if wrong := differences(counted, world.topic.truth(marks)):
+        if wrong := differences(counted, projected(world.topic.truth(marks), world.plan)):
             raise Broken(f"rows are not what a run without faults makes: {wrong}")
+        if world.pipeline is not None:
+            world.pipeline.verify(counted)
     if lacking := world.topic.without_letter():
         raise Broken(f"quarantined batches without a dead letter: {lacking}")
-    for process in world.processes:
+    for process in world.followers:
         process.check()
-        assert process.replica is not None
-        for bucket in process.replica.buckets:
+        for bucket in process.replica.buckets if process.replica else ():
             if process.replica.checksum(bucket) != fresh.checksum(bucket):
                 raise Broken(f"bucket {bucket} of {process.name} differs from a fresh copy")
     for learner in world.learners:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutant import Mutant
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.search import outcome
 
 SEEDS = 200

@@ -3,6 +3,9 @@
 Offsets have gaps from transaction markers and aborted records. Kafka deletes old records. The topic
 can be deleted and recreated: its next life has another id and offsets from 0. From an
 earlier life, only the part that the store has learned counts.
+
+A partition's log can lose its end when a leader without it is elected, and grow again. Other
+batches are then at the same offsets, and only the leader epoch differs.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.topic_marks import epoch_source
 from tests.simulation.batches import summed
 
 if TYPE_CHECKING:
@@ -32,10 +36,17 @@ class TopicLife:
         self.batches: dict[Source, list[Batch]] = {source: [] for source in sources}
         self.firsts: dict[Source, int] = dict.fromkeys(sources, 0)
         self.ends: dict[Source, int] = dict.fromkeys(sources, 0)
+        self.epochs: dict[Source, list[int]] = {source: [0] for source in sources}
+        """First offset of each leader epoch."""
 
     def index(self, source: Source, offset: int) -> int:
         """Return the place of the first record at or beyond an offset."""
         return bisect_left(self.records[source], offset, key=lambda record: record.offset)
+
+    def end_of_epoch(self, source: Source, epoch: int) -> int:
+        """Return the first offset that is not of this leader epoch or an earlier one."""
+        later = self.epochs[source][epoch + 1 :]
+        return later[0] if later else self.ends[source]
 
 
 class SimulatedTopic:
@@ -43,6 +54,7 @@ class SimulatedTopic:
 
     def __init__(self, partitions: int) -> None:
         self.sources = [Source(TOPIC, partition) for partition in range(partitions)]
+        self.shares = [(source,) for source in self.sources]
         self._lives = [TopicLife("life-0", self.sources)]
         self.scored: set[str] = set()
         """Impressions whose score was delivered."""
@@ -50,6 +62,8 @@ class SimulatedTopic:
         """Partition and offset of batches whose dead letter was delivered."""
         self.accepted = {self.now.identity}
         """Identities of the first life, and of those that the operator said to go on with."""
+        self.cut_beyond_marks = False
+        """Whether a log lost what some bucket had learned."""
         self.acceptances = 0
         """The number of times that the operator said so."""
 
@@ -64,13 +78,24 @@ class SimulatedTopic:
         """Add a batch, behind `aborted` records that no reader sees, and perhaps a marker."""
         life = self.now
         offset = life.ends[source] + aborted
-        life.records[source].append(Record(source, offset, append_ms, batch.value))
+        epoch = len(life.epochs[source]) - 1
+        record = Record(source, offset, append_ms, batch.value, leader_epoch=epoch)
+        life.records[source].append(record)
         life.batches[source].append(batch)
         life.ends[source] = offset + (2 if marker else 1)
 
     def delete_before(self, source: Source, offset: int) -> None:
         """Let Kafka delete old records of the present life."""
         self.now.firsts[source] = max(self.now.firsts[source], offset)
+
+    def cut(self, source: Source, records: int) -> int:
+        """Let the log lose its last records; return its end before."""
+        life = self.now
+        before = life.ends[source]
+        life.ends[source] = life.records[source][-records].offset
+        life.epochs[source].append(life.ends[source])
+        del life.records[source][-records:], life.batches[source][-records:]
+        return before
 
     def accept(self) -> str:
         """Let the operator go on with the present life; return its identity."""
@@ -83,7 +108,9 @@ class SimulatedTopic:
         self._lives.append(TopicLife(f"life-{len(self._lives)}", self.sources))
 
     def covered(self, name: str, start: int, stop: int) -> Iterator[Batch]:
-        """Return the batches in [start, stop) of a source as the marks name it."""
+        """Return the batches in [start, stop) of a source as the marks name it; of epochs: none."""
+        if name == epoch_source(name.partition("@")[0]):
+            return
         life = next(life for life in self._lives if name in life.names)
         source = life.names[name]
         yield from life.batches[source][life.index(source, start) : life.index(source, stop)]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.pserver.rows.row_codec import StoredRows
     from headrace.pserver.store import BucketAnswer, Delete, Fold, OffsetSpan, Push, Shape, Trim
     from tests.embedded_valkey.keyspace import Value
+    from tests.simulation.batches import Total
     from tests.simulation.bucket_state import BucketState
     from tests.simulation.topic import SimulatedTopic
 
@@ -66,7 +67,10 @@ class WitnessedStore(RedisStore):
         nonces: Callable[[], bytes],
         topic: SimulatedTopic,
         tally: Counter[str],
+        projected: Callable[[Mapping[int, Total]], dict[int, Total]],
     ) -> None:
+        """`projected`: makes rows comparable whose ids depend on admission."""
+        self._projected = projected
         self._server = EmbeddedValkey(clock_ms)
         super().__init__(
             self._server,  # type: ignore[arg-type]  # in the place of the client of real servers
@@ -249,6 +253,14 @@ class WitnessedStore(RedisStore):
         known = self._histories.get((bucket, version, nonce), [{}])
         return "" if rows in known else differences(rows, known[-1])
 
+    def agrees_on(
+        self, bucket: int, version: int, nonce: bytes, ids: Sequence[int], rows: dict[int, Row]
+    ) -> str:
+        """Say how some of the rows differ from all that were at that version; see `agrees`."""
+        known = self._histories.get((bucket, version, nonce), [{}])
+        some = [{i: each[i] for i in ids if i in each} for each in known]
+        return "" if rows in some else differences(rows, some[-1])
+
     def _begin(self, bucket: int, ledger: Ledger) -> None:
         self.ledgers[bucket] = ledger
         self._know(bucket)
@@ -289,7 +301,8 @@ class WitnessedStore(RedisStore):
             for row_id, total in batch.gains
             if row_id >> below == push.bucket
         )
-        found = {row_id: row[:5] for row_id, row in rows_by_id(content).items()}
+        found = self._projected({i: row[:5] for i, row in rows_by_id(content).items()})
+        expected = self._projected(expected)
         if found != expected:
             raise Broken(f"a push of {push.spans}: {differences(found, expected)}")
 

@@ -1,4 +1,7 @@
-"""The world: a topic, a store, learners, keepers and servers, and the faults of a seed.
+"""The world: topics, a store, joiners, learners, keepers and servers, and the faults of a seed.
+
+In a world with joiners, `pipeline` makes the examples from events. In other worlds batches of
+examples are appended to their topic. `failovers` has the faults of buckets.
 
 Most worlds start without faults. Then comes the storm, a sequence of random deeds. While a process
 pauses within a call, other deeds run, so anything can happen between any two calls. In the calm
@@ -11,16 +14,26 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.pserver.store import Shape
 from tests.simulation.batches import POISONS, SPEC, WIDTH, draw_batch
+from tests.simulation.bounded import projected
+from tests.simulation.failovers import Failovers
 from tests.simulation.kafka import Group
 from tests.simulation.kinds import draw_plan
+from tests.simulation.learner_process import LearnerProcess
 from tests.simulation.ledger import Broken
 from tests.simulation.network import Crash, Network
+from tests.simulation.pipeline import Pipeline
 from tests.simulation.plan import CALM
-from tests.simulation.processes import KeeperProcess, LearnerProcess, Process, ServerProcess
+from tests.simulation.processes import (
+    KeeperProcess,
+    Process,
+    Refused,
+    ServerProcess,
+)
 from tests.simulation.rest import unkept, unlearned, verify
 from tests.simulation.topic import SimulatedTopic
 from tests.simulation.witness import WitnessedStore
@@ -30,12 +43,9 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka.protocols import Source
     from tests.simulation.plan import Plan
-    from tests.simulation.witness import Memory
 
 _T0_MS = 1_700_000_000_000
 _HOUR_MS = 3_600_000
-_MEMORIES = 8
-"""Of a bucket."""
 _MOST_CALLS = 20_000
 """More than all that happens inside one deed, however many others happen inside that."""
 _REST_ROUNDS = 100
@@ -58,30 +68,37 @@ class World:
         self.store_ahead_ms = self._wall_ahead_ms = 0
         self.topic = SimulatedTopic(plan.partitions)
         self.group = Group(self.topic, self.dice, self.tally)
-        self.network = Network(self.dice, self.tally)
+        self.network = Network(self.dice, self.tally, slow=plan.slow_links)
         self.shape = Shape("simulated", plan.buckets, WIDTH, "fingerprint", SPEC)
         self.store = WitnessedStore(
             clock_ms=lambda: self.clock_ms + self.store_ahead_ms,
             nonces=self.nonce,
             topic=self.topic,
             tally=self.tally,
+            projected=partial(projected, plan=plan),
         )
         self.store.create(self.shape)
         self.learners = [LearnerProcess(f"learner {i}", self) for i in range(plan.learners)]
         self.store.accepting = lambda: any(learner.accepting for learner in self.learners)
         self.keepers = [KeeperProcess(f"keeper {i}", self) for i in range(plan.keepers)]
         self.servers = [ServerProcess(f"server {i}", self) for i in range(plan.servers)]
-        self._memories: dict[int, list[Memory]] = {b: [] for b in range(plan.buckets)}
-        """Buckets as they were, the oldest first: what failovers and operators bring back."""
-        if plan.reverts or plan.losses:
-            self.store.changing = self._remember
+        self.pipeline = Pipeline(self) if plan.joiners else None
+        self._failovers = Failovers(self)
         self._done = self._produced = self._stormed = self._depth = self._calls = 0
         self._deeds = self._weighted_deeds()
 
     @property
+    def followers(self) -> list[Process]:
+        """The processes that have a replica."""
+        return [*self.learners, *self.keepers, *self.servers]
+
+    @property
     def processes(self) -> list[Process]:
         """All of them."""
-        return [*self.learners, *self.keepers, *self.servers]
+        return [*self._joiners(), *self.followers]
+
+    def _joiners(self) -> Sequence[Process]:
+        return self.pipeline.joiners if self.pipeline else ()
 
     # ---------------------------------------------------------------- what surrounds a process
 
@@ -122,7 +139,7 @@ class World:
         self.tally["stalls"] += 1
         self.tally["stalls longer than a lease"] += stall_ms > lease_ms
         if self.plan.reverts and self.dice.random() < self.plan.failing_over:
-            self._go_back()  # hence no answer
+            self._failovers.go_back()  # hence no answer
         deeds = self.dice.randint(1, max(1, self.plan.stall_deeds >> 2 * (self._depth - 1)))
         for _ in range(deeds):
             self.clock_ms += stall_ms // deeds
@@ -136,7 +153,7 @@ class World:
         self._depth += 1
         self.tally["stalls outlasted"] += 1
         if self.plan.reverts and self.dice.random() < self.plan.failing_over:
-            self._go_back()
+            self._failovers.go_back()
         for _ in range(self.dice.randint(1, _ROUNDS_OUTLASTED)):
             self.clock_ms += 100
             self._produce()
@@ -176,14 +193,19 @@ class World:
             self._run_keeper: plan.keeper_steps * plan.keepers,
             self._run_server: 7.0 * plan.servers,
             self._rebalance: plan.rebalances,
-            self._go_back: plan.reverts,
-            self._lose: plan.losses,
-            self._restore: 5 * plan.losses,
+            self._failovers.go_back: plan.reverts,
+            self._failovers.lose: plan.losses,
+            self._failovers.restore: 5 * plan.losses,
             self._step_a_clock: plan.clock_jumps,
             self._make_topic_again: plan.recreations,
             self._delete_old_records: 0.0 if plan.losses else plan.retention,
             self._restart: plan.restarts,
             self._arrive: 15.0 if plan.weather.linger else 0.0,
+            self._run_joiner: plan.joiner_steps,
+            self._forget_offsets: plan.forgotten,
+            self._cut_a_log: plan.log_cuts,
+            self._failovers.fall_silent: plan.silences,
+            self._failovers.come_back: plan.silences / 4,
         }
         return list(deeds), list(deeds.values())
 
@@ -201,6 +223,9 @@ class World:
             self._append(self.dice.choice(self.topic.sources))
 
     def _append(self, source: Source) -> None:
+        if self.pipeline is not None:
+            self.pipeline.producer.send(source.partition, self.wall_ms())
+            return
         dice, plan = self.dice, self.plan
         poison = dice.choice(POISONS) if plan.poisoned and dice.random() < plan.poisoned else ""
         aborted = dice.randint(1, 3) if plan.gaps and dice.random() < plan.gaps else 0
@@ -216,6 +241,9 @@ class World:
         if free:
             self.dice.choice(free).run()
 
+    def _run_joiner(self) -> None:
+        self._run([*self._joiners()])
+
     def _run_learner(self) -> None:
         self._run([*self.learners])
 
@@ -226,51 +254,12 @@ class World:
         self._run([*self.servers])
 
     def _rebalance(self) -> None:
-        self.group.rebalance(self.plan.zombie_polls)
+        groups = [self.group, self.pipeline.group] if self.pipeline else [self.group]
+        self.dice.choice(groups).rebalance(self.plan.zombie_polls)
 
-    def _remember(self, bucket: int) -> None:
-        if self.dice.random() < self.plan.remembered:
-            memories = self._memories[bucket]
-            memories.append(self.store.remember(bucket))
-            del memories[:-_MEMORIES]
-
-    def _go_back(self) -> None:
-        """Fail over: a bucket goes back to what a lagging follower had of its present history."""
-        bucket = self.dice.randrange(self.plan.buckets)
-        if bucket in self.store.missing():
-            return
-        now = self.store.state(bucket).standing
-        present = [memory for memory in self._memories[bucket] if not memory.abandoned]
-        lagging = [memory for memory in present if memory.state.standing != now]
-        if not lagging:
-            return
-        memory = lagging[-1]  # followers mostly lag by a little: by folds alone, or by pushes too
-        pushed = [memory for memory in lagging if memory.state.standing[0] < now[0]]
-        if pushed and self.dice.random() < 0.5:
-            memory = pushed[-1]
-        while memory is not present[0] and self.dice.random() < self.plan.farther:
-            memory = present[present.index(memory) - 1]
-        self.tally["failovers that lost writes"] += 1
-        self.tally["of them while pushes flew"] += any(p.flying for p in self.learners)
-        self.tally["of them while a keeper was at work"] += any(k.running for k in self.keepers)
-        self.store.go_back(memory)
-        # what the bucket was later belongs to a history that is no more
-        for later in present[present.index(memory) + 1 :]:
-            later.abandoned = True
-
-    def _lose(self) -> None:
-        bucket = self.dice.randrange(self.plan.buckets)
-        if bucket not in self.store.missing():
-            self.tally["buckets lost"] += 1
-            self.store.lose(bucket)
-            for memory in self._memories[bucket]:
-                memory.abandoned = True
-
-    def _restore(self) -> None:
-        for bucket in self.store.missing():
-            memory = self.dice.choice([*self._memories[bucket], None])
-            self.tally["buckets restored" if memory else "buckets begun anew"] += 1
-            self.store.restore(bucket, memory)
+    def _forget_offsets(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.forget_offsets()
 
     def _step_a_clock(self) -> None:
         step_ms = self.dice.choice((10, self.plan.lease_ms, 5 * self.plan.lease_ms))
@@ -291,11 +280,28 @@ class World:
     def _delete_old_records(self) -> None:
         """Delete what all buckets have learned, also after any failover or restore."""
         present = [self.store.state(bucket) for bucket in range(self.plan.buckets)]
-        past = [memory.state for memories in self._memories.values() for memory in memories]
+        past = [m.state for memories in self._failovers.memories.values() for m in memories]
         for name, source in self.topic.now.names.items():
             learned = min(state.marks.get(name, 0) for state in [*present, *past])
             self.tally["records deleted by Kafka"] += learned > self.topic.now.firsts[source]
             self.topic.delete_before(source, learned)
+
+    def _cut_a_log(self) -> None:
+        """Let a log lose its end with the power of all learners, and grow beyond it again."""
+        source = self.dice.choice(self.topic.sources)
+        records = len(self.topic.now.records[source])
+        if not records or any(process.running for process in self.processes):
+            return
+        for learner in self.learners:
+            learner.kill()
+        end = self.topic.cut(source, self.dice.randint(1, min(3, records)))
+        name = next(name for name, each in self.topic.now.names.items() if each == source)
+        marks = [self.store.state(bucket).marks for bucket in range(self.plan.buckets)]
+        beyond = any(own.get(name, 0) > self.topic.now.ends[source] for own in marks)
+        self.tally["logs cut that were learned" if beyond else "logs cut"] += 1
+        self.topic.cut_beyond_marks |= beyond
+        while self.topic.now.ends[source] <= end:
+            self._append(source)
 
     def _restart(self) -> None:
         free = [process for process in self.processes if process.up and not process.running]
@@ -312,7 +318,8 @@ class World:
     def calm(self) -> None:
         """Run all processes without faults until no work is left. No process may wait forever."""
         self.weather = CALM
-        self._restore()
+        self._failovers.come_back()
+        self._failovers.restore()
         if self.plan.last_failover:
             self._fail_over_unseen()
         self._rest(lambda: unlearned(self))
@@ -329,7 +336,7 @@ class World:
             self.clock_ms += 100
             for process in self.processes:
                 process.run()
-        self._go_back()
+        self._failovers.go_back()
         self._rest(lambda: unlearned(self, self.learners), [*self.learners, *self.keepers])
 
     def _rest(self, unrest: Callable[[], str], working: Sequence[Process] | None = None) -> None:
@@ -370,6 +377,8 @@ def run(seed: int, journal: deque[str] | None = None, about: str | None = None) 
         world.storm()
         world.calm()
         verify(world)
+    except Refused:
+        world.tally["worlds that end at a cut log"] += 1
     except Exception as error:
         kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
         asked = f" about {about!r}" if about else ""
