@@ -249,6 +249,9 @@ class Learner:
             learned = True
             if merged is None or self._learn(merged):
                 self._skip(window, reasons)
+            else:
+                # also skipped messages: they left their queue without a dead letter
+                self._undo({batch.name for batch in window})
             count = sum(len(batch.examples) for batch in window)
             self._unsent += count
             if self._pushes.unanswered:
@@ -282,17 +285,14 @@ class Learner:
         try:
             scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
         except NotPulled:
-            self._undo(merged.names)
             return False
         shares = list(merged.of_messages(scores))
         if len(shares) > 1 and any(self._guard.suspects(b.examples, own) for b, own in shares):
             # one may have spoiled the scores of the others: learned alone, after all that is read
             # again before it, it shows
             self._alone = self._unsent + 2 * len(shares)
-            self._undo(merged.names)
             return False
         if not all(self._guard.accepts(batch, own, self._pending) for batch, own in shares):
-            self._undo(merged.names)
             return False
         self._outputs.report(self.figures, merged.held_of_messages(self._group.quarantined()))
         for batch, own in shares:

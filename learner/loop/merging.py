@@ -31,8 +31,6 @@ class MergedBatches:
     def __init__(self, batches: Sequence[ExampleBatch]) -> None:
         self.batches = batches
         self._lengths = [len(batch.examples) for batch in batches]
-        self.names = {batch.name for batch in batches}
-        """The sources in the store's marks."""
         self._order: npt.NDArray[np.int64] | None = None
         self.examples = self._merged([batch.examples for batch in batches])
 

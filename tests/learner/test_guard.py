@@ -23,6 +23,10 @@ from tests.learner.in_memory import InMemoryModel, cut, records_of
 from tests.learner.streams import BUCKETS, part, random_examples, random_spec
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.learner.kernels import PendingDeltas
+    from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.models.protocols import Model
     from headrace.learner.models.sync_group import SyncGroup
     from headrace.learner.spec.model_spec import ModelSpec
@@ -219,6 +223,37 @@ def test_a_quarantined_batch_leaves_no_trace_in_the_model(
     told_late = reason == EXPLODED and model != JOINT
     learned = batches if told_late else [*batches[:BAD], *batches[BAD + 1 :]]
     assert stage.scored() == sum(np.count_nonzero(each.kinds != CLICKED) for each in learned)
+
+
+class _UndoingGuard(BatchGuard):
+    """Undoes what is learned first, as after a batch that breaks the model."""
+
+    undone = False
+
+    def accepts(
+        self, batch: ExampleBatch, scores: npt.NDArray[np.float64], pending: PendingDeltas
+    ) -> bool:
+        first, self.undone = not self.undone, True
+        return not first and super().accepts(batch, scores, pending)
+
+
+def test_a_batch_skipped_beside_one_that_is_undone_has_its_dead_letter() -> None:
+    spec, batches = _stream("immediate")
+    skipped = _with_number(batches[0], math.nan)
+    records = [*records_of([skipped, batches[1]]), *records_of([batches[0]], partition=1)]
+    model = InMemoryModel(spec)
+    guard = _UndoingGuard(LIMITS)
+    learner = model.learner(records, LearnerPacing(), guard=guard, largest_poll=10)
+    for _ in range(1000):
+        model.now_ms += 10
+        learner.step(0.0)
+        if model.learned({0: 2, 1: 1}):
+            break
+    assert guard.undone and model.learned({0: 2, 1: 1})
+    written = [each.value for each in model.written.sent if each.target.topic == "dead-letters"]
+    (letter,) = [unpack(value) for value in written]
+    assert isinstance(letter, Letter)
+    assert (letter.partition, letter.offset, NOT_FINITE in letter.reason) == (0, 0, True)
 
 
 def test_a_group_quarantines_one_mini_batch_and_learns_the_rest_of_its_batch() -> None:

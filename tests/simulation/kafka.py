@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Topics(Protocol):
-    """What a group reads."""
+    """Topics that a group reads."""
 
     shares: list[tuple[Source, ...]]
     """Sources that go to one member together."""

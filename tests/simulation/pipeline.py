@@ -59,9 +59,9 @@ class Pipeline:
         self.producer = Producer(self.topics, world.plan, world.dice, world.tally)
         self.group = Group(self.topics, world.dice, world.tally)
         self.offsets: dict[Source, Committed] = {}
-        """What joiners committed, until Kafka forgets it."""
+        """Committed offsets of joiners, until Kafka forgets them."""
         self.forgotten = 0
-        """How often it did."""
+        """Times that Kafka forgot them."""
         self.letters: list[tuple[str, int, int]] = []
         names = [f"joiner {i}" for i in range(world.plan.joiners)]
         self.joiners = [JoinerProcess(name, self, world) for name in names]

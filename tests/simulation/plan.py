@@ -116,7 +116,7 @@ class Plan:
     joiner_polls: int = 3
     """Most events of a source that a joiner reads at once."""
     hostile: float = 0.0
-    """Probability that a producer sends a backlog of large events, and a message that is none."""
+    """Probability that a producer sends a backlog of large events, and one that is not an event."""
     far_ahead: float = 0.0
     """Probability that an event is dated hours ahead."""
     forgotten: float = 0.0

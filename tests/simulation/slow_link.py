@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 64
 """Less than a push of this world, so that a round has many pieces."""
 _TIMEOUT_BYTES = 2 * _PIECE_BYTES
-"""What the link carries before the timeout of a piece ends."""
+"""Bytes that the link carries within the timeout of a piece."""
 
 
 class SlowLink:
