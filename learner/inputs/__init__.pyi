@@ -4,6 +4,7 @@ from .example_inputs import BLOCK as BLOCK
 from .example_inputs import FeatureColumns as FeatureColumns
 from .example_inputs import InputScratch as InputScratch
 from .example_inputs import LabelledColumns as LabelledColumns
+from .example_inputs import admit_slate as admit_slate
 from .example_inputs import begin_at as begin_at
 from .example_inputs import common_input as common_input
 from .example_inputs import counts_of as counts_of

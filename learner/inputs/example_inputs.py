@@ -21,6 +21,7 @@ import numpy as np
 from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import inlined
 from headrace.learner.inputs.rare_rows import (
+    admit_strangers,
     fetch_admission,
     list_reads,
     list_strangers,
@@ -268,11 +269,29 @@ def find_example(  # type: ignore[no-untyped-def]
 
 
 @inlined
+def admit_slate(columns, gate, labelled, begin, end, scratch, row):  # type: ignore[no-untyped-def]
+    """Make the rows of ids that are admitted by one of examples [begin, end), a slate.
+
+    row: of the first example. All of the slate are scored by now.
+    """
+    if not gate.on:
+        return
+    for i in range(begin, end):
+        at, shown_s = row + i - begin, labelled.shown_ms[i] // 1000
+        count = scratch.counts[at]
+        strangers = list_strangers(columns, gate, False, shown_s, scratch, at, count)
+        if strangers:
+            impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
+            second = np.uint32(labelled.event_ms[i] // 1000)
+            admit_strangers(columns, gate, strangers, second, impression, scratch, at)
+
+
+@inlined
 def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-untyped-def]
     """Give each input of example i of a slate the place where it is learned.
 
-    All of the slate are scored by now. An example before this one may have made a row that was
-    missing then.
+    All of the slate are scored by now, and one of them may have made a row that was missing then
+    (`admit_slate`).
     """
     if not gate.on:
         return
@@ -281,7 +300,7 @@ def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-unt
     strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
     if strangers:
         list_reads(columns, gate, strangers, scratch, row, count)
-        settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
+        settle_strangers(columns, gate, labelled, i, strangers, False, scratch, row)
 
 
 @inlined
@@ -311,11 +330,11 @@ def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type:
 
 
 @inlined
-def settle_strangers(columns, gate, labelled, i, strangers, scratch, row):  # type: ignore[no-untyped-def]
+def settle_strangers(columns, gate, labelled, i, strangers, admitting, scratch, row):  # type: ignore[no-untyped-def]
     """Give each input of example i without a row the place where it is learned."""
     impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
     clicked = labelled.kinds[i] == _CLICKED
-    place_strangers(columns, gate, strangers, clicked, impression, scratch, row)
+    place_strangers(columns, gate, strangers, clicked, impression, admitting, scratch, row)
 
 
 @inlined

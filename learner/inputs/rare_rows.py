@@ -18,6 +18,11 @@ also for the example that makes a row: it is predicted from the rare row, and le
 A click belongs to its impression. If the row was made after that was shown, the impression counted
 in the rare row, and there its click counts. And a click never makes a row.
 
+Times of rows are seconds, and all candidates of a request are shown in the same one. So if one of
+them makes a row, all of them count in it (`admit_strangers`). Otherwise the first candidates would
+count in the rare row and their clicks in the own one. Rare rows would learn shows without clicks,
+and all candidates of the next unknown user would be scored with that.
+
 An id's statistics are those of its own row, never of the rare one: without a row, of nothing.
 """
 
@@ -88,9 +93,27 @@ def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-u
 
 
 @inlined
-def place_strangers(columns, gate, listed, clicked, impression, scratch, row):  # type: ignore[no-untyped-def]
+def admit_strangers(columns, gate, listed, second, impression, scratch, row):  # type: ignore[no-untyped-def]
+    """Make the rows of strangers that are admitted, for every candidate of the same request.
+
+    second: time of the example that will count in them, so they are no strangers from now on.
+    """
+    ids, live, strangers = scratch.ids[row], scratch.live[row], scratch.strangers
+    last_seen, tally = columns.last_seen, gate.tally
+    for i in range(listed):
+        k = strangers[i]
+        if live[k] and admits(gate, ids[k], impression):
+            tally[0] += 1
+            last_seen[find_or_add(columns, ids[k])] = max(second, np.uint32(1))
+
+
+@inlined
+def place_strangers(  # type: ignore[no-untyped-def]
+    columns, gate, listed, clicked, impression, admitting, scratch, row
+):
     """Give each stranger the place where it is learned: of a new row or of the rare one.
 
+    admitting: whether it may get a row now; False if `admit_strangers` has decided.
     After the forward pass, which read the rare row: a new row has no weight yet to be stepped from.
     """
     ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
@@ -99,7 +122,7 @@ def place_strangers(columns, gate, listed, clicked, impression, scratch, row):  
         k = strangers[i]
         if not live[k]:
             continue
-        if not clicked and admits(gate, ids[k], impression):
+        if admitting and not clicked and admits(gate, ids[k], impression):
             tally[0] += 1
             places[k] = find_or_add(columns, ids[k])
             scratch.weights[k] = scratch.squares[k] = scratch.roots[k] = _ZERO

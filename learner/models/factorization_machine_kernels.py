@@ -14,6 +14,7 @@ import numpy as np
 from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
 from headrace.learner.inputs import (
     BLOCK,
+    admit_slate,
     begin_at,
     counts_of,
     find_again,
@@ -175,12 +176,14 @@ def learn(  # type: ignore[no-untyped-def]
                 return learned
             reads = scratch.reads if strangers else scratch.places[row]
             scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, row, count)
+        if together:
+            admit_slate(columns, gate, labelled, learned, stop, scratch, learned - begin)
         for i in range(learned, stop):
             row = i - begin
             if together:
                 find_again(columns, gate, labelled, i, scratch, row)
             elif strangers:
-                settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
+                settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
             slope = gradient_of(labelled.kinds[i], labelled.labels[i], scores[i])
             slope, counted = slope * weight_of(labelled, i), counts_of(labelled, i)
             count = scratch.totals[row]

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
 from headrace.learner.inputs import (
     BLOCK,
+    admit_slate,
     begin_at,
     common_input,
     counts_of,
@@ -211,6 +212,8 @@ def learn(  # type: ignore[no-untyped-def]
             scores[i] = _forward(ftrl, scratch, row, count)
         if lacks:
             break
+        if together:
+            admit_slate(columns, gate, labelled, learned, stop, scratch, learned - begin)
         for i in range(learned, stop):
             row = i - begin
             count = scratch.totals[row]
@@ -219,7 +222,7 @@ def learn(  # type: ignore[no-untyped-def]
                 _gather_inputs(columns, scratch.places[row], scratch, singles, fixed, count)
                 _weigh(ftrl, scratch, count)
             elif strangers:
-                settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
+                settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
             slope = gradient_of(labelled.kinds[i], labelled.labels[i], scores[i])
             _step(ftrl, slope * weight_of(labelled, i), scratch, row, count)
             counted = counts_of(labelled, i)

@@ -20,6 +20,7 @@ import numpy as np
 from headrace.ingest.runtime import inlined, kernel
 from headrace.learner.inputs import (
     BLOCK,
+    admit_slate,
     counts_of,
     find_again,
     find_asked,
@@ -255,6 +256,8 @@ def gather(  # type: ignore[no-untyped-def]
                 *(gathered, row, count, where),
             )
             at += items
+        if together:
+            admit_slate(columns, gate, labelled, done, stop, scratch, done - begin)
         for i in range(done, stop):
             row, counted = i - begin, counts_of(labelled, i)
             items, count = scratch.counts[row] - span.fixed, scratch.totals[row]
@@ -262,7 +265,7 @@ def gather(  # type: ignore[no-untyped-def]
             if together:
                 find_again(columns, gate, labelled, i, scratch, row)
             elif strangers:
-                settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
+                settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
             _count_inputs(columns, gaining, counted, scratch, turns, gathered, row, count, where)
             item_position += items
         done = stop

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from headrace.learner.loop.learner import Learner
     from headrace.learner.spec.model_spec import ModelSpec
 
-_MODELS = Path(__file__).parents[2] / "deploy" / "models"
+_MODELS = Path(__file__).parents[3] / "deploy" / "models"
 PARTITIONS, LEARNERS = (1, 2, 8, 32), (1, 2)
 FIGURES = ("auc", "request_auc", "log_loss")
 _TICK_EVERY = 2_000
