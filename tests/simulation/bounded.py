@@ -8,7 +8,7 @@ sees at that time. So rows are compared as sums of a field and bucket (`projecte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,17 +27,10 @@ if TYPE_CHECKING:
     from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.pserver.rows.table import RowTable
     from tests.simulation.ledger import Row
+    from tests.simulation.plan import Plan
 
 
-class Admitting(Protocol):
-    """The parts of a plan that decide about rows."""
-
-    buckets: int
-    admitted: float
-    """Probability that a sighting gives an id its row; 0: every id has one."""
-
-
-def projected(rows: Mapping[int, Total], plan: Admitting) -> dict[int, Total]:
+def projected(rows: Mapping[int, Any], plan: Plan) -> dict[int, Total]:
     """Return the sum of each field and bucket, under its rare id; without admission the rows."""
     if not plan.admitted:
         return dict(rows)
@@ -55,7 +48,7 @@ class AdmittingModel(CountingModel):
     `bounded`: a row that is not in the view was never looked up; learning it breaks a promise.
     """
 
-    def __init__(self, plan: Admitting, *, bounded: bool) -> None:
+    def __init__(self, plan: Plan, *, bounded: bool) -> None:
         self._bounded = bounded
         self._gate = AdmissionGate(
             plan.admitted > 0.0,
@@ -92,7 +85,7 @@ class AskedRows:
     always: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
     statistics = False
 
-    def __init__(self, plan: Admitting) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.rare = plan.admitted > 0.0
         self._high = high_bits(plan.buckets)
 

@@ -42,7 +42,7 @@ class EventLogs:
     """The topics of impressions and clicks; the same partition of both goes to one joiner."""
 
     def __init__(self, partitions: int) -> None:
-        self.shares = [
+        self.shares: list[tuple[Source, ...]] = [
             (Source(IMPRESSIONS, partition), Source(CLICKS, partition))
             for partition in range(partitions)
         ]
@@ -95,7 +95,7 @@ class Producer:
         name = f"{self._count}-{b85encode(dice.randbytes(long)).decode()}"
         user, item = dice.randrange(values), dice.randrange(values)
         ids = _rows(user, item)
-        event = {"impression_id": name, "user": f"u{user}", "item": f"i{item}"}
+        event: dict[str, object] = {"impression_id": name, "user": f"u{user}", "item": f"i{item}"}
         early = dice.random() < 0.1  # its click overtakes it
         if early:
             self._send_click(partition, now_ms, name, ids)

@@ -86,8 +86,9 @@ def verify(world: World) -> None:
         raise Broken(f"quarantined batches without a dead letter: {lacking}")
     for process in world.followers:
         process.check()
-        for bucket in process.replica.buckets if process.replica else ():
-            if process.replica.checksum(bucket) != fresh.checksum(bucket):
+        replica = process.replica
+        for bucket in replica.buckets if replica else ():
+            if replica and replica.checksum(bucket) != fresh.checksum(bucket):
                 raise Broken(f"bucket {bucket} of {process.name} differs from a fresh copy")
     for learner in world.learners:
         learner.check_view()

@@ -54,7 +54,7 @@ class SimulatedTopic:
 
     def __init__(self, partitions: int) -> None:
         self.sources = [Source(TOPIC, partition) for partition in range(partitions)]
-        self.shares = [(source,) for source in self.sources]
+        self.shares: list[tuple[Source, ...]] = [(source,) for source in self.sources]
         self._lives = [TopicLife("life-0", self.sources)]
         self.scored: set[str] = set()
         """Impressions whose score was delivered."""

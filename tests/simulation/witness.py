@@ -17,7 +17,7 @@ A bucket that a failover sets back gets the ledger of that time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.pserver.redis_backend.commands import names_of_all
 from headrace.pserver.redis_backend.redis_store import RedisStore
@@ -67,7 +67,7 @@ class WitnessedStore(RedisStore):
         nonces: Callable[[], bytes],
         topic: SimulatedTopic,
         tally: Counter[str],
-        projected: Callable[[Mapping[int, Total]], dict[int, Total]],
+        projected: Callable[[Mapping[int, Any]], dict[int, Total]],
     ) -> None:
         """`projected`: makes rows comparable whose ids depend on admission."""
         self._projected = projected
