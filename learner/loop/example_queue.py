@@ -176,6 +176,18 @@ class ExampleQueue:
         Call it before a push. Raises TopicMadeAgain.
         """
         unchecked, self._unchecked = self._unchecked, set()
+        self._check_identities(unchecked)
+
+    def check_assigned_topics(self) -> None:
+        """Check the topics of all partitions, also of those without new examples.
+
+        Raises TopicMadeAgain.
+        """
+        self._check_identities(
+            {(source.topic, topic_of(each.name)) for source, each in self._partitions.items()}
+        )
+
+    def _check_identities(self, unchecked: set[tuple[str, str]]) -> None:
         for topic, before in sorted(unchecked):
             if (now := self._reader.topic_id(topic)) != before:
                 raise TopicMadeAgain(topic, before, now, {})

@@ -91,5 +91,8 @@ class LearnerPacing:
     recheck_interval_ms: int = 1000
     """Milliseconds between two comparisons of all marks. A failover that lost acknowledged writes
     is noticed after this time at the latest, also in a bucket that gets no push."""
+    identity_interval_ms: int = 30_000
+    """Milliseconds between two checks of topic ids, besides those before pushes: a topic recreated
+    with as many messages as were learned looks like one without new messages."""
     retry_interval_ms: int = 200
     """Milliseconds before a push is sent again to a bucket that did not answer."""

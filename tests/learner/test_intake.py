@@ -131,6 +131,17 @@ def test_examples_of_a_topic_recreated_while_read_are_not_pushed() -> None:
         scenery.intake.check_topics()
 
 
+def test_a_topic_recreated_with_as_many_messages_is_noticed_without_new_ones() -> None:
+    scenery = Scenery()
+    scenery.begin({"old/0": RECORDS}, {"old/0": RECORDS})
+    scenery.learn()
+    scenery.intake.check_topics()
+    scenery.identity = "new"
+    scenery.intake.check_topics()  # nothing is there to be pushed
+    with pytest.raises(TopicMadeAgain, match="identity old, found new"):
+        scenery.intake.check_assigned_topics()
+
+
 def test_examples_of_a_recreated_topic_are_not_pushed_after_a_rebalance() -> None:
     scenery = Scenery(accept_topic="new")
     scenery.begin({"old/0": 4}, {"old/0": 4})

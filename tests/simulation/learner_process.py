@@ -127,6 +127,7 @@ class LearnerProcess(Process):
             log_bytes_limit=plan.log_bytes_limit,
             order_wait_ms=20,
             recheck_interval_ms=200,
+            identity_interval_ms=1000,
             retry_interval_ms=50,
             unanswered_limit=plan.unanswered_limit,
         )
