@@ -1,5 +1,7 @@
 """Admission: gives a row to ids that were seen often enough, or that win a draw.
 
+All other ids of a field share its rare row (`rare_rows`).
+
 Most ids of a click log are seen once or twice and never again; their rows are the larger part of a
 model and learn nothing. McMahan et al. ("Ad Click Prediction: a View from the Trenches", KDD
 2013, section 4.1) name two remedies, and both are here:

@@ -1,6 +1,7 @@
 """Sends pending deltas to buckets and handles their answers.
 
-Each bucket has one push in flight at a time. The push stays the same, nonce included, until it is
+The marks of a bucket fence each push (`pserver/store.py` has the rule). Each bucket has one push in
+flight at a time. The push stays the same, nonce included, until it is
 answered, so it does not matter whether the first attempt or a retry arrives. There are three
 answers:
 

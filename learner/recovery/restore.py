@@ -4,7 +4,8 @@ A copy has another name and continues from the same examples. A larger model has
 starts "warm" from the snapshot's rows, and its examples are its own.
 
 A restore fills what is missing. A store that lost buckets gets those; an empty one gets the whole
-model; and if even the model's shape was lost with its shard, the snapshot has it.
+model; and if even the model's shape was lost with its shard, the snapshot has it. How a bucket is
+filled is in `pserver/snapshots/restoration.py`.
 """
 
 from __future__ import annotations

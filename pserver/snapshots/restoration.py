@@ -1,4 +1,6 @@
-"""Restores missing buckets from a snapshot; learners supply the rest from Kafka.
+"""Fills missing buckets from a snapshot; learners supply the rest from Kafka.
+
+`learner/recovery/restore.py` decides what is restored, and under which name.
 
 Only missing buckets are filled: those that a shard lost, or all of them in an empty store. The
 other buckets are ahead, and stay. Each bucket brings its own marks. A learner that starts at the

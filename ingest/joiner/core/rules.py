@@ -1,8 +1,8 @@
-"""The rules of joining: label policy, clocks, duplicates, late clicks; shared with the kernel.
+"""The rules of joining: label policy, watermark, duplicates, late clicks; shared with the kernel.
 
-The label policy (`ingest.features.LabelPolicy`) says what an impression becomes. `immediate` makes
-an example with label 0 when the impression is taken, and a second with label 1 at its click.
-`window` makes one example when the window closes (`JoinRule.closing`).
+The label policy (`LabelPolicy` in `ingest/features/fields.py`) says what an impression becomes.
+`immediate` makes an example with label 0 when the impression is taken, and a second with label 1 at
+its click. `window` makes one example when the window closes (`JoinRule.closing`).
 
 There are three clocks of event time. None of them goes back:
 

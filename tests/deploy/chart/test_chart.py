@@ -162,7 +162,7 @@ def test_replicas_of_a_scaled_process_belong_to_its_autoscaler(
         assert ("replicas" in spec) is (name not in scaled), name
 
 
-def test_a_server_has_shared_memory_for_twice_the_rows_of_all_models(
+def test_a_server_has_shared_memory_for_three_times_the_rows_of_all_models(
     releases: dict[str, list[dict[str, Any]]],
 ) -> None:
     [server] = [
@@ -172,7 +172,7 @@ def test_a_server_has_shared_memory_for_twice_the_rows_of_all_models(
     ]
     [shared] = [each["emptyDir"] for each in server["volumes"] if each["name"] == "shm"]
     rows = 20_000_000 * 64 + 5_000_000 * 160
-    assert shared == {"medium": "Memory", "sizeLimit": f"{64 + 2 * rows // 2**20}Mi"}
+    assert shared == {"medium": "Memory", "sizeLimit": f"{64 + 3 * rows // 2**20}Mi"}
 
 
 def test_the_rules_of_the_chart_are_those_of_monitoring(
