@@ -104,6 +104,7 @@ class ExampleQueue:
         self.unmarked: set[Source] = set()
         """Assigned partitions whose marks have not been read yet: see `begin`."""
         self._unchecked: set[tuple[str, str]] = set()  # topic, identity it was learned under
+        self._identified_at_ms = steady_ms()
 
     def poll(self, timeout_s: float) -> None:
         """Receive records and assignments from Kafka."""
@@ -178,11 +179,15 @@ class ExampleQueue:
         unchecked, self._unchecked = self._unchecked, set()
         self._check_identities(unchecked)
 
-    def check_assigned_topics(self) -> None:
-        """Check the topics of all partitions, also of those without new examples.
+    def check_assigned_topics(self, interval_ms: int) -> None:
+        """Check the topics of all partitions, also of those without new examples, once an interval.
 
         Raises TopicMadeAgain.
         """
+        now = self._steady_ms()
+        if now - self._identified_at_ms < interval_ms:
+            return
+        self._identified_at_ms = now
         self._check_identities(
             {(source.topic, topic_of(each.name)) for source, each in self._partitions.items()}
         )

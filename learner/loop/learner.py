@@ -105,7 +105,7 @@ class Learner:
         self.figures = LearnerTotals()
         self.tally = self._pushes.tally
         self._recheck_at_ms = 0
-        self._pushed_at_ms = self._identified_at_ms = self._steady_ms()
+        self._pushed_at_ms = self._steady_ms()
         self._fold_at_ms = self._pushed_at_ms + pace.push_interval_ms
         self._usual_ms = pace.staleness.interval_ms or pace.push_interval_ms
         self._interval_ms = self._usual_ms
@@ -207,17 +207,14 @@ class Learner:
         if self._pushes.awaited or now < self._recheck_at_ms:
             return
         self._recheck_at_ms = now + self._pace.recheck_interval_ms
-        buckets = range(self._shape.buckets)
-        quiet = [bucket for bucket in buckets if self._pushes.flying(bucket) is None]
+        quiet = [b for b in range(self._shape.buckets) if self._pushes.flying(b) is None]
         again: set[str] = set()
         for answer in self._store.marks(quiet):
             if not isinstance(answer, Unreachable):
                 again.update(self._pushes.recheck(answer))
         self._check_marks(again)
         self._read_again(again)  # once, however many buckets went back
-        if now - self._identified_at_ms >= self._pace.identity_interval_ms:
-            self._identified_at_ms = now
-            self._intake.check_assigned_topics()
+        self._intake.check_assigned_topics(self._pace.identity_interval_ms)
 
     def _check_marks(self, again: set[str]) -> None:
         """Check the marks of all buckets, if some went back: one may be from an old snapshot."""

@@ -21,6 +21,7 @@ import numpy as np
 from headrace.learner.kernels import parameters_of
 from headrace.learner.models.factorization_machine_kernels import (
     FactorizationScratch,
+    contribute,
     learn,
     predict,
 )
@@ -41,7 +42,11 @@ class FactorizationMachine(SequentialModel):
         """
         machine = parameters_of(spec)
         self._dimensions = machine.vectors.coordinates
-        super().__init__(spec, buckets, machine, learn, predict)
+        super().__init__(spec, buckets, machine, learn, predict, contribute)
+
+    @property
+    def _paired(self) -> bool:
+        return self._dimensions > 0
 
     def _work(self, encoded: Encoded, block: int) -> tuple[Any, ...]:
         inputs, dimensions = self._inputs.most_inputs(encoded), self._dimensions

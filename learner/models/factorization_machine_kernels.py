@@ -28,6 +28,7 @@ from headrace.learner.inputs import (
 )
 from headrace.learner.intrinsics import LANES, add, eight, put, take
 from headrace.learner.kernels import (
+    NUMBER_BITS,
     begin_step,
     count_row,
     gradient_of,
@@ -200,3 +201,51 @@ def predict(columns, machine, program, gate, features, event_ms, scratch, work, 
         reads = scratch.reads if strangers else scratch.places[0]
         second = np.uint32(event_ms[i] // 1000)
         scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, 0, count)
+
+
+@kernel
+def contribute(  # type: ignore[no-untyped-def]
+    columns,
+    machine,
+    program,
+    gate,
+    features,
+    event_ms,
+    scratch,
+    work,
+    of_number,
+    sums,
+    parts,
+    pairs,
+):
+    """Add the terms of each row's log-odds to `parts` and to the upper triangle of `pairs`.
+
+    of_number: (1024,) part by the number of a field; sums: (parts, d), working memory; parts:
+    (n, parts); pairs: (n, parts, parts).
+    Adds no row.
+    """
+    count_parts, dimensions = parts.shape[1], machine.vectors.coordinates
+    for i in range(parts.shape[0]):
+        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads, second = scratch.reads if strangers else scratch.places[0], event_ms[i] // 1000
+        second = np.uint32(second)
+        _forward(columns, machine, gate, reads, second, scratch, work, 0, count)
+        x, vectors = scratch.x[0], work.vectors[0]
+        for a in range(count_parts):
+            for f in range(dimensions):
+                sums[a, f] = 0.0
+        for k in range(count):
+            place, part = reads[k], of_number[scratch.ids[0, k] & NUMBER_BITS]
+            last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
+            shrink = shrink_of(machine.weights, last_seen, second)
+            parts[i, part] += read_weight(columns.values, machine, place, shrink) * x[k]
+            if k > 0:
+                for f in range(dimensions):
+                    own = np.float64(vectors[k, f] * x[k])
+                    pairs[i, part, part] -= 0.5 * own * own
+                    sums[part, f] += own
+        for a in range(count_parts):
+            for b in range(a, count_parts):
+                share = 0.5 if a == b else 1.0
+                for f in range(dimensions):
+                    pairs[i, a, b] += share * sums[a, f] * sums[b, f]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.learner.kernels import constants
-from headrace.learner.models.logistic_kernels import learn, predict
+from headrace.learner.models.logistic_kernels import contribute, learn, predict
 from headrace.learner.models.row_model import SequentialModel
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ class LogisticRegression(SequentialModel):
             *(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2),
             spec.structure.first_log_odds,
         )
-        super().__init__(spec, buckets, ftrl, learn, predict)
+        super().__init__(spec, buckets, ftrl, learn, predict, contribute)
+
+    @property
+    def _paired(self) -> bool:
+        return False
 
     def _work(self, _encoded: Encoded, _block: int) -> tuple[Any, ...]:
         return ()

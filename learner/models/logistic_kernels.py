@@ -23,7 +23,15 @@ from headrace.learner.inputs import (
     weight_of,
 )
 from headrace.learner.intrinsics import add_two
-from headrace.learner.kernels import count_row, gradient_of, probability_of, shift_of, step, weight
+from headrace.learner.kernels import (
+    NUMBER_BITS,
+    count_row,
+    gradient_of,
+    probability_of,
+    shift_of,
+    step,
+    weight,
+)
 from headrace.pserver.rows import row_record
 
 _row_at = row_record("z", "n")
@@ -243,3 +251,31 @@ def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores): 
         reads = scratch.reads if strangers else scratch.places[0]
         _gather(columns, reads, scratch, 0, count)
         scores[i] = _forward(ftrl, scratch, 0, count)
+
+
+@kernel
+def contribute(  # type: ignore[no-untyped-def]
+    columns,
+    ftrl,
+    program,
+    gate,
+    features,
+    event_ms,
+    scratch,
+    of_number,
+    sums,  # noqa: ARG001
+    parts,
+    pairs,  # noqa: ARG001
+):
+    """Add the terms of each row's log-odds to its `parts`, shape (n, parts). Adds no row.
+
+    of_number: (1024,) part by the number of a field; sums, pairs: for machines.
+    """
+    for i in range(parts.shape[0]):
+        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads = scratch.reads if strangers else scratch.places[0]
+        _gather(columns, reads, scratch, 0, count)
+        _weigh(ftrl, scratch, count)
+        for k in range(count):
+            part = of_number[scratch.ids[0, k] & NUMBER_BITS]
+            parts[i, part] += scratch.weights[k] * scratch.x[0, k]

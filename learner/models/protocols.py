@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features import Encoded
     from headrace.learner.inputs import AdmissionCounts, RequiredRows
     from headrace.learner.kernels import PendingColumns
+    from headrace.learner.models.explanations import Explanations, Tables
     from headrace.pserver.rows import RowTable
 
 
@@ -67,6 +68,14 @@ class Model(TrainableModel, Protocol):
 
         For weights stepped by coin it is the figure that ftrl would have (models.uncertainty).
         Raises NoUncertainty if the optimizer of the weights keeps no count of what it saw.
+        """
+
+    def explain(
+        self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> Explanations:
+        """Return what each field contributes to the log-odds of each answer. Never adds a row.
+
+        tables: returns the rows that features need.
         """
 
     def forget(self) -> None:

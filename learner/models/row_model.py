@@ -16,6 +16,14 @@ from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import CachedDispatch, read_only
 from headrace.learner.calibration import IsotonicScaling, PlattScaling
 from headrace.learner.inputs import BLOCK, InputPreparation, RequiredRows, longest_slate
+from headrace.learner.models.explanations import (
+    INTERCEPT_PART,
+    Explanations,
+    exact,
+    leave_one_out,
+    log_odds_of,
+    part_names,
+)
 from headrace.learner.models.uncertainty import rates_of, uncertainty
 from headrace.learner.spec import ISOTONIC
 
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features import Encoded
     from headrace.learner.inputs import AdmissionCounts, LabelledColumns
     from headrace.learner.kernels import PendingColumns
+    from headrace.learner.models.explanations import Tables
     from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
 
@@ -42,6 +51,8 @@ class RowModel(ABC):
         """
         self.width = spec.width
         self._inputs = InputPreparation(spec, buckets)
+        self._fields, self._part_names = spec.fields, part_names(spec)
+        self._first_log_odds = spec.structure.first_log_odds
         self._name, self._optimizer = spec.name, spec.optimizer
         window_ms = spec.fields.label.window_ms
         self._calibrated: PlattScaling | None = None
@@ -91,6 +102,15 @@ class RowModel(ABC):
         """
         rates = rates_of(self._optimizer, self._name)
         return uncertainty(rates, self._inputs, view, features, event_ms)
+
+    def explain(
+        self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> Explanations:
+        """Return what each field contributes to the log-odds of each answer. Never adds a row.
+
+        tables: returns the rows that features need, as a server with a cache must fetch them.
+        """
+        return leave_one_out(self.predict, self._fields, tables, features, event_ms)
 
     def learn(
         self,
@@ -164,9 +184,16 @@ class SequentialModel(RowModel):
         constants: tuple[Any, ...],
         learn: Callable[..., int],
         predict: Callable[..., None],
+        contribute: Callable[..., None],
     ) -> None:
         super().__init__(spec, buckets)
         self._constants, self._learn, self._predict = constants, learn, CachedDispatch(predict)
+        self._contribute = contribute
+
+    @property
+    @abstractmethod
+    def _paired(self) -> bool:
+        """Whether pairs of inputs are part of the log-odds."""
 
     @abstractmethod
     def _work(self, encoded: Encoded, block: int) -> tuple[Any, ...]:
@@ -191,6 +218,37 @@ class SequentialModel(RowModel):
             scores,
         )
         return scores
+
+    def explain(
+        self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> Explanations:
+        """Return what each field contributes to the log-odds of each answer. Never adds a row."""
+        view, inputs, names = tables(features, event_ms), self._inputs, self._part_names
+        parts = np.zeros((len(features), len(names.names)))
+        width = len(names.names) if self._paired else 0
+        pairs = np.zeros((len(features), width, width))
+        self._contribute(
+            view.columns,
+            self._constants,
+            inputs.program,
+            inputs.gate,
+            inputs.features(features),
+            read_only(event_ms, np.int64),
+            inputs.scratch(features, 1),
+            *self._work(features, 1),
+            names.of_number,
+            np.zeros((len(names.names), self.width)),
+            parts,
+            pairs,
+        )
+        parts[:, names.names.index(INTERCEPT_PART)] += self._first_log_odds
+        calibration = np.zeros(0)
+        if self._calibrated is not None:
+            raw = parts.sum(axis=1) + pairs.sum(axis=(1, 2))
+            scores = 1.0 / (1.0 + np.exp(-raw))
+            self._calibrated.apply(view, scores)
+            calibration = log_odds_of(scores) - raw
+        return exact(names, parts, pairs, calibration)
 
     def _learn_all(
         self,

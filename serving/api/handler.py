@@ -31,6 +31,7 @@ from headrace.serving.api.responses import (
     RankedCandidate,
     RankResponse,
     StatusFields,
+    explained_answers,
 )
 from headrace.serving.models import (
     AnswerObserver,
@@ -40,6 +41,7 @@ from headrace.serving.models import (
     ScoredRequest,
     check_complete,
     check_fresh,
+    explanations,
     names_of,
     score,
     uncertainties,
@@ -243,6 +245,8 @@ class PredictionHandler:
     ) -> EncodedAnswer:
         if ready.asked.uncertainty:
             scored = scored._replace(uncertainties=uncertainties(ready))
+        if ready.asked.explain:
+            scored = scored._replace(explained=explanations(ready, scored))
         written = face.write(scored)
         for each in self._beside:
             each.answered(scored, lambda other: face.read(other, body, headers), len(body))
@@ -279,8 +283,11 @@ class PredictAdapter(_JsonAdapter):
     def write(self, scored: ScoredRequest) -> EncodedAnswer:
         """Encode the predictions."""
         named = [scored.names, scored.scores.tolist()]
-        if scored.uncertainties is not None:
-            named.append(scored.uncertainties.tolist())
+        count = len(scored.names)
+        if scored.uncertainties is not None or scored.explained is not None:
+            named.append(scored.uncertain(range(count)))
+        if scored.explained is not None:
+            named.append(explained_answers(scored.explained, count))
         predictions = list(itertools.starmap(CandidateScore, zip(*named, strict=True)))
         return EncodedAnswer(
             encode(PredictResponse(**self.learned(scored), predictions=predictions))
@@ -299,8 +306,10 @@ class RankAdapter(_JsonAdapter):
         assert scored.chosen is not None  # decode_rank always sets top_k
         places = scored.chosen.tolist()
         scores = scored.scores[scored.chosen].tolist()
+        uncertain = scored.uncertain(places)
+        parts = explained_answers(scored.explained, len(places))
         ranking = [
-            RankedCandidate(place, scored.names[place], each, uncertain)
-            for place, each, uncertain in zip(places, scores, scored.uncertain(places), strict=True)
+            RankedCandidate(place, scored.names[place], *each)
+            for place, *each in zip(places, scores, uncertain, parts, strict=True)
         ]
         return EncodedAnswer(encode(RankResponse(**self.learned(scored), ranking=ranking)))

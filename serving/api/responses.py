@@ -9,12 +9,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from headrace.serving.replicas import Age, EventTime, age, event_age, event_time
 
 if TYPE_CHECKING:
+    from headrace.learner.models import Explanations
     from headrace.serving.models import ServedModel
     from headrace.serving.replicas import ReplicaStatus
+
+_LARGEST_PAIRS = 20
+"""In an explanation: thirty fields make 435 pairs, and most of them are small."""
+
+
+class PairPart(msgspec.Struct, frozen=True, gc=False):
+    """The part of a pair of fields in the log-odds."""
+
+    fields: tuple[str, str]
+    """One field twice: pairs of items of one bag."""
+    log_odds: float
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The parts of one score, in log-odds."""
+
+    method: str
+    """`exact`: parts, pairs and other pairs sum to the log-odds. `leave-one-out`, for networks: a
+    part is the change of the log-odds if the field were absent."""
+    log_odds: float
+    """Of the score."""
+    parts: dict[str, float]
+    """By the name of a field or statistic; also `intercept` and `calibration`."""
+    pairs: list[PairPart] = []
+    """Of a factorization machine: the largest, in descending order of size."""
+    other_pairs: float = 0.0
+    """The sum of the other pairs."""
 
 
 # gc=False: an answer has hundreds of them, and they never form cycles
@@ -27,6 +56,8 @@ class CandidateScore(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Click probability."""
     uncertainty: float | None = None
     """Largest change of the log-odds by one more outcome; present only on request."""
+    explanation: Explanation | None = None
+    """The parts of the score; present only on request."""
 
 
 class RankedCandidate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -40,6 +71,8 @@ class RankedCandidate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
     """Click probability."""
     uncertainty: float | None = None
     """Largest change of the log-odds by one more outcome; present only on request."""
+    explanation: Explanation | None = None
+    """The parts of the score; present only on request."""
 
 
 class ResponseBase(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -76,6 +109,26 @@ class RankResponse(ResponseBase, frozen=True, omit_defaults=True, kw_only=True):
     """The candidates with the highest scores, in descending order; ties keep request order."""
 
     ranking: list[RankedCandidate]
+
+
+def explained_answers(explained: Explanations | None, answers: int) -> list[Explanation | None]:
+    """Return the explanation of each answer; None for each if not requested."""
+    if explained is None:
+        return [None] * answers
+    return [_written(explained, i) for i in range(answers)]
+
+
+def _written(explained: Explanations, i: int) -> Explanation:
+    pairs = explained.pair_parts[i]
+    order = np.argsort(-np.abs(pairs), kind="stable")
+    largest, others = order[:_LARGEST_PAIRS].tolist(), order[_LARGEST_PAIRS:]
+    return Explanation(
+        explained.method,
+        float(explained.log_odds[i]),
+        dict(zip(explained.names, explained.parts[i].tolist(), strict=True)),
+        [PairPart(explained.pairs[k], float(pairs[k])) for k in largest],
+        float(pairs[others].sum()),
+    )
 
 
 class Buckets(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from .prediction import RequestNames as RequestNames
 from .prediction import ScoredRequest as ScoredRequest
 from .prediction import check_complete as check_complete
 from .prediction import check_fresh as check_fresh
+from .prediction import explanations as explanations
 from .prediction import names_of as names_of
 from .prediction import score as score
 from .prediction import uncertainties as uncertainties

@@ -16,12 +16,14 @@ import numpy as np
 from headrace.ingest.http import RequestRefused
 from headrace.learner import NoUncertainty
 from headrace.serving.replicas import age
+from headrace.serving.requests import EventCandidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
+    from headrace.learner.models import Explanations
     from headrace.serving.models.predictor import Predictor
     from headrace.serving.models.registry import Route, ServedModel
     from headrace.serving.replicas import ReplicaStatus, RowSource
@@ -64,6 +66,8 @@ class ScoredRequest(NamedTuple):
     """Rows that were not fetched in time and were scored with their initial values."""
     uncertainties: npt.NDArray[np.float64] | None = None
     """Of all candidates; None unless requested."""
+    explained: Explanations | None = None
+    """For the candidates in the answer, in its order; None unless requested."""
 
     def uncertain(self, places: Sequence[int]) -> Sequence[float | None]:
         """Return the uncertainties of these candidates; None for each if not requested."""
@@ -105,6 +109,15 @@ def uncertainties(ready: ReadyRequest) -> npt.NDArray[np.float64]:
     except NoUncertainty as error:
         expected = "a model whose optimizer counts observations"
         raise RequestRefused(422, "uncertainty", expected, str(error)) from error
+
+
+def explanations(ready: ReadyRequest, scored: ScoredRequest) -> Explanations:
+    """Return what each field contributes to the scores in the answer, in its order."""
+    candidates = ready.asked.candidates
+    if scored.chosen is not None:
+        assert isinstance(candidates, EventCandidates)  # only JSON asks for rankings
+        candidates = candidates.at(scored.chosen.tolist())
+    return ready.target.served.predictor.explain(ready.rows, candidates, ready.now_ms)
 
 
 def check_complete(standing: ReplicaStatus) -> None:

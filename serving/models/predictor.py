@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features import Encoded, Event, FieldSet
+    from headrace.learner.models import Explanations, Tables
     from headrace.pserver.rows import RowTable
     from headrace.serving.replicas import RowSource
     from headrace.serving.requests import Candidates
@@ -44,6 +45,11 @@ class Scorer(Protocol):
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """Return the largest change of each log-odds by one more outcome. Raises NoUncertainty."""
+
+    def explain(
+        self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> Explanations:
+        """Return what each field contributes to each log-odds. Never adds a row."""
 
 
 class Predictor:
@@ -79,3 +85,8 @@ class Predictor:
         features = candidates.encode(self._encoder, now_ms)
         event_ms = candidates.times(now_ms)
         return self._model.uncertainty(rows.table_for(features, event_ms), features, event_ms)
+
+    def explain(self, rows: RowSource, candidates: Candidates, now_ms: int) -> Explanations:
+        """Return what each field contributes to the log-odds of each candidate."""
+        features = candidates.encode(self._encoder, now_ms)
+        return self._model.explain(rows.table_for, features, candidates.times(now_ms))

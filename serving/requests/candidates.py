@@ -56,6 +56,10 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.own)
 
+    def at(self, places: Sequence[int]) -> EventCandidates:
+        """Return the candidates at these places, in this order."""
+        return msgspec.structs.replace(self, own=[self.own[place] for place in places])
+
     def only(self, now_ms: int) -> Event:
         """Return the only candidate as an event."""
         [own] = self.own
@@ -100,3 +104,5 @@ class CheckedRequest(msgspec.Struct, frozen=True, eq=False):
     """Refuse unless this snapshot answers."""
     uncertainty: bool = False
     """Whether the answer includes the uncertainty of each score."""
+    explain: bool = False
+    """Whether the answer includes the parts of each score."""

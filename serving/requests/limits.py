@@ -15,6 +15,8 @@ class RequestLimits:
     """A thousand candidates of a hundred fields. A larger body is a mistake or an attack."""
     candidates: int = 5_000
     """Candidates of a request. It is computed in one piece, so this bounds the others' wait."""
+    explained: int = 100
+    """Explained scores of a request. A network is computed once more for each field."""
     requests: int = 1_000
     """Concurrent complete requests. A request whose body is still arriving does not count, so a
     stalled client takes no place of another."""

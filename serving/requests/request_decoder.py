@@ -64,6 +64,7 @@ class RequestDecoder:
             ("min_version", Count | None, None),
             ("snapshot", str | None, None),
             ("uncertainty", bool | None, None),
+            ("explain", bool | None, None),
             ("context", row | None, None),
         ]
         candidates = ("candidates", list[row] | None, None)  # type: ignore[valid-type]
@@ -86,6 +87,7 @@ class RequestDecoder:
     def decode(self, body: bytes) -> CheckedRequest:
         """Decode a request for predictions. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode, self.type)
+        self._check_explained(request, len(candidates), "candidates")
         return CheckedRequest(
             candidates,
             request.request_id,
@@ -94,12 +96,14 @@ class RequestDecoder:
             request.min_version,
             request.snapshot,
             bool(request.uncertainty),
+            bool(request.explain),
         )
 
     def decode_rank(self, body: bytes) -> CheckedRequest:
         """Decode a request for a ranking. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode_rank, self.rank_type)
         top_k = len(candidates) if request.top_k is None else request.top_k
+        self._check_explained(request, min(top_k, len(candidates)), "top_k")
         return CheckedRequest(
             candidates,
             request.request_id,
@@ -108,7 +112,13 @@ class RequestDecoder:
             request.min_version,
             request.snapshot,
             bool(request.uncertainty),
+            bool(request.explain),
         )
+
+    def _check_explained(self, request: Any, answers: int, field: str) -> None:
+        if request.explain and answers > self.limits.explained:
+            expected = f"at most {self.limits.explained} answers with explain"
+            raise RequestRefused(422, field, expected, f"{answers}")
 
     def _decoded(
         self, body: bytes, decode: Callable[[bytes], Any], kind: type[msgspec.Struct]

@@ -139,7 +139,7 @@ def test_a_topic_recreated_with_as_many_messages_is_noticed_without_new_ones() -
     scenery.identity = "new"
     scenery.intake.check_topics()  # nothing is there to be pushed
     with pytest.raises(TopicMadeAgain, match="identity old, found new"):
-        scenery.intake.check_assigned_topics()
+        scenery.intake.check_assigned_topics(0)
 
 
 def test_examples_of_a_recreated_topic_are_not_pushed_after_a_rebalance() -> None:

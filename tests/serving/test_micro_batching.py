@@ -54,6 +54,7 @@ _DEMANDS = st.fixed_dictionaries(
         "min_version": st.sampled_from([0, 1_000]),
         "max_age_ms": st.sampled_from([0, 10_000]),
         "uncertainty": st.booleans(),
+        "explain": st.booleans(),
         "request_id": st.just("r"),
         "context": _ROWS,
     },
