@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from headrace.pserver.rows.row_codec import FoldedRows
 
 PARTITIONS = 2
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
+"""A learner's kernels compile within it, in a fresh clone on a busy machine."""
 FAR_MS = 1 << 52
 SUB_HASHES = 8
 BATCH = 40

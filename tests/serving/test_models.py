@@ -115,7 +115,10 @@ def test_switched_aliases_survive_a_restart_in_a_file(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(BadAlias, match=r"aliases\.json"):
         Aliases(["a"], {}, clock, file)
-    elsewhere = Aliases(["a", "b"], {"x": "a"}, clock, tmp_path / "no" / "aliases.json")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    elsewhere = Aliases(["a", "b"], {"x": "a"}, clock, gone / "aliases.json")
+    gone.rmdir()
     with pytest.raises(BadAlias, match="no alias was changed"):
         elsewhere.switch("x", "b")
     assert elsewhere.table["x"].model == "a"
