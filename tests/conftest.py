@@ -37,7 +37,10 @@ THOROUGH = (
     *("tests/learner/test_bounded", "tests/learner/test_backpressure"),
     *("tests/learner/test_staleness", "tests/serving/test_snapshots_served"),
     *("tests/learner/test_calibration", "tests/ingest/test_event_tables"),
-    "tests/ingest/test_hostile_events",
+    *("tests/ingest/test_hostile_events", "tests/ingest/test_kafka.py"),
+    *("tests/ingest/test_watchdog", "tests/ingest/test_hanging_calls"),
+    # the sample week, whole
+    *("tests/ingest/test_join_week", "tests/learner/test_week"),
 )
 """Folders and files that start processes, or search for minutes."""
 

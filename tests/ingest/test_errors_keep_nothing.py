@@ -73,12 +73,13 @@ made: list[weakref.ref[FailingProducer]] = []
 @pytest.fixture(autouse=True)
 def _collector_off() -> Iterator[None]:
     made.clear()
-    gc.collect()
+    gc.freeze()  # the millions of objects of modules, which each collection would visit
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+        gc.unfreeze()
 
 
 def kept_after(failing: Callable[[], Any]) -> int:
