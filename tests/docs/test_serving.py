@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 
 import httpx
@@ -15,7 +16,7 @@ from tests.docs.pages import DOCS, blocks, command_of, commands
 from tests.serving.served_models import Pusher, Serving, deltas_of_article, memory_store, news
 
 PAGE = (DOCS / "guides/serving.md").read_text()
-REQUEST, ANSWER = (json.loads(text) for text in blocks(PAGE, "json"))
+REQUEST, ANSWER, EXPLAINED = (json.loads(text) for text in blocks(PAGE, "json"))
 
 
 def asked(verb: str, body: object) -> httpx.Response:
@@ -37,6 +38,15 @@ def asked(verb: str, body: object) -> httpx.Response:
 def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
     options, words = command_of(line)
     assert {word for word in words if word.startswith("--")} <= options, line
+
+
+def test_an_explanation_has_the_keys_of_the_page_and_parts_that_sum_to_its_score() -> None:
+    made = asked("predict", {**REQUEST, "explain": True}).json()["predictions"][0]
+    assert made.keys() == EXPLAINED.keys()
+    assert made["explanation"].keys() == EXPLAINED["explanation"].keys()
+    shown = EXPLAINED["explanation"]
+    assert sum(shown["parts"].values()) == pytest.approx(shown["log_odds"])
+    assert 1.0 / (1.0 + math.exp(-shown["log_odds"])) == pytest.approx(EXPLAINED["score"], abs=1e-4)
 
 
 def test_the_request_of_the_page_is_answered_with_the_keys_of_the_page() -> None:

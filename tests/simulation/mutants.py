@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     Mutant(
         "a learner does not compare the topic before a push",
-        "headrace.learner.loop.example_queue:ExampleQueue.check_topics",
+        "headrace.learner.loop.example_queue:ExampleQueue._check_identities",
         "(now := self._reader.topic_id(topic)) != before",
         "(now := self._reader.topic_id(topic)) is None",
         25,
