@@ -1,3 +1,4 @@
+from .architecture import ATTENTION as ATTENTION
 from .architecture import DCN_V2 as DCN_V2
 from .architecture import DEEPFM as DEEPFM
 from .architecture import DENSE_NUMBER as DENSE_NUMBER
@@ -6,7 +7,9 @@ from .architecture import FACTORIZATION_MACHINE as FACTORIZATION_MACHINE
 from .architecture import FIELD_WEIGHTED_FM as FIELD_WEIGHTED_FM
 from .architecture import LOGISTIC_REGRESSION as LOGISTIC_REGRESSION
 from .architecture import MODULE as MODULE
+from .architecture import SEQUENCE as SEQUENCE
 from .architecture import WIDE_AND_DEEP as WIDE_AND_DEEP
+from .architecture import Structure as Structure
 from .calibration_spec import CALIBRATION_NUMBER as CALIBRATION_NUMBER
 from .calibration_spec import ISOTONIC as ISOTONIC
 from .calibration_spec import Calibration as Calibration

@@ -26,13 +26,18 @@ WIDE_AND_DEEP = "wide_and_deep"
 DEEPFM = "deepfm"
 DCN_V2 = "dcn_v2"
 DIN = "din"
+SEQUENCE = "sequence"
 MODULE = "module"
-DEEP = (FIELD_WEIGHTED_FM, WIDE_AND_DEEP, DEEPFM, DCN_V2, DIN, MODULE)
+DEEP = (FIELD_WEIGHTED_FM, WIDE_AND_DEEP, DEEPFM, DCN_V2, DIN, SEQUENCE, MODULE)
 """Architectures that are torch modules."""
+GRU = "gru"
+ATTENTION = "attention"
 DENSE_NUMBER = 1001
 """Field number of the rows that hold layers."""
 FREE_TO_DIFFER = ("mini_batch", "synchronous")
 """Keys that say how rows are learned and not what they mean: a copy may differ in them."""
+NETWORK_KEYS = ("layers", "cross_layers", "encoder", "encoder_layers", "history_length", "module")
+"""Keys that change the layers of a network and no other rows."""
 
 _HISTORY = "naming a bag field of the event"
 _TARGET = "naming a single-valued field"
@@ -70,7 +75,13 @@ class Structure(Struct, frozen=True):
     cross_layers: Annotated[int, Meta(ge=1, le=16)] = 2
     """Layers of the cross network."""
     history: Annotated[str, expected(_HISTORY)] = ""
-    """A bag field of the event: the user's recent items."""
+    """A bag field of the event: the user's recent items, the latest last."""
+    encoder: Annotated[str, Meta(pattern=r"^(gru|attention)\Z"), expected("gru or attention")] = GRU
+    """Reads the items of the history in order: recurrent, `gru`, or causal self-`attention`."""
+    encoder_layers: Annotated[int, Meta(ge=1, le=8)] = 1
+    """Layers of the GRU, or blocks of attention."""
+    history_length: Annotated[int, Meta(ge=1, le=1000)] = 50
+    """Items of the history that the encoder reads: the latest."""
     target: Annotated[str, expected(_TARGET)] = ""
     """The single-valued field that the items are compared with. Required beside `history`."""
     module: Annotated[str, expected("naming a class, like package.file:Class")] = ""
@@ -118,6 +129,11 @@ MODEL = Variants(
         DIN: Variant(
             "Attention to recent items (Zhou et al. 2018).", _DEEP, needs=("history", "target")
         ),
+        SEQUENCE: Variant(
+            "The order of recent items (Hidasi et al. 2016; Kang and McAuley 2018).",
+            (*_DEEP, "encoder", "encoder_layers", "history_length"),
+            needs=("history", "target"),
+        ),
         MODULE: Variant(
             "Your own torch module.", (*_DEEP, "cross_layers", "history", "target"), ("module",)
         ),
@@ -142,9 +158,10 @@ def check_synchronous(structure: Structure, dense: Optimizer | None, where: Spec
 def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> None:
     """Raise SpecError unless history and target name fields of their kinds, or both are empty.
 
-    din must name both. A target without a history would be compared with nothing.
+    din and sequence must name both. A target without a history would be compared with nothing.
     """
-    if not structure.history and structure.architecture != DIN:
+    required = structure.architecture in (DIN, SEQUENCE)
+    if not structure.history and not required:
         if structure.target:
             wanted = "no target without a history, a bag field of the event"
             raise where.error(("model", "target"), wanted, shown(structure.target))
@@ -154,5 +171,5 @@ def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> No
         found, known = getattr(structure, name), [each.name for each in some]
         if found not in known:
             wanted = f"{name} {naming}, {one_of(known, found)}"
-            given = found or structure.architecture == DIN  # a module may omit the target
+            given = found or required  # a module may omit the target
             raise where.error(("model", name), wanted, shown(found if given else None))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.ingest.examples import unpack
-from headrace.learner.spec.architecture import DENSE_NUMBER, FREE_TO_DIFFER
+from headrace.learner.spec.architecture import DENSE_NUMBER, FREE_TO_DIFFER, NETWORK_KEYS
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.compatibility import difference
 from headrace.learner.spec.optimizer_spec import DENSE
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec
 
 _NUMBERS = np.uint64(1023)
-_FREE_TO_DIFFER = (*FREE_TO_DIFFER, "layers", "cross_layers", "module")
+_FREE_TO_DIFFER = (*FREE_TO_DIFFER, *NETWORK_KEYS)
 """Keys of a structure that change only the meaning of the rows of layers."""
 
 
@@ -102,8 +102,7 @@ def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> KeptRows
         *(each.name for each in larger.statistics if each not in original.statistics),
     ]
     same = not new and all(
-        getattr(larger.structure, key) == getattr(original.structure, key)
-        for key in ("layers", "cross_layers", "module")
+        getattr(larger.structure, key) == getattr(original.structure, key) for key in NETWORK_KEYS
     )
     goes_on = same or DENSE not in original.structure.groups
     return KeptRows(same, goes_on and larger.calibration == original.calibration, tuple(new))

@@ -48,6 +48,7 @@ KINDS = [
         {"name": '"m"'},
         {
             "din": {"history": '"tags"', "target": '"item"'},
+            "sequence": {"history": '"tags"', "target": '"item"'},
             "module": {"module": '"own:Net"', "history": '"tags"', "target": '"item"'},
         },
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,20 +25,28 @@ from headrace.learner.models.deep.networks import (
     FieldWeightedFM,
     WideAndDeep,
 )
+from headrace.learner.models.deep.sequence import SequenceNetwork, latest
+from headrace.learner.spec.architecture import Structure
 from tests.learner.slow_architectures import ARCHITECTURES, Inputs, parameters_in
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.streams import BUCKETS, Bench, part, random_examples, random_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.ingest.features.encoder import Encoded
     from headrace.learner.spec.model_spec import ModelSpec
 
-MODULES = {
+MODULES: dict[str, Callable[[NetworkShape], torch.nn.Module]] = {
     "wide_and_deep": WideAndDeep,
     "deepfm": DeepFM,
     "dcn_v2": DCNv2,
     "field_weighted_fm": FieldWeightedFM,
     "din": DeepInterestNetwork,
+    "gru": partial(SequenceNetwork, structure=Structure("m", encoder_layers=2)),
+    "attention": partial(
+        SequenceNetwork, structure=Structure("m", encoder="attention", encoder_layers=2)
+    ),
 }
 FORMS = [
     NetworkShape(vectors=1, dimensions=1, layers=(1,), cross_layers=1, target=0),
@@ -93,9 +102,10 @@ def test_log_odds_are_what_the_papers_formulas_say(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_padding_of_a_history_does_not_change_the_answer() -> None:
+@pytest.mark.parametrize("architecture", ["din", "gru", "attention"])
+def test_padding_of_a_history_does_not_change_the_answer(architecture: str) -> None:
     form, dice = FORMS[1], torch.Generator().manual_seed(3)
-    module = DeepInterestNetwork(form)
+    module = MODULES[architecture](form)
     _dice(module, dice)
     batch = _batch(form, 2, 6, dice)
     present = torch.tensor([[False] * 6, [True, False, True, True, False, False]])
@@ -108,6 +118,30 @@ def test_padding_of_a_history_does_not_change_the_answer() -> None:
     torch.testing.assert_close(moved, found, rtol=0.0, atol=0.0)
     torch.testing.assert_close(found[0], without[0])
     assert abs(found[1] - without[1]) > 0.01
+
+
+@pytest.mark.parametrize("encoder", ["gru", "attention"])
+def test_a_sequence_network_reads_the_latest_items_of_a_history(encoder: str) -> None:
+    form, dice = FORMS[1], torch.Generator().manual_seed(4)
+    module = SequenceNetwork(form, Structure("m", encoder=encoder, history_length=3))
+    _dice(module, dice)
+    batch = _batch(form, 4, 6, dice)
+    present = torch.arange(6) < torch.tensor([[6], [4], [2], [0]])
+    batch = batch._replace(present=present)
+    items, counts = latest(batch, 3)
+    assert counts.tolist() == [3, 3, 2, 0]
+    torch.testing.assert_close(items[0], batch.items[0, 3:])
+    torch.testing.assert_close(items[1], batch.items[1, 1:4])
+    torch.testing.assert_close(items[2, :2], batch.items[2, :2])
+    with torch.no_grad():
+        found = module(batch)
+        older = batch.items.clone()
+        older[0, :3] += 5.0
+        older[1, 0] += 5.0
+        torch.testing.assert_close(module(batch._replace(items=older)), found)
+        turned = batch.items.clone()
+        turned[0, 3:], turned[1, 1:4] = batch.items[0, 3:].flip(0), batch.items[1, 1:4].flip(0)
+        assert (module(batch._replace(items=turned)) - found).abs().max() > 1e-3, "order counts"
 
 
 OPTIMIZERS = """
@@ -124,7 +158,11 @@ LINES = {
     "dcn_v2": "layers = [6]\ncross_layers = 3\n",
     "field_weighted_fm": "",
     "din": 'layers = [6]\nhistory = "words"\ntarget = "user"\n',
+    "gru": 'layers = [6]\nhistory = "words"\ntarget = "user"\n',
+    "attention": 'layers = [6]\nhistory = "words"\ntarget = "user"\nencoder = "attention"\n',
 }
+_NAMES = {"gru": "sequence", "attention": "sequence"}
+"""The architecture of a spec, where a test's name differs."""
 
 
 def _without_items(features: Encoded) -> Encoded:
@@ -181,7 +219,8 @@ def test_predictions_of_a_deep_model_follow_its_papers_formulas(
     architecture: str,
 ) -> None:
     random = np.random.default_rng(17)
-    form = f'architecture = "{architecture}"\ndimensions = 3\ninit_scale = 0.5\nmini_batch = 16\n'
+    name = _NAMES.get(architecture, architecture)
+    form = f'architecture = "{name}"\ndimensions = 3\ninit_scale = 0.5\nmini_batch = 16\n'
     spec = random_spec(random, "window", False, OPTIMIZERS, form + LINES[architecture])
     examples = random_examples(random, spec, 160, closed=True)
     bench = Bench(spec)

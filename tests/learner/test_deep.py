@@ -49,6 +49,7 @@ FORMS = {
     "dcn_v2": "layers = [6]\ncross_layers = 2\n",
     "field_weighted_fm": "",
     "din": 'layers = [6]\nhistory = "tags"\ntarget = "item"\n',
+    "sequence": 'layers = [6]\nhistory = "tags"\ntarget = "item"\nhistory_length = 2\n',
 }
 
 
@@ -108,6 +109,7 @@ def _learned_like_torch(
         ("field_weighted_fm", "ftrl adagrad adagrad"),
         ("din", "ftrl adagrad adagrad"),
         ("din", "coin coin coin"),
+        ("sequence", "ftrl adagrad adagrad"),
     ],
 )
 def test_deep_scores_and_rows_equal_a_plain_torch_loop(

@@ -41,12 +41,14 @@ BOTH = 'history = "recent"\ntarget = "item"\n'
         ('"id"', '"bag"', 5, "a single-valued field, but the spec has none", '"item"'),
     ],
 )
-def test_din_has_a_bag_for_its_history_and_a_single_field_for_its_target(
-    old: str, new: str, line: int, expected: str, found: str
+@pytest.mark.parametrize("architecture", ["din", "sequence"])
+def test_a_history_is_a_bag_and_its_target_a_single_valued_field(
+    architecture: str, old: str, new: str, line: int, expected: str, found: str
 ) -> None:
-    parse_spec(DIN, "m.toml")
+    written = DIN.replace("din", architecture)
+    parse_spec(written, "m.toml")
     with pytest.raises(SpecError) as refused:
-        parse_spec(DIN.replace(old, new, 1), "m.toml")
+        parse_spec(written.replace(old, new, 1), "m.toml")
     message = str(refused.value)
     assert message.startswith(f"m.toml:{line}: expected "), message
     assert expected in message
@@ -71,3 +73,25 @@ def test_a_user_module_with_history_and_target_is_validated_like_din() -> None:
     assert parse_spec(MODULE, "m.toml").structure.target == "item"
     with pytest.raises(SpecError, match=r"m\.toml:6: expected target naming a single-valued field"):
         parse_spec(MODULE.replace('target = "item"', 'target = "no"'), "m.toml")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('encoder = "lstm"', 'encoder gru or attention, found "lstm"'),
+        ("encoder_layers = 0", "encoder_layers, a whole number from 1 to 8, found 0"),
+        ("history_length = 1001", "history_length, a whole number from 1 to 1000, found 1001"),
+        ("cross_layers = 2", ".*cross_layers"),
+    ],
+)
+def test_an_invalid_key_of_a_sequence_network_is_refused_with_its_line(
+    written: str, expected: str
+) -> None:
+    text = DIN.replace("din", "sequence").replace(BOTH, f"{written}\n{BOTH}")
+    with pytest.raises(SpecError, match=rf"m\.toml:4: expected .*{expected}"):
+        parse_spec(text, "m.toml")
+
+
+def test_din_takes_no_keys_of_an_encoder() -> None:
+    with pytest.raises(SpecError, match=r"m\.toml:4: .*encoder"):
+        parse_spec(DIN.replace(BOTH, f'encoder = "gru"\n{BOTH}'), "m.toml")

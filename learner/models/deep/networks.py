@@ -15,6 +15,8 @@ IJCAI 2017. The machine and the network share their embeddings.
 
 Wide & Deep: Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016. The wide part
 is the weights of all inputs, including the crossed fields that the spec declares.
+
+The sequence networks are in `sequence`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,16 @@ from torch import Tensor, nn
 
 from headrace.learner.models.deep.contract import NetworkShape, hidden_layers
 from headrace.learner.models.deep.pairwise import sum_of_pairs
-from headrace.learner.spec import DCN_V2, DEEPFM, DIN, FIELD_WEIGHTED_FM, MODULE, WIDE_AND_DEEP
+from headrace.learner.models.deep.sequence import SequenceNetwork
+from headrace.learner.spec import (
+    DCN_V2,
+    DEEPFM,
+    DIN,
+    FIELD_WEIGHTED_FM,
+    MODULE,
+    SEQUENCE,
+    WIDE_AND_DEEP,
+)
 
 if TYPE_CHECKING:
     from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
@@ -140,6 +151,8 @@ def make_module(spec: ModelSpec, form: NetworkShape) -> nn.Module:
         from headrace.learner.models.deep.user_module import make_own
 
         return make_own(spec.structure.module, form)
+    if spec.architecture == SEQUENCE:
+        return SequenceNetwork(form, spec.structure)
     networks: dict[str, type[nn.Module]] = {
         WIDE_AND_DEEP: WideAndDeep,
         DEEPFM: DeepFM,

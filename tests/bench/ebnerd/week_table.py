@@ -4,14 +4,15 @@
 
 It measures as `tests.bench.week` does: in one process, with events in one order, each impression
 scored before it is learned. The second half of the week is reported. Inputs are those of
-`news_ids.toml` and of `news.toml`. DIN, and DCN-V2 in one more row, also get the user's earlier
-clicks (`tests.bench.week_history`).
+`news_ids.toml` and of `news.toml`. DIN, the sequence networks, and DCN-V2 in one more row, also get
+the user's earlier clicks (`tests.bench.week_history`).
 
 The constants have the least log loss on the first half, for each model, inputs and policy. They are
 those of the specs in deploy/models, or those in CHOSEN if one of ten to twenty tried sets was
-better by 0.0002 or more. (DCN-V2 with history: four sets and one. Logistic regression: none of five
-was better.) Under `window`, a score is made ten minutes later than under `immediate`, when more is
-known: compare rows, not these columns. `--quick` runs the models that need no torch.
+better by 0.0002 or more. (DCN-V2 with history: four sets and one. GRU and self-attention: three
+and two, for statistics at once only. Logistic regression: none of five was better.) Under `window`,
+a score is made ten minutes later than under `immediate`, when more is known: compare rows, not
+these columns. `--quick` runs the models that need no torch.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ MODELS = {
     "DCN-V2": ("news_dcn.toml", {}),
     "DIN": ("news_deepfm.toml", {"deepfm": "din"}),
     "DCN-V2 with history": ("news_dcn.toml", {}),
+    "GRU": ("news_deepfm.toml", {"deepfm": "sequence"}),
+    "self-attention": ("news_deepfm.toml", {"deepfm": "sequence"}),
 }
 """Name -> the spec whose structure and optimizers it has ("": those of the inputs' own), and what
 is another word there."""
 _WITHOUT_TORCH = 2
-_TOLD = ("DIN", "DCN-V2 with history")
+_TOLD = ("DIN", "DCN-V2 with history", "GRU", "self-attention")
 _HISTORY = f'history = "{RECENT}"\ntarget = "article"\n\n'
 _BAG = f'[fields.{RECENT}]\nnumber = 60\ntransform = "bag"\n\n'
 
@@ -159,8 +162,10 @@ def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
         structure = re.sub("init_scale = .*", f"init_scale = {chosen.init_scale}", structure)
     if model in _TOLD:
         fields += _BAG
-    if model == "DIN":
+    if model in ("DIN", "GRU", "self-attention"):
         structure += _HISTORY
+    if model == "self-attention":
+        structure += 'encoder = "attention"\n\n'
     text = f"{structure}[label]\n{POLICIES[policy]}\n{fields}{optimizers}"
     return parse_spec(text, f"{model}, {inputs}, {policy}")
 
