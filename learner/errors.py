@@ -120,6 +120,23 @@ class MissingTorch(LearnerError):
         )
 
 
+class MissingOnnx(LearnerError):
+    """An export needs the package onnx, which is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "export: expected the package onnx, which is not installed: "
+            "pip install 'headrace[export]'"
+        )
+
+
+class NotExportable(LearnerError):
+    """A model has a part that an exported file cannot hold."""
+
+    def __init__(self, model: str, expected: str, found: str) -> None:
+        super().__init__(f'export of model "{model}": expected {expected}, got {found}')
+
+
 class GroupBroken(LearnerError):
     """A group of learners that step together lost a member, or its common state."""
 

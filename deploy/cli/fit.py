@@ -1,4 +1,4 @@
-"""`headrace fit`: learns a model from files, in one process."""
+"""`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
 import math
 from pathlib import Path
@@ -74,6 +74,30 @@ SaveEvery = Annotated[
 ]
 Restart = Annotated[
     bool, typer.Option("--restart", help="Discard an unfinished fit and begin again.")
+]
+
+Origin = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="DIR",
+        help="Folder of snapshots, or URL such as s3://BUCKET/PATH. The newest of the model is "
+        "exported.",
+        show_default=False,
+    ),
+]
+Exported = Annotated[
+    str,
+    typer.Option("--to", metavar="FILE", help="ONNX file to write, or URL.", show_default=False),
+]
+SnapshotName = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshot",
+        metavar="NAME",
+        help="Name of the snapshot. Default: the newest.",
+        show_default=False,
+    ),
 ]
 
 
@@ -155,3 +179,19 @@ def _source(
         raise BadOption("--layout: expected the layout of the tables beside --data, got none")
     return TableSource([str(Path(each).expanduser()) if "://" not in each else each
                         for each in data], load_layout(layout), spec)  # fmt: skip
+
+
+def export(model: ModelFile, origin: Origin, to: Exported, snapshot: SnapshotName = None) -> None:
+    """Write a snapshot as one ONNX file: its rows, and the graph of its forward pass.
+
+    A device scores candidates with it and an ONNX runtime alone.
+    """
+    from headrace.learner.local import InMemoryModel, export_onnx
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.snapshots import SnapshotStorage, find_snapshot
+
+    spec = load_spec(model)
+    name = find_snapshot(SnapshotStorage(origin), spec.name, snapshot).name
+    done = export_onnx(InMemoryModel.load(origin, name, spec=spec), to, name)
+    megabytes = done.size_bytes / 1e6
+    typer.echo(f"{to}: {done.rows:,} rows of {name}, {megabytes:.1f} MB, opset {done.opset}")

@@ -1,6 +1,8 @@
 from .admission import AdmissionCounts as AdmissionCounts
 from .admission import described as described
+from .admission import gate_of as gate_of
 from .example_inputs import BLOCK as BLOCK
+from .example_inputs import INTERCEPT as INTERCEPT
 from .example_inputs import FeatureColumns as FeatureColumns
 from .example_inputs import InputScratch as InputScratch
 from .example_inputs import LabelledColumns as LabelledColumns

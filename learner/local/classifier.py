@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from headrace.ingest.runtime import wall_ms
 from headrace.learner.local.derived_spec import SpecOptions, derive_spec
 from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.local.onnx_export import export_onnx
 from headrace.learner.local.table_examples import TableEncoder, times_of
 from headrace.learner.spec import ModelSpec, load_spec
 
@@ -221,6 +222,14 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         return self.model_.save(folder)
+
+    def to_onnx(self, path: Path | str) -> None:
+        """Write the model as one ONNX file, for a device; see `headrace export`.
+
+        Raises NotExportable, MissingOnnx.
+        """
+        check_is_fitted(self)
+        export_onnx(self.model_, path)
 
     @classmethod
     def from_snapshot(cls, folder: Path | str, name: str | None = None) -> HeadraceClassifier:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.ingest.features import Encoded
+    from headrace.pserver.rows import FoldedRows
     from headrace.pserver.snapshots import Manifest
 
 _BUCKETS = 16
@@ -67,10 +68,23 @@ class InMemoryModel:
         """Return the number of rows that the model has."""
         return int(self._view.everything().exist().sum())
 
+    @property
+    def buckets(self) -> int:
+        """Buckets that the rows are in."""
+        return self._shape.buckets
+
+    @property
+    def rows(self) -> FoldedRows:
+        """Copies of the rows, in ascending order of id."""
+        return self._view.everything().existing()
+
+    def layers_at(self, now_s: int) -> dict[str, npt.NDArray[np.float32]]:
+        """Return copies of the layers by name, decayed to this second; empty without layers."""
+        return self._model.layers_at(self._view, now_s)
+
     def __getstate__(self) -> dict[str, Any]:
-        rows = self._view.everything().existing()
         memory = self._model.memory
-        return {"spec": self.spec.text, "buckets": self._shape.buckets, "rows": rows,
+        return {"spec": self.spec.text, "buckets": self._shape.buckets, "rows": self.rows,
                 "memory": memory}  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -102,7 +116,7 @@ class InMemoryModel:
         """
         store = _memory_store()
         store.begin(self._shape)
-        rows = self._view.everything().existing()
+        rows = self.rows
         of_row = self._shape.bucket_of(rows.ids)
         for bucket in range(self._shape.buckets):
             store.load(bucket, 1, marks or {}, [rows.chosen(of_row == bucket)])

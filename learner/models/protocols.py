@@ -78,5 +78,8 @@ class Model(TrainableModel, Protocol):
         tables: returns the rows that features need.
         """
 
+    def layers_at(self, view: RowTable, now_s: int) -> dict[str, npt.NDArray[np.float32]]:
+        """Return copies of the layers by name, decayed to this second; empty without layers."""
+
     def forget(self) -> None:
         """Drop the memory of impressions: their clicks are learned with the rows of that time."""

@@ -150,6 +150,10 @@ class RowModel(ABC):
         if self._calibrated is not None:
             self._calibrated.memory = calibration
 
+    def layers_at(self, view: RowTable, now_s: int) -> dict[str, npt.NDArray[np.float32]]:  # noqa: ARG002
+        """Return copies of the layers by name, decayed to this second; empty without layers."""
+        return {}
+
     @abstractmethod
     def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]

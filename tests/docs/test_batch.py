@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 PAGE = (DOCS / "guides" / "batch.md").read_text()
 
 
-def test_the_code_of_the_page_prints_what_it_shows() -> None:
-    [code, _], [shown] = blocks(PAGE, "python"), blocks(PAGE, "text")
-    assert printed_by(code) == shown
+def test_the_code_of_the_page_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [classifier, device, _], [learned, exported] = blocks(PAGE, "python"), blocks(PAGE, "text")
+    monkeypatch.chdir(tmp_path)
+    assert printed_by(classifier + device) == learned + exported
 
 
 def test_the_model_of_the_page_learns_the_log_of_the_news_site(
@@ -32,7 +35,7 @@ def test_the_model_of_the_page_learns_the_log_of_the_news_site(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["make_log.py", "log.csv"])
     runpy.run_path("make_log.py", run_name="__main__")
-    _, code = blocks(PAGE, "python")
+    *_, code = blocks(PAGE, "python")
     assert 0.6 < float(printed_by(code)) < 0.8
 
 

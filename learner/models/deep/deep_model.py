@@ -116,6 +116,13 @@ class DeepModel(RowModel):
         """Return an upper bound of the rows that `learn` adds."""
         return super().rows_needed(examples) + len(self._layers)
 
+    def layers_at(self, view: RowTable, now_s: int) -> dict[str, npt.NDArray[np.float32]]:
+        """Return copies of the layers by name, decayed to this second."""
+        own = self._of_thread()
+        own.read(self._layers, view, now_s)
+        named = own.module.named_parameters()
+        return {name: each.detach().numpy().copy() for name, each in named}
+
     def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:

@@ -1,0 +1,147 @@
+"""An exported file answers as the service does, in a runtime of another project."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from headrace.learner.errors import MissingOnnx, NotExportable
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.local.onnx_export import SUPPORTED, export_onnx
+from tests.learner.streams import COUNT, PROBABILITY, START_MS, random_examples, random_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.spec.model_spec import ModelSpec
+
+CLOSE = 1e-6
+LINEAR = ("logistic_regression", "factorization_machine")
+PLATT = '[calibration]\nkind = "platt"\nalpha = 0.01\n'
+DECAY = '[optimizer.embeddings]\nname = "adagrad"\ndecay_per_day = 0.3\n'
+
+
+def learned(spec: ModelSpec, seed: int, count: int = 400) -> tuple[InMemoryModel, Encoded]:
+    """Return a model that learned random examples, and features of which half are unknown."""
+    model = InMemoryModel(spec)
+    model.learn(random_examples(np.random.default_rng(seed), spec, count, closed=True))
+    asked = random_examples(np.random.default_rng(seed + 1), spec, 200, closed=True).features
+    strange = asked.ids[::2] ^ np.uint64(0xABCDEF << 20)
+    asked.ids[::2] = strange
+    return model, asked
+
+
+def arguments(features: Encoded) -> dict[str, npt.NDArray[Any]]:
+    """Return features as the graph takes them: items padded with 0."""
+    count = len(features)
+    bags = (features.bag_offsets.shape[0] - 1) // count
+    lengths = np.diff(features.bag_offsets)
+    items = np.zeros((count * bags, max(1, int(lengths.max(initial=0)))), np.uint64)
+    items[np.arange(items.shape[1]) < lengths[:, None]] = features.bag_ids
+    return {
+        "ids": features.ids.view(np.int64),
+        "numbers": features.numbers,
+        "items": items.reshape(count, bags, -1).view(np.int64),
+    }
+
+
+def answers(path: Path, features: Encoded) -> npt.NDArray[np.float32]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found: npt.NDArray[np.float32] = session.run(["probability"], arguments(features))[0]
+    return found
+
+
+def lines_of(architecture: str) -> str:
+    if architecture == "logistic_regression":
+        return f'architecture = "{architecture}"\nbase_rate = 0.2\n'
+    vectors = f'architecture = "{architecture}"\ndimensions = 11\ninit_scale = 0.2\nseed = 7\n'
+    if architecture in LINEAR:
+        return vectors
+    return f"{vectors}mini_batch = 16\nlayers = [8, 5]\n"
+
+
+@pytest.mark.parametrize("growth", ["", COUNT + PLATT, PROBABILITY + DECAY])
+@pytest.mark.parametrize("architecture", SUPPORTED)
+def test_an_exported_model_answers_as_the_service_does(
+    architecture: str, growth: str, tmp_path: Path
+) -> None:
+    if architecture not in LINEAR:
+        pytest.importorskip("torch", reason="deep models are an extra: headrace[deep]")
+    if architecture == "logistic_regression":
+        growth = growth.replace(DECAY, "")
+    dice = np.random.default_rng(3)
+    spec = random_spec(dice, "window", False, growth, lines_of(architecture))
+    model, asked = learned(spec, seed=5)
+    done = export_onnx(model, tmp_path / "model.onnx")
+    times = np.full(len(asked), done.as_of_ms, np.int64)
+    expected = model.predict(asked, times)
+    assert expected.std() > 0.01
+    np.testing.assert_allclose(
+        answers(tmp_path / "model.onnx", asked), expected, atol=CLOSE, rtol=0
+    )
+
+
+def test_a_model_that_learned_nothing_answers_with_initial_values(tmp_path: Path) -> None:
+    lines = lines_of("factorization_machine")
+    spec = random_spec(np.random.default_rng(1), "window", False, "", lines)
+    model = InMemoryModel(spec)
+    _, asked = learned(spec, seed=2, count=10)
+    assert export_onnx(model, tmp_path / "model.onnx").rows == 0
+    expected = model.predict(asked, np.full(len(asked), START_MS, np.int64))
+    np.testing.assert_allclose(
+        answers(tmp_path / "model.onnx", asked), expected, atol=CLOSE, rtol=0
+    )
+
+
+def test_the_file_states_its_opset_and_its_columns(tmp_path: Path) -> None:
+    spec = random_spec(np.random.default_rng(1), "window", False)
+    model, _ = learned(spec, seed=2, count=10)
+    done = export_onnx(model, tmp_path / "model.onnx", "20261122T000000.000Z-test-0000")
+    made = onnx.load(tmp_path / "model.onnx")
+    assert [(each.domain, each.version) for each in made.opset_import] == [("", done.opset)]
+    facts = json.loads({each.key: each.value for each in made.metadata_props}["headrace"])
+    assert [each["name"] for each in facts["ids"]] == ["item", "user", "both", "size"]
+    assert facts["ids"][2]["of"] == ["user", "item"]
+    assert facts["ids"][3]["per_doubling"] == 1.0
+    assert facts["numbers"] == [
+        {"name": "price", "number": 5, "transform": "number", "source": "price", "log1p": True}
+    ]
+    assert facts["snapshot"] == "20261122T000000.000Z-test-0000"
+    assert facts["format"] == 1 and facts["spec"] == spec.text
+
+
+@pytest.mark.parametrize(
+    ("lines", "growth", "statistics", "named"),
+    [
+        ('architecture = "field_weighted_fm"\n', "", False, "got field_weighted_fm"),
+        ("", '[calibration]\nkind = "isotonic"\n', False, "got isotonic"),
+        ("", "", True, "got item_rate, item_shows"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_is_refused_by_name(
+    lines: str, growth: str, statistics: bool, named: str, tmp_path: Path
+) -> None:
+    if lines:
+        pytest.importorskip("torch", reason="deep models are an extra: headrace[deep]")
+    spec = random_spec(np.random.default_rng(1), "window", statistics, growth, lines)
+    with pytest.raises(NotExportable, match=named):
+        export_onnx(InMemoryModel(spec), tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_an_export_without_onnx_names_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    spec = random_spec(np.random.default_rng(1), "window", False)
+    with pytest.raises(MissingOnnx, match=r"headrace\[export\]"):
+        export_onnx(InMemoryModel(spec), tmp_path / "model.onnx")
