@@ -22,6 +22,7 @@ from .protocols import MessageBlock as MessageBlock
 from .protocols import PartitionAssigned as PartitionAssigned
 from .protocols import PartitionRevoked as PartitionRevoked
 from .protocols import Reader as Reader
+from .protocols import ReaderEvent as ReaderEvent
 from .protocols import ReadPosition as ReadPosition
 from .protocols import Record as Record
 from .protocols import Source as Source

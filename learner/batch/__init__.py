@@ -4,6 +4,8 @@
 `archive_source` reads the examples that `headrace ingest sink` wrote, and `event_source` joins logs
 of impressions and clicks. `prefetch` reads ahead in a thread. `trainer` learns the blocks, and
 `fit_folder` stores the progress of an unfinished fit.
+
+`staged_file` is for tables that many processes learn at once, into one parameter server.
 """
 
 import lazy_loader

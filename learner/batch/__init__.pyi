@@ -5,6 +5,11 @@ from .sources import BatchSource as BatchSource
 from .sources import ExampleBlock as ExampleBlock
 from .sources import FilePosition as FilePosition
 from .sources import UnreadableData as UnreadableData
+from .staged_file import STAGED as STAGED
+from .staged_file import StagedFileLearner as StagedFileLearner
+from .staged_file import StagedPlace as StagedPlace
+from .staged_file import staged as staged
+from .staged_file import staged_places as staged_places
 from .table_source import TableSource as TableSource
 from .trainer import BatchTrainer as BatchTrainer
 from .trainer import FitProgress as FitProgress

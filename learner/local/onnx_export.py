@@ -141,7 +141,8 @@ def _check(spec: ModelSpec) -> None:
 
 
 def _check_size(spec: ModelSpec, rows: LearnedRows, layers: Mapping[str, Floats]) -> None:
-    needed = sum(each.nbytes for each in [rows.ids, rows.weights, rows.vectors, *layers.values()])
+    needed = rows.ids.nbytes + rows.weights.nbytes + rows.vectors.nbytes
+    needed += sum(each.nbytes for each in layers.values())
     if needed > _MOST_BYTES:
         raise NotExportable(
             spec.name,

@@ -1,0 +1,168 @@
+"""Attempts at one staged file count each row once, however they end and overlap."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
+from headrace.learner.batch.staged_file import (
+    STAGED,
+    StagedFileLearner,
+    StagedFileReader,
+    StagedPlace,
+    staged,
+    staged_places,
+)
+from headrace.learner.local.in_memory_model import InMemoryModel as OneProcess
+from headrace.learner.loop.pacing import LearnerPacing, PushInterval
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from tests.learner.in_memory import InMemoryModel, cut
+from tests.learner.streams import part, random_examples, random_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.row_codec import FoldedRows
+
+FILES, ROWS, BATCH = 3, 400, 20
+EVERY_BATCH = LearnerPacing(staleness=PushInterval(examples=1))
+
+
+@pytest.fixture(scope="module")
+def spec() -> ModelSpec:
+    return random_spec(np.random.default_rng(4), "window", False)
+
+
+@pytest.fixture(scope="module")
+def examples(spec: ModelSpec) -> Examples:
+    return random_examples(np.random.default_rng(9), spec, FILES * ROWS, closed=True)
+
+
+def write(path: Path, examples: Examples, size: int = BATCH) -> str:
+    """Stage examples in small batches."""
+    batches = [each for some in cut(examples, size) for each in staged(some)]
+    columns = [pa.array(list(column)) for column in zip(*batches, strict=True)]
+    pq.write_table(pa.table(columns, STAGED), path, row_group_size=3)
+    return str(path)
+
+
+@pytest.fixture
+def places(tmp_path: Path, examples: Examples) -> list[StagedPlace]:
+    urls = [
+        write(tmp_path / f"part-{k}.parquet", part(examples, k * ROWS, (k + 1) * ROWS))
+        for k in range(FILES)
+    ]
+    return staged_places(urls, "job")
+
+
+def attempt(model: InMemoryModel, place: StagedPlace) -> StagedFileLearner:
+    return StagedFileLearner(model.store, model.spec, place, EVERY_BATCH, model.clocks)
+
+
+def counters(rows: FoldedRows) -> dict[int, tuple[int, int]]:
+    there = rows.existing()
+    counted = zip(there.shows.tolist(), there.clicks.tolist(), strict=True)
+    return dict(zip(there.ids.tolist(), counted, strict=True))
+
+
+def one_pass(spec: ModelSpec, examples: Examples) -> dict[int, tuple[int, int]]:
+    """Shows and clicks of each row after one pass in one process."""
+    model = OneProcess(spec)
+    model.learn(examples)
+    return counters(model.rows)
+
+
+def marks_of(model: InMemoryModel) -> set[tuple[str, int]]:
+    return {(name, mark) for answer in model.answers() for name, mark in answer.marks.items()}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_retries_and_speculative_copies_count_every_row_once(
+    seed: int, spec: ModelSpec, examples: Examples, places: list[StagedPlace]
+) -> None:
+    dice, model = random.Random(seed), InMemoryModel(spec)
+    keeper = model.keeper(FoldPolicy())
+    running: list[tuple[StagedPlace, StagedFileLearner]] = []
+    undone = list(places)
+    while undone:
+        model.now_ms += dice.choice([1, 20, 400])
+        lost = dice.random() < 0.05 and running
+        if lost:
+            running.pop(dice.randrange(len(running)))  # killed: its memory is gone
+        if len(running) < 4 and dice.random() < 0.3:
+            place = dice.choice(undone)  # a retry, or a copy beside another attempt
+            running.append((place, attempt(model, place)))
+        if dice.random() < 0.3:
+            keeper.step()
+        if running:
+            at = dice.randrange(len(running))
+            place, learner = running[at]
+            if learner.step():
+                running.pop(at)
+                undone = [each for each in undone if each != place]
+    assert marks_of(model) == {(place.source, ROWS) for place in places}, f"seed {seed}"
+    assert counters(model.rows()) == one_pass(spec, examples), f"seed {seed}"
+
+
+def test_an_attempt_at_a_learned_file_changes_nothing(
+    spec: ModelSpec, places: list[StagedPlace]
+) -> None:
+    model = InMemoryModel(spec)
+    attempt(model, places[0]).run()
+    before = model.rows()
+    attempt(model, places[0]).run()
+    assert model.rows().checksum() == before.checksum()
+
+
+def test_a_copy_that_is_behind_ends_with_the_other(
+    spec: ModelSpec, examples: Examples, places: list[StagedPlace]
+) -> None:
+    model = InMemoryModel(spec)
+    slow, fast = attempt(model, places[0]), attempt(model, places[0])
+    slow.step()
+    slow.step()
+    fast.run()
+    slow.run()
+    assert counters(model.rows()) == one_pass(spec, part(examples, 0, ROWS))
+
+
+def test_a_second_epoch_learns_every_row_again(
+    spec: ModelSpec, examples: Examples, places: list[StagedPlace]
+) -> None:
+    model = InMemoryModel(spec)
+    urls = [each.url for each in places]
+    for epoch in range(2):
+        for place in staged_places(urls, "job", epoch):
+            attempt(model, place).run()
+    once = one_pass(spec, examples)
+    assert counters(model.rows()) == {row: (2 * a, 2 * b) for row, (a, b) in once.items()}
+
+
+def test_a_file_without_rows_is_complete(tmp_path: Path, spec: ModelSpec) -> None:
+    path = tmp_path / "empty.parquet"
+    pq.write_table(STAGED.empty_table(), path)
+    [place] = staged_places([str(path)], "job")
+    attempt(InMemoryModel(spec), place).run()
+
+
+def test_a_reader_starts_at_any_batch(places: list[StagedPlace]) -> None:
+    reader, source = StagedFileReader(places[1]), Source("job", 1)
+    assert reader.poll(0.0) == [PartitionAssigned(source)]
+    assert reader.poll(0.0) == []
+    reader.start({source: 5 * BATCH})
+    found = [event for _ in range(10) for event in reader.poll(0.0)]
+    offsets = [event.offset for event in found if isinstance(event, Record)]
+    ends: npt.NDArray[np.int64] = np.arange(6 * BATCH, ROWS + 1, BATCH)
+    assert offsets == (ends - 1).tolist()
+    assert found[-1] == AtEnd(source, ROWS)
+    assert sum(isinstance(event, AtEnd) for event in found) == 1
