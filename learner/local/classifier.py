@@ -43,9 +43,9 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     X is a DataFrame (pandas 2.2 or later, polars, Arrow) or an array of numbers. A column
     `timestamp_ms` is the time of a row; without it a row is of now.
 
-    Without `spec`, each column becomes a field: floats a number, lists a bag, everything else, also
-    whole numbers, an id. Numbers enter as sign(x) log(1 + |x|); scale them if their differences are
-    small.
+    Without `spec`, each column becomes a field: floats a number, lists a bag, `timestamp_ms` the
+    hour of the day, everything else, also whole numbers, an id. Numbers enter as
+    sign(x) log(1 + |x|); scale them if their differences are small.
 
     Fitted attributes: `classes_`, (2,); `spec_`, the ModelSpec; `feature_names_in_` and
     `n_features_in_` as everywhere in scikit-learn.

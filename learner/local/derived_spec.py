@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from headrace.learner.spec import ModelSpec
 
+TIME = "timestamp_ms"
+"""The column with the time of a row."""
 _UNSUITABLE = re.compile(r"[^a-z0-9_]+")
 
 
@@ -38,8 +40,9 @@ class SpecOptions(NamedTuple):
 def derive_spec(types: Mapping[str, pa.DataType], options: SpecOptions) -> ModelSpec:
     """Return the spec of a table with these columns, in their order.
 
-    Floats are numbers, lists are bags, everything else is an id. Raises ValueError for a cross or a
-    number that names no column; SpecError for an option that the spec refuses.
+    Floats are numbers, lists are bags, everything else is an id. `timestamp_ms`, the time of a row,
+    is the hour of the day: its values are nearly unique. Raises ValueError for a cross or a number
+    that names no column; SpecError for an option that the spec refuses.
     """
     for name in (*(options.numbers or ()), *(part for cross in options.crosses for part in cross)):
         if name not in types:
@@ -51,7 +54,8 @@ def derive_spec(types: Mapping[str, pa.DataType], options: SpecOptions) -> Model
     for number, (column, kind) in enumerate(types.items(), start=1):
         transform = _transform(column, kind, options.numbers)
         lines += _field(names[column], number, transform)
-        lines += [f"source = {json.dumps(column)}"]
+        if transform != "hour":
+            lines += [f"source = {json.dumps(column)}"]
         if transform == "number":
             lines += ["log1p = true"]  # no scale is known, and a large number would be a large step
     for number, cross in enumerate(options.crosses, start=len(types) + 1):
@@ -72,6 +76,8 @@ def _given(**options: float | None) -> list[str]:
 
 
 def _transform(column: str, kind: pa.DataType, numbers: Sequence[str] | None) -> str:
+    if column == TIME and column not in (numbers or ()):
+        return "hour"
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return "bag"
     number = pt.is_floating(kind) if numbers is None else column in numbers

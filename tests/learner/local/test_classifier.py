@@ -146,6 +146,13 @@ def test_a_snapshot_has_the_model_and_a_local_model_reads_it(
     np.testing.assert_array_equal(local.predict(rows), wanted.predict_proba(rows)[:, 1])
 
 
+def test_the_time_of_a_row_is_its_hour_and_no_id_of_its_own() -> None:
+    rows = shop_rows(50)
+    fitted = HeadraceClassifier().fit(rows.select(["item", "timestamp_ms"]), rows["clicked"])
+    kinds = {each.name: str(each.transform) for each in fitted.spec_.fields.singles}
+    assert kinds == {"item": "id", "timestamp_ms": "hour"}
+
+
 def test_a_row_of_weight_two_counts_as_one_show_and_moves_the_model_further() -> None:
     rows, clicked = table(1)
     plain = HeadraceClassifier().partial_fit(rows, clicked, classes=[0, 1])
