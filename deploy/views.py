@@ -102,6 +102,15 @@ class StepView:
 
         return tell
 
+    def importance(self, name: str) -> Callable[[float, int], None]:
+        """Return the progress callback of a measurement of what inputs are worth."""
+        rated = self._rated(f"importance of {name}")
+
+        def tell(read: float, steps: int) -> None:
+            rated(int(100 * read), 100, steps, "% {rate:,.0f} examples/s of all models")
+
+        return tell
+
     def __enter__(self) -> Self:
         self._bars.start()
         return self

@@ -1,9 +1,18 @@
-"""`headrace evaluate`: live accuracy of the served predictions."""
+"""`headrace evaluate`: live accuracy of the served predictions, and the worth of inputs."""
 
+import json
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.deploy.cli.experiment import (
+    EXIT_STOPPED,
+    ArchiveFolder,
+    Data,
+    Layout,
+    source_of_log,
+)
 from headrace.deploy.cli.options import (
     KAFKA,
     LOOPBACK,
@@ -17,6 +26,7 @@ from headrace.deploy.cli.options import (
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.experiments import FieldWorth, ImportanceReport
     from headrace.serving.evaluation import WindowMetrics
 
 Sample = Annotated[
@@ -45,8 +55,46 @@ Slices = Annotated[bool, typer.Option("--slices", help="Show the slices as well.
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object per line, with every figure.")
 ]
+Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        metavar="NAME",
+        help="Only this field or statistic. Repeatable. Default: all of the spec.",
+        show_default=False,
+    ),
+]
+BatchS = Annotated[
+    int,
+    typer.Option(
+        "--batch",
+        min=1,
+        metavar="SECONDS",
+        help="Event time of a batch. Examples of different batches should hardly depend on each "
+        "other.",
+    ),
+]
+RecentS = Annotated[
+    int | None,
+    typer.Option(
+        "--recent",
+        min=1,
+        metavar="SECONDS",
+        help="Event time at the end of the log whose losses count. Default: the second half of "
+        "the log.",
+        show_default=False,
+    ),
+]
+Alpha = Annotated[
+    float,
+    typer.Option(
+        "--alpha", min=1e-6, max=0.5, help="Probability that any interval of the table misses."
+    ),
+]
+JsonReport = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_LEAST_BATCHES = 10
 
-app = typer.Typer(help="Evaluate the served predictions.", no_args_is_help=True)
+app = typer.Typer(help="Evaluate predictions and inputs.", no_args_is_help=True)
 
 
 @app.callback()
@@ -93,13 +141,13 @@ def show(
     kafka_client: KafkaClient = None,
     only: OfModel = "",
     slices: Slices = False,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Print the figures that were published last."""
     from headrace.deploy.connections import kafka_settings
 
     found = _published(kafka_settings(kafka, kafka_client), only, slices=slices)
-    if json:
+    if as_json:
         import msgspec
 
         for each in found:
@@ -110,6 +158,98 @@ def show(
     from headrace.deploy.views import table
 
     Console().print(table(found))
+
+
+@app.command()
+def importance(
+    model: ModelFile,
+    data: Data = None,
+    layout: Layout = None,
+    archive: ArchiveFolder = None,
+    fields: Names = None,
+    recent: RecentS = None,
+    batch: BatchS = 3600,
+    alpha: Alpha = 0.05,
+    as_json: JsonReport = False,
+) -> None:
+    """Measure what each field is worth on a log: the log loss that it saves.
+
+    For each field and statistic, a model learns the log without it. Each score is made before its
+    example is learned, and losses are compared example by example with those of the full model.
+    """
+    from rich.console import Console
+
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
+    from headrace.learner.experiments import ImportanceOptions, measure_importance
+    from headrace.learner.spec import load_spec
+
+    spec = load_spec(model)
+    source = source_of_log(spec, data, layout, archive)
+    recent_ms = None if recent is None else 1000 * recent
+    options = ImportanceOptions(tuple(fields or ()), 1000 * batch, recent_ms, alpha)
+    with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+        report = measure_importance(spec, source, options, stop, shown.importance(spec.name))
+    if report is None:
+        typer.echo("stopped before the end of the log", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    if as_json:
+        typer.echo(json.dumps(_importance_as_json(report)))
+    else:
+        _print_importance(report, batch, alpha)
+
+
+def _importance_as_json(report: "ImportanceReport") -> dict[str, object]:
+    from headrace.learner.experiments import IMPORTANCE_DEFINITION
+
+    shown = {"definition": IMPORTANCE_DEFINITION} | report._asdict()
+    shown["worths"] = [
+        {name: _finite(value) for name, value in each._asdict().items()} for each in report.worths
+    ]
+    return {name: _finite(value) for name, value in shown.items()}
+
+
+def _finite(value: object) -> object:
+    """Return None for NaN and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_importance(report: "ImportanceReport", batch_s: int, alpha: float) -> None:
+    from datetime import UTC, datetime
+
+    from headrace.learner.experiments import IMPORTANCE_DEFINITION
+
+    begin = datetime.fromtimestamp(report.begin_ms / 1000, UTC)
+    typer.echo(
+        f"worth of an input: {IMPORTANCE_DEFINITION}\n"
+        f"{report.examples:,} examples learned by each model; counted: {report.weight:,.0f} "
+        f"impressions from {begin:%Y-%m-%d %H:%M} UTC on, in {report.batches} batches of "
+        f"{batch_s} s\n"
+        f"log loss of the full model: {report.loss:.5f}\n"
+    )
+    width = max([len(each.name) for each in report.worths] + [5])
+    typer.echo(
+        f"{'input':{width}}  {'kind':10}  {'worth':>9}  {f'{1 - alpha:.0%} of all between':^21}  "
+        f"{'of loss':>8}"
+    )
+    for each in report.worths:
+        typer.echo(f"{each.name:{width}}  {each.kind:10}  {_worth(each, report.loss)}")
+    if report.batches < _LEAST_BATCHES:
+        typer.echo(
+            f"\nexpected {_LEAST_BATCHES} batches or more for narrow intervals, got "
+            f"{report.batches}: use a longer log or a shorter --batch"
+        )
+
+
+def _worth(each: "FieldWorth", loss: float) -> str:
+    if each.reason:
+        return f"not measured: {each.reason}"
+    sure = "helps" if each.low > 0 else "hurts" if each.high < 0 else "unclear"
+    also = f", left out with {', '.join(each.removed)}" if each.removed else ""
+    return (
+        f"{each.worth:+9.5f}  {each.low:+9.5f} {each.high:+10.5f}  {each.worth / loss:+8.2%}  "
+        f"{sure}{also}"
+    )
 
 
 def _published(kafka: "KafkaSettings", only: str, *, slices: bool) -> "list[WindowMetrics]":

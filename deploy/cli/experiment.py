@@ -86,7 +86,7 @@ def run(
     from headrace.learner.experiments import ExperimentRunner, RunFolder, load_experiment
 
     experiment = load_experiment(file)
-    source = _source(experiment.control, data, layout, archive)
+    source = source_of_log(experiment.control, data, layout, archive)
     folder = RunFolder(to)
     try:
         if restart:
@@ -169,9 +169,10 @@ def _say(result: "ExperimentResult") -> None:
     typer.echo(f"{result.steps:,} examples learned by all arms, of a log of {result.examples:,}")
 
 
-def _source(
+def source_of_log(
     spec: "ModelSpec", data: list[str] | None, layout: str | None, archive: str | None
 ) -> "BatchSource":
+    """Return the examples of a log or an archive. Raises BadOption."""
     from headrace.ingest.logs import load_layout
     from headrace.learner.batch import ArchiveSource, EventLogSource, TableSource
 

@@ -7,6 +7,12 @@ from .decisions import look as look
 from .experiment_file import ArmPlan as ArmPlan
 from .experiment_file import Experiment as Experiment
 from .experiment_file import load_experiment as load_experiment
+from .field_importance import IMPORTANCE_DEFINITION as IMPORTANCE_DEFINITION
+from .field_importance import FieldWorth as FieldWorth
+from .field_importance import ImportanceOptions as ImportanceOptions
+from .field_importance import ImportanceReport as ImportanceReport
+from .field_importance import UnknownInput as UnknownInput
+from .field_importance import measure_importance as measure_importance
 from .history import ArmRecord as ArmRecord
 from .run_folder import RunFolder as RunFolder
 from .run_folder import read_history as read_history
