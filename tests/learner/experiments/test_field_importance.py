@@ -107,7 +107,8 @@ def test_only_the_second_half_of_the_log_counts_by_default() -> None:
     half = _measured(spec, log, OPTIONS._replace(names=("tags",)))
     whole = _measured(spec, log, OPTIONS._replace(names=("tags",), recent_ms=10**9))
     recent = _measured(spec, log, OPTIONS._replace(names=("tags",), recent_ms=10 * MINUTE_MS))
-    assert (recent.batches, half.batches, whole.batches) == (10, 31, 61)  # the log begins within a minute
+    # the log begins within a minute
+    assert (recent.batches, half.batches, whole.batches) == (10, 31, 61)
     assert recent.begin_ms - whole.begin_ms == 51 * MINUTE_MS
     assert 0.4 < half.weight / whole.weight < 0.6
 
