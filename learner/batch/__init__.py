@@ -5,7 +5,8 @@
 of impressions and clicks. `prefetch` reads ahead in a thread. `trainer` learns the blocks, and
 `fit_folder` stores the progress of an unfinished fit.
 
-`staged_file` is for tables that many processes learn at once, into one parameter server.
+`staged_file` is for tables that many processes learn at once, into one parameter server;
+`partition_tasks` is the work of each process, as `headrace.spark` distributes it.
 """
 
 import lazy_loader

@@ -1,6 +1,10 @@
 from .archive_source import ArchiveSource as ArchiveSource
 from .event_source import EventLogSource as EventLogSource
 from .fit_folder import FitFolder as FitFolder
+from .partition_tasks import LearnTask as LearnTask
+from .partition_tasks import RunSpec as RunSpec
+from .partition_tasks import ScoreTask as ScoreTask
+from .partition_tasks import StageTask as StageTask
 from .sources import BatchSource as BatchSource
 from .sources import ExampleBlock as ExampleBlock
 from .sources import FilePosition as FilePosition

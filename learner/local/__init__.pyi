@@ -1,4 +1,6 @@
 from .classifier import HeadraceClassifier as HeadraceClassifier
+from .derived_spec import SpecOptions as SpecOptions
+from .derived_spec import derive_spec as derive_spec
 from .in_memory_model import InMemoryModel as InMemoryModel
 from .local_model import LearnSummary as LearnSummary
 from .local_model import LocalModel as LocalModel

@@ -87,6 +87,14 @@ class InMemoryModel:
         return {"spec": self.spec.text, "buckets": self._shape.buckets, "rows": self.rows,
                 "memory": memory}  # fmt: skip
 
+    @classmethod
+    def of_rows(cls, spec: ModelSpec, rows: FoldedRows, buckets: int = _BUCKETS) -> InMemoryModel:
+        """Return the model of these rows, in so many buckets."""
+        model = cls(spec, buckets)
+        model._view.put(rows)
+        model._view.changed()
+        return model
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(parse_spec(state["spec"], "pickle"), state["buckets"])  # type: ignore[misc]
         self._view.put(state["rows"])

@@ -1,0 +1,301 @@
+"""headrace as an estimator of Spark ML: learns DataFrames where the data is, and scores them.
+
+`pip install 'headrace[spark]'`, in an environment of its own: Spark 4.2 needs pandas below 3.
+
+A fit stages the prepared rows as Parquet once. Plain `mapInArrow` tasks then learn the files into
+one parameter server (Redis or Valkey, which all executors reach). Each file is a source of its own
+in the marks (`headrace.learner.batch.staged_file`), so retries, speculative copies and lost
+executors count each row once. No stage has a barrier: if an executor is lost, its tasks are
+repeated, and no others. The driver folds the logs meanwhile, copies the rows and drops the model
+from the parameter server. *Refused:* a barrier stage with an all-reduce, as xgboost.spark has it.
+It rules out dynamic allocation, and one lost task repeats the stage.
+
+A transform sends the rows to the executors once, as a broadcast.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import secrets
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+from pyspark.ml import Estimator, Model
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param.shared import (
+    HasLabelCol,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+    HasSeed,
+    HasWeightCol,
+)
+from pyspark.ml.util import (
+    DefaultParamsReadable,
+    DefaultParamsReader,
+    DefaultParamsWritable,
+    DefaultParamsWriter,
+    MLReadable,
+    MLReader,
+    MLWritable,
+    MLWriter,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DoubleType, StructField, StructType
+
+from headrace.ingest.events import REQUEST_ID, TIME
+from headrace.learner.batch import LearnTask, RunSpec, ScoreTask, StageTask, staged_places
+from headrace.learner.local import InMemoryModel, SpecOptions, TableEncoder, derive_spec
+from headrace.learner.spec import parse_spec
+from headrace.pserver import Shape, Unreachable
+from headrace.pserver.keeper import KeeperSettings, run_keeper
+from headrace.pserver.redis_backend import StoreSettings, open_store, with_login
+from headrace.pserver.replica import Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver import Store
+    from headrace.pserver.rows import FoldedRows
+
+__all__ = ["HeadraceEstimator", "HeadraceModel"]
+
+_STAGED = "rows long, examples binary"
+_LEARNED = "number long, rows long"
+
+
+def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Param[Any]:
+    return Param(Params._dummy(), name, doc, converter)  # noqa: SLF001 (as every Param is made)
+
+
+class _Columns(HasLabelCol, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol, HasWeightCol):  # type: ignore[misc]
+    """The names of columns that estimator and model share."""
+
+
+class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, DefaultParamsWritable):  # type: ignore[misc]
+    """Learns a DataFrame with labels 0 and 1.
+
+    `spec` is the text of a model spec, whose `source` names are columns. Without it, each column
+    becomes a field, as in `headrace.sklearn.HeadraceClassifier`: floats a number, lists a bag,
+    everything else an id. A column `timestamp_ms` is the time of a row.
+
+    `redis` and `stage` are required: the URL of the parameter server, and a folder or URL that the
+    driver and all executors reach. HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD of the driver
+    complete the URL.
+    """
+
+    spec: Param[str] = _param("spec", "text of a model spec", TypeConverters.toString)
+    redis: Param[str] = _param("redis", "URL of Redis or Valkey", TypeConverters.toString)
+    stage: Param[str] = _param("stage", "folder for prepared rows", TypeConverters.toString)
+    architecture: Param[str] = _param(
+        "architecture", "without spec: of [model]", TypeConverters.toString
+    )
+    optimizer: Param[str] = _param(
+        "optimizer", "without spec: of the weights", TypeConverters.toString
+    )
+    crosses: Param[list[list[str]]] = _param(
+        "crosses", "without spec: columns to cross", TypeConverters.toList
+    )
+    alpha: Param[float] = _param("alpha", "without spec: learning rate", TypeConverters.toFloat)
+    l2: Param[float] = _param("l2", "without spec: penalty of the weights", TypeConverters.toFloat)
+    dimensions: Param[int] = _param(
+        "dimensions", "without spec: of the vectors", TypeConverters.toInt
+    )
+    epochs: Param[int] = _param("epochs", "passes over the rows", TypeConverters.toInt)
+    buckets: Param[int] = _param(
+        "buckets", "of the parameter server, a power of two", TypeConverters.toInt
+    )
+
+    def __init__(self, **params: Any) -> None:
+        """`params`: by their names, such as `labelCol="clicked"`."""
+        super().__init__()
+        self._setDefault(
+            architecture="logistic_regression", optimizer="ftrl", crosses=[], epochs=1, buckets=16
+        )
+        self._set(**params)
+
+    def _fit(self, dataset: DataFrame) -> HeadraceModel:
+        for param in (self.redis, self.stage):
+            if not self.isSet(param):
+                raise ValueError(f"HeadraceEstimator: expected {param.name}={param.doc}, got none")
+        spec, token = self._spec_of(dataset), secrets.token_hex(4)
+        if spec.structure.synchronous:
+            raise ValueError(
+                f'model "{spec.name}": expected [model] synchronous = false, since tasks learn '
+                "independently, got true"
+            )
+        epochs = self.getOrDefault(self.epochs)
+        if epochs > 1 and spec.statistics:
+            raise ValueError(
+                "epochs: expected 1, since the spec has [statistics.*] and rows would count each "
+                f"example {epochs} times, got {epochs}"
+            )
+        run = RunSpec(spec.text, f"{spec.name}-{token}")
+        folder = f"{self.getOrDefault(self.stage).rstrip('/')}/{token}"
+        try:
+            urls = self._staged(dataset, spec, run, folder)
+            rows = self._learned(dataset, run, urls)
+        finally:
+            _remove(folder)
+        made = HeadraceModel(InMemoryModel.of_rows(spec, rows, self.getOrDefault(self.buckets)))
+        copied: HeadraceModel = self._copyValues(made)
+        return copied
+
+    def _spec_of(self, dataset: DataFrame) -> ModelSpec:
+        if self.isSet(self.spec):
+            return parse_spec(self.getOrDefault(self.spec), "spec")
+        apart = {self.getLabelCol(), self._weight()}
+        kinds = {each.name: each.type for each in to_arrow_schema(dataset.schema)}
+        alpha, l2, dimensions = (
+            self.getOrDefault(param) if self.isDefined(param) else None
+            for param in (self.alpha, self.l2, self.dimensions)
+        )
+        options = SpecOptions(
+            self.getOrDefault(self.architecture),
+            self.getOrDefault(self.crosses),
+            None,
+            self.getOrDefault(self.optimizer),
+            alpha,
+            l2,
+            dimensions,
+            self.getSeed() if self.isSet(self.seed) else None,
+        )
+        return derive_spec({k: kind for k, kind in kinds.items() if k not in apart}, options)
+
+    def _weight(self) -> str:
+        return str(self.getWeightCol()) if self.isSet(self.weightCol) else ""
+
+    def _staged(self, dataset: DataFrame, spec: ModelSpec, run: RunSpec, folder: str) -> list[str]:
+        """Write the prepared rows; return the files."""
+        weight, label = self._weight(), self.getLabelCol()
+        used = {*TableEncoder(spec.fields).sources, TIME, REQUEST_ID, spec.fields.weights.source}
+        names = [name for name in dataset.columns if name in used and name not in (label, weight)]
+        chosen = dataset.select(*names, label, *([weight] if weight else []))
+        chosen.mapInArrow(StageTask(run, label, weight), _STAGED).write.parquet(folder)
+        files, path = fsspec.core.url_to_fs(folder)
+        return sorted(files.unstrip_protocol(each) for each in files.glob(f"{path}/*.parquet"))
+
+    def _learned(self, dataset: DataFrame, run: RunSpec, urls: list[str]) -> FoldedRows:
+        """Learn the files in tasks; return all rows."""
+        spec, session = run.read(), dataset.sparkSession
+        connect = functools.partial(_connect, _complete(self.getOrDefault(self.redis)))
+        buckets = self.getOrDefault(self.buckets)
+        shape = Shape(run.name, buckets, spec.width, spec.fingerprint, spec.text)
+        store = connect(run.name)
+        try:
+            store.create(shape)
+            with _kept(connect(run.name)):
+                for epoch in range(self.getOrDefault(self.epochs)):
+                    task = LearnTask(run, staged_places(urls, run.name, epoch), connect)
+                    files = session.range(0, len(urls), 1, max(len(urls), 1))
+                    files.mapInArrow(task, _LEARNED).collect()
+                return _rows_of(store, shape)
+        finally:
+            store.drop()
+            store.close()
+
+
+class HeadraceModel(_Columns, Model, MLReadable, MLWritable):  # type: ignore[misc]
+    """Scores DataFrames.
+
+    `transform` adds three columns of doubles: `probability` of a click, `rawPrediction`, its
+    log-odds, and `prediction`, 0 or 1. An evaluator of Spark reads them.
+    """
+
+    def __init__(self, model: InMemoryModel | None = None) -> None:
+        super().__init__()
+        self.model = model
+        """The rows. `save` writes a snapshot that `headrace serving run` serves."""
+        self._sent: Any = None
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        if self._sent is None:
+            sent = dataset.sparkSession.sparkContext.broadcast(pickle.dumps(self.model))
+            self._sent = sent, secrets.token_hex(8)
+        rows, token = self._sent
+        names = (self.getProbabilityCol(), self.getRawPredictionCol(), self.getPredictionCol())
+        more = [StructField(name, DoubleType()) for name in names]
+        schema = StructType([*dataset.schema.fields, *more])
+        return dataset.mapInArrow(ScoreTask(rows, token, names), schema)
+
+    def write(self) -> MLWriter:
+        """Return the writer of metadata and snapshot."""
+        return _ModelWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[HeadraceModel]:
+        """Return the reader of what `write` wrote."""
+        return _ModelReader()
+
+
+class _ModelWriter(MLWriter):  # type: ignore[misc]
+    def __init__(self, instance: HeadraceModel) -> None:
+        super().__init__()
+        self._instance = instance
+
+    def saveImpl(self, path: str) -> None:  # noqa: N802
+        DefaultParamsWriter.saveMetadata(self._instance, path, self.sparkSession)
+        assert self._instance.model is not None
+        self._instance.model.save(f"{path}/snapshot")
+
+
+class _ModelReader(MLReader[HeadraceModel]):  # type: ignore[misc]
+    def load(self, path: str) -> HeadraceModel:
+        metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+        found = HeadraceModel(InMemoryModel.load(f"{path}/snapshot"))
+        found._resetUid(metadata["uid"])  # noqa: SLF001 (as Spark's own readers do)
+        DefaultParamsReader.getAndSetParams(found, metadata)
+        return found
+
+
+def _complete(url: str) -> str:
+    """Return the URL with the driver's login: executors have no environment of their own."""
+    user, password = (os.environ.get(f"HEADRACE_REDIS_{name}") for name in ("USER", "PASSWORD"))
+    return with_login(url, user, password)
+
+
+def _connect(url: str, model: str) -> Store:
+    return open_store(url, model, StoreSettings())
+
+
+@contextmanager
+def _kept(store: Store) -> Iterator[None]:
+    """Fold the logs of a model in a thread."""
+    stop = threading.Event()
+    settings = KeeperSettings("headrace.spark")
+    keeper = threading.Thread(target=run_keeper, args=(settings, store, stop), daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        keeper.join()
+        store.close()
+
+
+def _rows_of(store: Store, shape: Shape) -> FoldedRows:
+    """Return all rows of a model that nothing is pushed to any more."""
+    heads = [
+        each for each in store.marks(range(shape.buckets)) if not isinstance(each, Unreachable)
+    ]
+    if len(heads) < shape.buckets:
+        raise Unreachable(f"{len(heads)} of {shape.buckets} buckets of {shape.model} answered")
+    replica = Replica(store, shape)
+    while not replica.complete or any(
+        replica.position(each.bucket).version < each.version for each in heads
+    ):
+        replica.poll()
+    return replica.table.everything().existing()
+
+
+def _remove(folder: str) -> None:
+    files, path = fsspec.core.url_to_fs(folder)
+    if files.exists(path):
+        files.rm(path, recursive=True)

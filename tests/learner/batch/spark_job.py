@@ -1,0 +1,171 @@
+"""A Spark application for the tests: fits, scores, saves, searches; prints what it found.
+
+    python -m tests.learner.batch.spark_job MASTER REDIS FOLDER [--kill] [--search]
+
+It runs in an environment of its own, which Spark needs (`headrace.spark`). `--kill` kills an
+executor while it learns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.ml.evaluation import BinaryClassificationEvaluator
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql import SparkSession
+
+import headrace.spark
+from headrace.learner.local import InMemoryModel, TableEncoder, times_of
+from headrace.spark import HeadraceEstimator, HeadraceModel
+from tests.learner.shop import CROSS, shop_rows, shop_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SPEC, ROWS, FILES = shop_spec(CROSS), 40_000, 8
+
+
+def main() -> None:
+    master, redis, folder, *flags = sys.argv[1:]
+    session = _session(master)
+    rows = shop_rows(ROWS * (5 if "--kill" in flags else 1))
+    pq.write_table(rows, f"{folder}/log.parquet", row_group_size=rows.num_rows // FILES)
+    table = session.read.parquet(f"file://{folder}/log.parquet").repartition(FILES)
+    estimator = HeadraceEstimator(
+        spec=SPEC.text, redis=redis, stage=f"file://{folder}/stage", labelCol="clicked"
+    )
+    if "--kill" in flags:
+        _kill_an_executor_of(redis)
+    begun = time.monotonic()
+    model = estimator.fit(table)
+    found: dict[str, Any] = {"fit_s": time.monotonic() - begun, "rows": rows.num_rows}
+    assert model.model is not None
+    found["once"] = _counters(model.model) == _counters(_one_pass(rows))
+    found["left"] = sorted(each.name for each in Path(f"{folder}/stage").glob("*"))
+    found["killed"] = KILLED
+    evaluator = BinaryClassificationEvaluator(labelCol="clicked")
+    begun = time.monotonic()
+    scored = model.transform(table)
+    found["auc"] = evaluator.evaluate(scored)
+    found["transform_s"] = time.monotonic() - begun
+    model.write().overwrite().save(f"file://{folder}/model")
+    again = HeadraceModel.load(f"file://{folder}/model")
+    found["saved"] = _probabilities(again, table) == _probabilities(model, table)
+    if "--search" in flags:
+        found["search"] = _search(estimator, evaluator, table)
+    session.stop()
+    print(json.dumps(found))
+
+
+def _session(master: str) -> SparkSession:
+    builder = SparkSession.builder.master(master).appName("headrace")
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _one_pass(rows: pa.Table) -> InMemoryModel:
+    model = InMemoryModel(SPEC)
+    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+    labels = columns.pop("clicked").to_numpy().astype(np.uint8)
+    times = times_of(columns, rows.num_rows, 0)
+    model.learn(TableEncoder(SPEC.fields).examples(columns, times, labels))
+    return model
+
+
+def _counters(model: InMemoryModel) -> dict[int, tuple[int, int]]:
+    rows = model.rows
+    counted = zip(rows.shows.tolist(), rows.clicks.tolist(), strict=True)
+    return dict(zip(rows.ids.tolist(), counted, strict=True))
+
+
+def _probabilities(model: HeadraceModel, table: DataFrame) -> list[float]:
+    few = table.orderBy("timestamp_ms").limit(50)
+    return [row.probability for row in model.transform(few).collect()]
+
+
+def _search(
+    estimator: HeadraceEstimator, evaluator: BinaryClassificationEvaluator, table: DataFrame
+) -> list[float]:
+    free = estimator.copy()
+    free.clear(free.spec)
+    free.set(free.crosses, [["user", "item"]])
+    grid = ParamGridBuilder().addGrid(free.alpha, [0.0001, 0.5]).build()
+    search = CrossValidator(
+        estimator=free, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, parallelism=2
+    )
+    return [float(each) for each in search.fit(table.drop("tags")).avgMetrics]
+
+
+KILLED: list[int] = []
+
+
+def _kill_an_executor_of(redis: str) -> None:
+    """Kill an executor once any bucket has learned rows."""
+    learned = HeadraceEstimator._learned
+
+    def watched(self: Any, dataset: Any, run: Any, urls: Any) -> Any:
+        def watch() -> None:
+            store = headrace.spark._connect(redis, run.name)
+            while True:
+                try:
+                    if any(answer.marks for answer in store.marks([0])):  # type: ignore[union-attr]
+                        break
+                except Exception:  # noqa: BLE001 (not created yet)
+                    pass
+                threading.Event().wait(0.02)
+            victim = _executors()[0]
+            os.kill(victim, signal.SIGKILL)
+            KILLED.append(victim)
+
+        threading.Thread(target=watch, daemon=True).start()
+        return learned(self, dataset, run, urls)
+
+    HeadraceEstimator._learned = watched  # type: ignore[method-assign]
+
+
+def _executors() -> list[int]:
+    """Return the processes of executors that are descendants of this one."""
+    parents, commands = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            commands[int(entry.name)] = (entry / "cmdline").read_text()
+        except OSError:
+            continue
+        parents[int(entry.name)] = int(stat[1])
+
+    def ours(pid: int) -> bool:
+        while pid > 1:
+            if pid == os.getpid():
+                return True
+            pid = parents.get(pid, 0)
+        return False
+
+    backend = "CoarseGrainedExecutorBackend"
+    return sorted(pid for pid, command in commands.items() if backend in command and ours(pid))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The tasks of a distributed fit, without Spark: what they stage, learn and score."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.ingest.examples.batch import unpack
+from headrace.learner.batch.partition_tasks import LearnTask, RunSpec, ScoreTask, StageTask
+from headrace.learner.batch.staged_file import STAGED, staged_places
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.local.table_examples import TableEncoder, times_of
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape
+from tests.learner.shop import CROSS, shop_rows, shop_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ROWS, SPEC = 3000, shop_spec(CROSS)
+RUN = RunSpec(SPEC.text, "shop-1")
+
+
+class Sent(NamedTuple):
+    """A broadcast."""
+
+    value: bytes
+
+
+def one_pass() -> InMemoryModel:
+    """Return the model after one pass over the rows in one process."""
+    model, rows = InMemoryModel(SPEC), shop_rows(ROWS)
+    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+    labels = columns.pop("clicked").to_numpy().astype(np.uint8)
+    model.learn(TableEncoder(SPEC.fields).examples(columns, times_of(columns, ROWS, 0), labels))
+    return model
+
+
+def store() -> tuple[MemoryStore, Callable[[str], MemoryStore], Shape]:
+    spec = RUN.read()
+    made = MemoryStore(clock_ms=lambda: 0, nonces=lambda: np.random.default_rng().bytes(8))
+    shape = Shape(spec.name, 16, spec.width, spec.fingerprint, spec.text)
+    made.create(shape)
+    return made, lambda _: made, shape
+
+
+def test_a_file_staged_and_learned_has_the_rows_of_one_pass(tmp_path: Path) -> None:
+    batches = shop_rows(ROWS).to_batches(max_chunksize=700)
+    table = pa.Table.from_batches(list(StageTask(RUN, "clicked")(iter(batches))), STAGED)
+    assert table["rows"].to_pylist() == [700, 700, 700, 700, 200]
+    pq.write_table(table, tmp_path / "part.parquet")
+    memory, connect, shape = store()
+    places = staged_places([str(tmp_path / "part.parquet")], "job")
+    numbers = pa.RecordBatch.from_pydict({"id": [0]})
+    [done] = LearnTask(RUN, places, connect)(iter([numbers]))
+    assert done.to_pylist() == [{"number": 0, "rows": ROWS}]
+    replica = Replica(memory, shape)
+    while not replica.complete:
+        replica.poll()
+    replica.poll(1000)
+    found, expected = replica.table.everything().existing(), one_pass().rows
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.shows.tolist() == expected.shows.tolist()
+    assert found.clicks.tolist() == expected.clicks.tolist()
+    # the store adds what each push gained, which rounds in another order
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-4, atol=1e-5)
+
+
+def test_scores_are_those_of_the_model() -> None:
+    model, rows = one_pass(), shop_rows(500, seed=2)
+    [batch] = rows.to_batches()
+    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+    times = times_of(columns, 500, 0)
+    expected = model.predict(TableEncoder(SPEC.fields).features(columns, times), times)
+    task = ScoreTask(Sent(pickle.dumps(model)), "token", ("probability", "raw", "class"))
+    [scored] = task(iter([batch]))
+    assert scored.schema.names == [*rows.column_names, "probability", "raw", "class"]
+    found = scored.column("probability").to_numpy()
+    assert found.tolist() == expected.tolist()
+    raw = scored.column("raw").to_numpy()
+    np.testing.assert_allclose(1.0 / (1.0 + np.exp(-raw)), expected)
+    assert ((raw > 0) == (scored.column("class").to_numpy() == 1.0)).all()
+
+
+def test_weights_travel_with_the_examples() -> None:
+    rows = shop_rows(10).append_column("weight", pa.array(np.arange(10.0)))
+    [made] = StageTask(RUN, "clicked", "weight")(iter(rows.to_batches()))
+    found = unpack(made.column("examples")[0].as_py(), SPEC.fields)
+    assert found.weights is None or found.weights.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "named"),
+    [
+        ("clicked", [0.0, 0.5], "'clicked': expected labels 0 and 1, got 0.5"),
+        ("clicked", [1.0, None], "'clicked': expected labels 0 and 1, got None"),
+        ("weight", [1.0, -1.0], "'weight': expected weights from 0 up, got -1.0"),
+    ],
+)
+def test_a_bad_label_or_weight_is_refused_by_name(
+    column: str, values: list[float | None], named: str
+) -> None:
+    columns = {"user": ["a", "b"], "clicked": [0.0, 1.0], "weight": [1.0, 1.0], column: values}
+    batch = pa.RecordBatch.from_pydict(columns)
+    with pytest.raises(ValueError, match=named):
+        list(StageTask(RUN, "clicked", "weight")(iter([batch])))
