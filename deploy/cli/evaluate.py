@@ -202,7 +202,7 @@ def importance(
 def _importance_as_json(report: "ImportanceReport") -> dict[str, object]:
     from headrace.learner.experiments import IMPORTANCE_DEFINITION
 
-    shown = {"definition": IMPORTANCE_DEFINITION} | report._asdict()
+    shown: dict[str, object] = {"definition": IMPORTANCE_DEFINITION, **report._asdict()}
     shown["worths"] = [
         {name: _finite(value) for name, value in each._asdict().items()} for each in report.worths
     ]
