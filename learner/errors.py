@@ -27,10 +27,15 @@ class MarkOutsideTopic(LearnerError):
             if mark < first
             else "the topic was truncated, or the store belongs to another one"
         )
+        way_on = (
+            " To go on without these examples: `headrace learner run --accept-gap`, once."
+            if mark < first
+            else ""
+        )
         super().__init__(
             f"{source.topic}/{source.partition} ({name}): the parameter server has learned up to "
             f"offset {mark}, the topic holds {first} to {end}: {lacking}. Restore a snapshot that "
-            f"fits the topic, or begin a new model."
+            f"fits the topic, or begin a new model.{way_on}"
         )
 
 

@@ -58,6 +58,11 @@ class LearnerCollector(Collector):
             "held_batches", "Batches passed over to spare the model.", figures.held_batches
         )
         yield self._counter("held_examples", "Examples in these.", figures.held_examples)
+        yield self._counter(
+            "gap_offsets",
+            "Offsets skipped with --accept-gap: Kafka had deleted their examples.",
+            self._learner.intake.gap_offsets,
+        )
         yield self._counter("score_sum", "Sum of these scores.", figures.score_sum)
         pushes = CounterMetricFamily(
             "headrace_learner_pushes",

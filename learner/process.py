@@ -18,7 +18,7 @@ from headrace.ingest.kafka import (
     examples_topic,
     scores_topic,
 )
-from headrace.ingest.runtime import running_process, steady_ms, wall_ms
+from headrace.ingest.runtime import ReadLag, running_process, steady_ms, wall_ms
 from headrace.learner.errors import NoGroup, WrongExamples
 from headrace.learner.inputs import described
 from headrace.learner.loop import (
@@ -68,6 +68,8 @@ class LearnerSettings:
     accept_topic: str = ""
     """Id of a recreated topic of examples that continues where the old one ended. The operator
     says so, once: nothing in the two topics can prove it."""
+    accept_gap: bool = False
+    """Whether to go on after examples that Kafka deleted before they were learned."""
     examples_of: str = ""
     """Name of the model whose examples are read; empty for its own. For a copy of a model, which
     continues from the same marks: its fields and label must be the same."""
@@ -120,6 +122,11 @@ def _complete_replica(
     return replica
 
 
+def _waiting(learner: Learner) -> bool:
+    """Return whether learning waits for keepers or shards, which no restart brings back."""
+    return learner.figures.throttled or learner.figures.unanswered_examples > 0
+
+
 def _check_topics(kafka: KafkaSettings, examples: str, scores: str) -> None:
     """Check the settings that marks and first scores depend on. Raises TopicMismatch."""
     log_only = {"cleanup.policy": "delete"}
@@ -165,14 +172,19 @@ def run_learner(
         exchange,
         EventTopics().dead_letters,
         settings.accept_topic,
+        settings.accept_gap,
     )
     guard, pace = _guard(settings.limits, spec), settings.pace
     learner = Learner(ports, replica, model, spec.fields, pace, guard=guard, group=group)
     collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions)
+    lag = ReadLag("headrace_learner_lag", {"model": spec.name})
+    lag.follow(reader.held, lambda: learner.intake.committed)
     address = settings.metrics_host, settings.metrics_port
     try:
-        with running_process("learner", kafka, REGISTRY, address, collectors=[collector]) as health:
+        metrics = [collector, lag]
+        with running_process("learner", kafka, REGISTRY, address, collectors=metrics) as health:
             health.ready_when(lambda: reader.settled)
+            health.watch(lag.progress, lambda: not _waiting(learner) and lag.behind())
             while not stop.is_set():
                 learner.step(0.02)
                 health.stepped()

@@ -30,6 +30,16 @@ AcceptTopic = Annotated[
     ),
 ]
 
+AcceptGap = Annotated[
+    bool,
+    typer.Option(
+        "--accept-gap",
+        envvar="HEADRACE_ACCEPT_GAP",
+        help="Go on after examples that Kafka deleted before they were learned, and count them.",
+        show_default=False,
+    ),
+]
+
 ExamplesOf = Annotated[
     str,
     typer.Option(
@@ -121,6 +131,7 @@ def run(
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     accept_topic: AcceptTopic = "",
+    accept_gap: AcceptGap = False,
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",
     most_rows: MostRows = None,
@@ -163,6 +174,7 @@ def run(
                 pace=pace,
                 limits=GuardLimits(loss_ratio=loss_ratio),
                 accept_topic=accept_topic,
+                accept_gap=accept_gap,
                 examples_of=examples_of,
                 most_rows=most_rows,
                 place=place,

@@ -168,7 +168,11 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
                     else "the topic was truncated, or the store belongs to another Kafka"
                 ),
                 "restore a snapshot that matches the topic, or start a new model"
-                + ("; and raise the topic's retention.ms" * lost),
+                + (
+                    "; or give up these examples: headrace learner run --accept-gap, once; "
+                    "and raise the topic's retention.ms"
+                )
+                * lost,
             )
 
 

@@ -13,6 +13,7 @@ that its rows are complete. Steps begin at the start of the loop, so a long star
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
 STALLED_AFTER_S = 120.0
 """Longer than any wait of a loop: processes give up an unreachable Kafka after 60 s."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One kind of work, and since when it has not advanced."""
+
+    done: Callable[[], object]
+    behind: Callable[[], bool]
+    last: object
+    advanced_s: float
 
 
 class ProcessHealth:
@@ -33,10 +44,7 @@ class ProcessHealth:
         self._stalled_after_s, self._now_s = stalled_after_s, now_s
         self._stepped_s: float | None = None
         self._ready: Callable[[], bool] = lambda: True
-        self._done: Callable[[], object] | None = None
-        self._behind: Callable[[], bool] = lambda: False
-        self._last: object = None
-        self._advanced_s = 0.0
+        self._watches: list[_Watched] = []
 
     def stepped(self) -> None:
         """Note that the loop finished a step."""
@@ -47,13 +55,12 @@ class ProcessHealth:
         self._ready = ready
 
     def watch(self, done: Callable[[], object], behind: Callable[[], bool]) -> None:
-        """Expect `done` to change while `behind` returns True.
+        """Expect `done` to change while `behind` returns True. There may be several watches.
 
         done: any value that differs after progress. behind: whether there is a backlog; asked only
         after `done` has been the same for too long, because it may be a request to a server.
         """
-        self._done, self._behind = done, behind
-        self._last, self._advanced_s = done(), self._now_s()
+        self._watches.append(_Watched(done, behind, done(), self._now_s()))
 
     def why_not_live(self) -> str:
         """Return the reason why the process should be restarted; empty if it should not."""
@@ -62,18 +69,24 @@ class ProcessHealth:
             return ""
         if now_s - stepped_s > self._stalled_after_s:
             return f"no step of the loop ended for {now_s - stepped_s:.0f} s"
-        if self._done is None:
-            return ""
-        done = self._done()
-        if done != self._last:
-            self._last, self._advanced_s = done, now_s
-        stalled_s = now_s - self._advanced_s
-        if stalled_s <= self._stalled_after_s:
-            return ""
-        if not self._behind():
-            self._advanced_s = now_s
+        # every watch is asked each time: one that was not would miss when its work went on
+        stalled_s = max((self._stalled_s(each, now_s) for each in self._watches), default=0.0)
+        if not stalled_s:
             return ""
         return f"no progress for {stalled_s:.0f} s, although there is a backlog"
+
+    def _stalled_s(self, watched: _Watched, now_s: float) -> float:
+        """Return since when the work has not advanced; 0 if it may go on like this."""
+        done = watched.done()
+        if done != watched.last:
+            watched.last, watched.advanced_s = done, now_s
+        stalled_s = now_s - watched.advanced_s
+        if stalled_s <= self._stalled_after_s:
+            return 0.0
+        if not watched.behind():
+            watched.advanced_s = now_s
+            return 0.0
+        return stalled_s
 
     def why_not_ready(self) -> str:
         """Return the reason why the process should get no work; empty if it may."""

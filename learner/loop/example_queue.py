@@ -16,12 +16,17 @@ operator can say whether the new topic repeats, continues or skips what the old 
 (`accept_topic`). And before a push (`check_topics`) the topic must still have the id that its
 examples count under. An id never comes back, so if it is the same now, it was the same when the
 examples were read.
+
+Retention may delete examples before they are learned. A learner refuses to start in such a gap,
+unless the operator accepts it (`accept_gap`). The marks then move over the gap with the next push,
+as they move over transaction markers.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
     from headrace.learner.loop.cursors import Cursors
     from headrace.pserver import BucketAnswer
 
+
+log = logging.getLogger(__name__)
 
 _FOREVER = 1 << 61
 
@@ -92,12 +99,19 @@ class ExampleQueue:
         ahead_limit: int,
         steady_ms: Callable[[], int],
         accept_topic: str = "",
+        accept_gap: bool = False,
     ) -> None:
-        """`accept_topic`: id of a recreated topic that continues where the old one ended."""
+        """`accept_topic`, `accept_gap`: see LearnerPorts."""
         self._reader, self._cursors, self._fields = reader, cursors, fields
         self._accept_topic = accept_topic
         self._accept_gaps = accept_topic
         """The same, until every bucket has learned from it."""
+        self._accept_gap = accept_gap
+        self._gap_stops: dict[str, int] = {}  # name -> end of its counted gaps
+        self.gap_offsets = 0
+        """Offsets skipped because Kafka no longer had them."""
+        self.committed: dict[Source, int] = {}
+        """The last committed offsets; never changed, only replaced, so any thread may read it."""
         self._order_wait_ms, self._ahead_limit = order_wait_ms, ahead_limit
         self._steady_ms = steady_ms
         self._partitions: dict[Source, _PartitionQueue] = {}
@@ -154,6 +168,7 @@ class ExampleQueue:
         for source in sorted(self.unmarked):
             self._start(source)
         self.unmarked.clear()
+        self.committed = self._offsets()
 
     def check_marks(
         self, answers: Sequence[BucketAnswer], topics: Iterable[str] | None = None
@@ -290,14 +305,16 @@ class ExampleQueue:
         Call it after pushes were answered. Once every bucket has learned from an accepted topic,
         a bucket that lacks examples of an earlier one was restored since, and is refused again.
         """
-        self._reader.commit(
-            {s: self._cursors.resume_at(p.name) for s, p in self._partitions.items()}
-        )
+        self.committed = self._offsets()
+        self._reader.commit(self.committed)
         if self._accept_gaps and any(
             topic_of(partition.name) == self._accept_gaps and self._cursors.begun(partition.name)
             for partition in self._partitions.values()
         ):
             self._accept_gaps = ""
+
+    def _offsets(self) -> dict[Source, int]:
+        return {s: self._cursors.resume_at(p.name) for s, p in self._partitions.items()}
 
     def _take(self, record: Record) -> None:
         partition = self._partitions.get(record.source)
@@ -330,17 +347,28 @@ class ExampleQueue:
             # its pending deltas still go out: the marks decide whether they may count
             self._cursors.lost(partition.name)
             self._cursors.lost(epoch_source(partition.name))
+            self.committed = {s: at for s, at in self.committed.items() if s != source}
 
     def _start(self, source: Source) -> None:
         partition = self._partitions[source]
         offset = self._cursors.resume_at(partition.name)
         first, end = self._reader.held(source)
+        if self._accept_gap and offset < first:
+            offset = self._skip_gap(source, partition.name, offset, first)
         if not first <= offset <= end:
             raise MarkOutsideTopic(source, partition.name, offset, first, end)
         partition.batches.clear()
         partition.end = None
         partition.empty_since_ms = self._steady_ms()
         self._reader.start({source: offset})
+
+    def _skip_gap(self, source: Source, name: str, offset: int, first: int) -> int:
+        """Move all buckets over deleted examples; count these once. Returns the offset to read."""
+        self.gap_offsets += max(0, first - max(offset, self._gap_stops.get(name, 0)))
+        self._gap_stops[name] = first
+        log.warning("%s: skips deleted examples at offsets %d to %d", source, offset, first)
+        self._advance(source, name, first)
+        return self._cursors.resume_at(name)
 
 
 def _begin_ms(batch: ExampleBatch) -> int:

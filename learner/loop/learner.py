@@ -83,7 +83,7 @@ class Learner:
         self._pending = PendingDeltas(self.view, self._shape)
         self._pending.refresh(replica.table, replica.table.ids.copy(), None)
         cursors = Cursors()
-        self._intake = ExampleQueue(
+        self.intake = ExampleQueue(
             ports.reader,
             cursors,
             fields,
@@ -91,6 +91,7 @@ class Learner:
             ahead_limit=pace.ahead_limit,
             steady_ms=clocks.steady_ms,
             accept_topic=ports.accept_topic,
+            accept_gap=ports.accept_gap,
         )
         self._pushes = Pushes(
             ports.exchange,
@@ -101,8 +102,7 @@ class Learner:
             clocks=clocks,
         )
         self.rows = self._row_source(replica)
-        self.progress = LearningProgress()
-        self.figures = LearnerTotals()
+        self.progress, self.figures = LearningProgress(), LearnerTotals()
         self.tally = self._pushes.tally
         self._recheck_at_ms = 0
         self._pushed_at_ms = self._steady_ms()
@@ -135,7 +135,7 @@ class Learner:
                    offsets, for lag dashboards
         7. pace    set the time until the next push
         """
-        self._intake.poll(self._poll_timeout(timeout_s))
+        self.intake.poll(self._poll_timeout(timeout_s))
         self._find_marks()
         self._fold()
         self._recheck()
@@ -168,16 +168,16 @@ class Learner:
         if self._group.busy:
             return 0.0  # the other members wait for this one in the next round
         stuck = self._full() or self.figures.waiting_for_buckets
-        waits = self._pushes.awaited or (self._intake.ready() and not stuck)
+        waits = self._pushes.awaited or (self.intake.ready() and not stuck)
         return min(timeout_s, 0.002) if waits else timeout_s
 
     def _find_marks(self) -> None:
-        if not self._intake.unmarked:
+        if not self.intake.unmarked:
             return
         answers = self._store.marks(range(self._shape.buckets))
         known = [answer for answer in answers if not isinstance(answer, Unreachable)]
         if len(known) == len(answers):  # a bucket whose marks are unknown can have no cursor
-            self._intake.begin(known)
+            self.intake.begin(known)
 
     def _fold(self) -> None:
         # not while a push is awaited: its own entry would return as if another learner sent it
@@ -214,20 +214,20 @@ class Learner:
                 again.update(self._pushes.recheck(answer))
         self._check_marks(again)
         self._read_again(again)  # once, however many buckets went back
-        self._intake.check_assigned_topics(self._pace.identity_interval_ms)
+        self.intake.check_assigned_topics(self._pace.identity_interval_ms)
 
     def _check_marks(self, again: set[str]) -> None:
         """Check the marks of all buckets, if some went back: one may be from an old snapshot."""
         if not again:
             return
         answers = self._store.marks(range(self._shape.buckets))
-        self._intake.check_marks([each for each in answers if not isinstance(each, Unreachable)])
+        self.intake.check_marks([each for each in answers if not isinstance(each, Unreachable)])
 
     def _read_again(self, again: set[str]) -> None:
         if again:
             # in a group these examples were part of steps that all members took
             self._group.leave(f"examples of {', '.join(sorted(again))} must be read again")
-        self._intake.read_again(again)
+        self.intake.read_again(again)
 
     def _refresh(self, bucket: int, ids: npt.NDArray[np.uint64]) -> None:
         self._pending.refresh(self.replica.table, ids, self._pushes.flying(bucket))
@@ -237,14 +237,14 @@ class Learner:
         until_ms = self._steady_ms() + self._pace.push_interval_ms
         learned = False
         while not self._full() and not self._check_unanswered():
-            window = self._intake.next_window(self._window_examples())
+            window = self.intake.next_window(self._window_examples())
             if not window:
                 break
             reasons = [self._guard.reason(b.name, b.offset, b.examples) for b in window]
             passed = [b for b, reason in zip(window, reasons, strict=True) if reason is None]
             merged = MergedBatches(passed) if passed else None
             if merged and not self.rows.prepare(merged.examples, self._steady_ms()):
-                self._intake.put_back(window)
+                self.intake.put_back(window)
                 break
             learned = True
             if merged is None or self._learn(merged):
@@ -272,7 +272,7 @@ class Learner:
         """Report the messages that have a reason to be skipped, and move past them."""
         for batch, reason in zip(window, reasons, strict=True):
             if reason is not None:
-                self._intake.learned(batch)
+                self.intake.learned(batch)
                 if self._guard.first_report(batch.name, batch.offset):
                     held = HeldExamples(batch, np.arange(len(batch.examples)), reason)
                     self._outputs.report(self.figures, [held])
@@ -280,7 +280,7 @@ class Learner:
     def _learn(self, merged: MergedBatches) -> bool:
         """Learn messages; return whether what was learned stays."""
         examples = merged.examples
-        active = self._intake.active(merged.batches[0])
+        active = self.intake.active(merged.batches[0])
         self.view.reserve(self._model.rows_needed(examples))
         try:
             scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
@@ -296,7 +296,7 @@ class Learner:
             return False
         self._outputs.report(self.figures, merged.held_of_messages(self._group.quarantined()))
         for batch, own in shares:
-            self._intake.learned(batch)
+            self.intake.learned(batch)
             self._count(batch, self._outputs.send_scores(batch, own))
         return True
 
@@ -342,7 +342,7 @@ class Learner:
     def _seal(self) -> None:
         """Make sure that Kafka has the scores of what was learned, and still the same topic."""
         self._outputs.flush()
-        self._intake.check_topics()
+        self.intake.check_topics()
 
     def _answer(self) -> None:
         again = self._pushes.handle_answers()
@@ -351,7 +351,7 @@ class Learner:
                 self._fold_at_ms = 0  # fold before learning more
             self._check_marks(again)
             self._read_again(again)
-            self._intake.commit()
+            self.intake.commit()
 
     def _throttled(self) -> bool:
         """Return whether a log has grown so long that pushes wait for keepers."""
@@ -395,6 +395,6 @@ class Learner:
 
     def _set_pace(self) -> None:
         goal = self._usual_ms
-        if self._pace.staleness.interval_ms is None and self._intake.behind():
+        if self._pace.staleness.interval_ms is None and self.intake.behind():
             goal = self._pace.backlog_interval_ms
         self._interval_ms = min(goal, max(1, 2 * self._interval_ms))

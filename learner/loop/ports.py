@@ -40,6 +40,8 @@ class LearnerPorts:
     dead_letter_topic: str = "dead-letters"
     accept_topic: str = ""
     """Identity of a recreated topic that continues at the old one's last offset: ExampleQueue."""
+    accept_gap: bool = False
+    """Whether to go on after examples that Kafka deleted before they were learned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,19 @@ class Keeper:
         """The buckets that this keeper holds, unless a lease was lost since; ascending."""
         return sorted(self._leases)
 
+    def versions(self) -> dict[int, int]:
+        """Return how far the logs of held buckets were read. Safe to call in any thread."""
+        found = {bucket: self.replica.reached(bucket) for bucket in list(self._leases)}
+        return {bucket: position.version for bucket, position in found.items() if position}
+
+    def trimmed(self) -> dict[int, tuple[int, int]]:
+        """Return folds and trims by held bucket. Safe to call in any thread."""
+        return {bucket: (each.folds, each.trimmed) for bucket, each in list(self._leases.items())}
+
+    def folding(self) -> list[int]:
+        """Return the buckets with entries that are due. Safe to call in any thread."""
+        return [bucket for bucket, each in list(self._leases.items()) if each.count]
+
     def step(self) -> bool:
         """Run every step once; return whether there was anything to read, fold or trim.
 

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.keeper.keeper_backlog import keeper_watches
 from headrace.pserver.keeper.metrics import KeeperMetrics
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from headrace.pserver.keeper.keeper_backlog import Watch
+
     Stepped = Callable[[], object]
+    Frame = Callable[[CollectorRegistry, tuple[Watch, ...]], AbstractContextManager[Stepped]]
 
     from headrace.pserver.store import Store
 
@@ -43,12 +47,13 @@ def run_keeper(
     settings: KeeperSettings,
     store: Store,
     stop: threading.Event,
-    frame: Callable[[CollectorRegistry], AbstractContextManager[Stepped]] | None = None,
+    frame: Frame | None = None,
 ) -> None:
     """Run a keeper until `stop` is set, then release its buckets. Raises the kinds of StoreError.
 
-    frame: a context around the run, which gets this keeper's metrics and yields a function to call
-    after each step. The keeper does not import the frame of the other processes.
+    frame: a context around the run, which gets this keeper's metrics and the watches on its
+    progress, and yields a function to call after each step. The keeper does not import the frame
+    of the other processes.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -63,7 +68,7 @@ def run_keeper(
         metrics=KeeperMetrics(shape.model, registry),
     )
     log.info("keeper of model %r with %d buckets", shape.model, shape.buckets)
-    with (frame or _no_frame)(registry) as stepped:
+    with (frame or _no_frame)(registry, keeper_watches(keeper, store)) as stepped:
         while not stop.is_set():
             busy = keeper.step()
             stepped()
@@ -73,5 +78,5 @@ def run_keeper(
 
 
 @contextmanager
-def _no_frame(_: CollectorRegistry) -> Iterator[Stepped]:
+def _no_frame(_: CollectorRegistry, __: tuple[Watch, ...]) -> Iterator[Stepped]:
     yield lambda: None

@@ -138,6 +138,10 @@ class Replica:
         """Whether the bucket was copied once and has a position."""
         return self._positions.get(bucket) is not None
 
+    def reached(self, bucket: int) -> LogPosition | None:
+        """Return the position of a bucket; None before it was copied once."""
+        return self._positions.get(bucket)
+
     def position(self, bucket: int) -> LogPosition:
         """Return the position of a bucket. Raises KeyError before it was copied once."""
         position = self._positions.get(bucket)

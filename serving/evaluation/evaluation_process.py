@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY
 
+from headrace.ingest import StreamError
 from headrace.ingest.kafka import (
     AS_THE_BROKER_SAYS,
     LARGEST_MESSAGE_BYTES,
+    Source,
     TopicSpec,
     ensure_topics,
     examples_topic,
@@ -39,7 +41,7 @@ from headrace.serving.evaluation.windows import RESULTS, Windows
 from headrace.serving.observers import TOPIC, ensure_predictions
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings, Reader
     from headrace.learner.spec import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -107,7 +109,7 @@ def run_evaluation(
         sources=sources,
     )
     keeper, ending = EvaluationAgent(agent), _EvaluationExit(stop)
-    feeding = _FeederThread(settings, kafka, spec, topics, ending)
+    feeding = _FeederThread(settings, kafka, spec, topics, ending, keeper)
     collectors = [EvaluationCollector(spec.name, keeper, lambda: feeding.figures), feeding.lag]
     address = settings.metrics_host, settings.metrics_port
     with (
@@ -200,8 +202,10 @@ class _FeederThread(threading.Thread):
         spec: ModelSpec,
         topics: FeedTopics,
         ending: _EvaluationExit,
+        agent: EvaluationAgent,
     ) -> None:
         super().__init__(name="feeder")
+        self._agent = agent
         self._settings, self._kafka, self._spec = settings, kafka, spec
         self._topics, self._ending = topics, ending
         self.figures = FeedFigures()
@@ -227,10 +231,22 @@ class _FeederThread(threading.Thread):
             self.figures = feeder.figures
             self.lag.follow(ports.reader.held, lambda: dict(feeder.read))
             self.health.watch(self.lag.progress, self.lag.behind)
+            rows = Source(self._topics.rows, 0)
+            self.health.watch(
+                lambda: self._agent.folded, lambda: self._agent.behind(_end(ports.reader, rows))
+            )
             while not self._ending.near:
                 feeder.step(0.05)
                 self.health.stepped()
             feeder.finish()
+
+
+def _end(reader: Reader, source: Source) -> int:
+    """Return the first offset that Kafka does not have yet; -1 while it does not answer."""
+    try:
+        return reader.held(source)[1]
+    except StreamError:
+        return -1
 
 
 async def _run_app(

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 TABLE = "state"
 _SHARE = 0.1
 """Share of time for summarizing open minutes. The remaining minutes wait for their turn."""
+_MOST_MARKERS = 64
+"""Offsets after the last row that may be markers, of committed and of aborted transactions."""
 _SESSION_S = 10.0
 """Time after which another member takes over from a dead one."""
 
@@ -79,6 +81,20 @@ class EvaluationAgent:
         self.evaluation: Evaluator | None = None
         self.figures: list[WindowMetrics] = []
         self._published: dict[str, bytes] = {}
+
+    @property
+    def folded(self) -> int | None:
+        """The last folded offset; None while another process folds. Safe to read in any thread."""
+        evaluation = self.evaluation
+        return None if evaluation is None else evaluation.folded
+
+    def behind(self, end: int) -> bool:
+        """Return whether rows before `end`, the first offset not yet in Kafka, are not folded.
+
+        Markers of transactions have offsets and are never folded, so a few offsets are no backlog.
+        """
+        folded = self.folded
+        return folded is not None and end - folded > _MOST_MARKERS
 
     def of(self, table: Mapping[bytes, bytes]) -> Evaluator:
         """Return the evaluation; restored from the table on the first call."""

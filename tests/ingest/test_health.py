@@ -99,3 +99,15 @@ def test_a_process_is_ready_when_its_work_is(ready: bool) -> None:
     health.stepped()
     health.ready_when(lambda: ready)
     assert (health.why_not_ready() == "") is ready
+
+
+def test_of_two_watches_the_one_that_stalls_is_seen_beside_the_one_that_goes_on() -> None:
+    scene, other = Scene().watched(), [0]
+    scene.health.watch(lambda: other[0], lambda: True)
+    for _ in range(3):
+        scene.done += 1
+        scene.pass_s(50)
+        live = scene.health.why_not_live() == ""
+    assert not live
+    other[0] += 1
+    assert scene.health.why_not_live() == ""

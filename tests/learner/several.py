@@ -83,7 +83,7 @@ class Turns(InMemoryModel):
             largest_poll=1000,
         )
         # read far ahead, so that batches keep the order of event time during every wait
-        take, taken_ms = learner._intake.next, [-1]
+        take, taken_ms = learner.intake.next, [-1]
 
         def one_a_turn() -> ExampleBatch | None:
             if taken_ms[0] == self.now_ms:
@@ -93,7 +93,7 @@ class Turns(InMemoryModel):
                 taken_ms[0] = self.now_ms
             return batch
 
-        setattr(learner._intake, "next", one_a_turn)  # noqa: B010 (mypy: a method)
+        setattr(learner.intake, "next", one_a_turn)  # noqa: B010 (mypy: a method)
         return learner
 
     def run(self) -> None:

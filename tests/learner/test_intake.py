@@ -8,7 +8,12 @@ import pytest
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
-from headrace.learner.errors import BucketsBehind, LogTruncated, TopicMadeAgain
+from headrace.learner.errors import (
+    BucketsBehind,
+    LogTruncated,
+    MarkOutsideTopic,
+    TopicMadeAgain,
+)
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.pacing import LearnerPacing
@@ -25,7 +30,7 @@ RECORDS = 10
 class Scenery:
     """One partition of some records, and a topic that can be made again under the reader."""
 
-    def __init__(self, accept_topic: str = "") -> None:
+    def __init__(self, accept_topic: str = "", *, accept_gap: bool = False) -> None:
         dice = np.random.default_rng(1)
         spec = random_spec(dice, "immediate", statistics=False)
         self.reader = ListReader({SOURCE: []})
@@ -43,6 +48,7 @@ class Scenery:
             ahead_limit=100,
             steady_ms=lambda: 0,
             accept_topic=accept_topic,
+            accept_gap=accept_gap,
         )
         self.intake.poll(0.0)
 
@@ -314,3 +320,35 @@ def test_an_accepted_topic_is_used_up_once_every_bucket_has_learned_from_it() ->
     answers = [BucketAnswer(b, 1, b"", b"", m, 0) for b, m in enumerate([GONE_ON, RESTORED])]
     with pytest.raises(BucketsBehind):
         scenery.intake.check_marks(answers)
+
+
+def _delete_before(scenery: Scenery, first: int) -> None:
+    """Let retention take the records before `first`."""
+    held = scenery.reader.held
+    scenery.reader.held = lambda source: (first, held(source)[1])  # type: ignore[method-assign]
+
+
+def test_examples_that_retention_took_are_refused_and_the_message_names_the_flag() -> None:
+    scenery = Scenery()
+    _delete_before(scenery, 6)
+    with pytest.raises(MarkOutsideTopic, match=r"examples 4 to 6 were deleted.* --accept-gap`"):
+        scenery.begin({"old/0": 7}, {"old/0": 4})
+
+
+def test_an_accepted_gap_is_skipped_in_every_bucket_that_lacks_it_and_counted_once() -> None:
+    scenery = Scenery(accept_gap=True)
+    _delete_before(scenery, 6)
+    scenery.begin({"old/0": 7}, {"old/0": 4})
+    assert scenery.cursors.spans(0) == ()
+    assert scenery.cursors.spans(1) == (OffsetSpan("old/0", 4, 6),)
+    assert (scenery.intake.gap_offsets, scenery.intake.committed) == (2, {SOURCE: 6})
+    scenery.cursors.discard(1, {"old/0": 4}, None)  # the push was refused
+    scenery.intake.read_again(["old/0"])
+    assert (scenery.intake.gap_offsets, scenery.cursors.resume_at("old/0")) == (2, 6)
+
+
+def test_a_mark_beyond_the_end_of_the_topic_is_refused_with_accept_gap_too() -> None:
+    scenery = Scenery(accept_gap=True)
+    with pytest.raises(MarkOutsideTopic, match="the topic was truncated") as refusal:
+        scenery.begin({"old/0": RECORDS + 1})
+    assert "--accept-gap" not in str(refusal.value)

@@ -73,7 +73,7 @@ class LearnerProcess(Process):
         """Whether the operator's acceptance of a topic made again is not used up."""
         if self.learner is None or not self._accepting:
             return bool(self._accepted)
-        intake = self.learner._intake
+        intake = self.learner.intake
         names = [partition.name for partition in intake._partitions.values()]
         return not any(intake._cursors.begun(name) for name in names)
 
@@ -146,7 +146,7 @@ class LearnerProcess(Process):
     def _check_unsent(self) -> None:
         """Raise Broken if more waits for a bucket that does not answer than the limit allows."""
         assert self.learner is not None
-        pushes, cursors = self.learner._pushes, self.learner._intake._cursors
+        pushes, cursors = self.learner._pushes, self.learner.intake._cursors
         limit = self.world.plan.unanswered_limit + MOST_EXAMPLES
         for bucket in pushes.unanswered:
             sent = {span.source: span.stop for span in pushes._flights[bucket].push.spans}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from headrace.deploy.operations import HeldTopic
+    from headrace.pserver.keeper import Watch
 
 EXIT_GAPS = 1
 """Exit status of `inspect` if a bucket is missing or its server does not answer."""
@@ -111,9 +112,13 @@ def keep(
             status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
 
             @contextmanager
-            def frame(registry: "CollectorRegistry") -> "Iterator[Callable[[], None]]":
+            def frame(
+                registry: "CollectorRegistry", watches: "tuple[Watch, ...]"
+            ) -> "Iterator[Callable[[], None]]":
                 address = metrics_host, metrics_port
                 with running_process("keeper", status_kafka, registry, address) as health:
+                    for watch in watches:
+                        health.watch(watch.done, watch.behind)
                     yield health.stepped
 
             run_keeper(settings, store, stop, frame)

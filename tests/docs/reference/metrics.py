@@ -72,11 +72,13 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
         figures=LearnerTotals(),
         tally=PushTotals(),
         progress=SimpleNamespace(append_ms=1, event_ms=1),
+        intake=SimpleNamespace(gap_offsets=0),
         rows=SimpleNamespace(usage=PrefetchUsage(), tail_bytes=0),
         view=[],
     )
     collector = LearnerCollector("m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)))
     yield from collected(collector.collect())
+    yield from collected(ReadLag("headrace_learner_lag", {"model": "m"}).collect())
 
 
 def keeper() -> Iterator[tuple[Metric, tuple[str, ...]]]:
