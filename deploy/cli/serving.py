@@ -109,8 +109,9 @@ FirstAliases = Annotated[
         "--alias",
         envvar="HEADRACE_SERVING_ALIAS",
         metavar="ALIAS=MODEL",
-        help="Alias of a model, such as production=news. Repeatable. The model of an alias that "
-        "begins with shadow scores the requests of other aliases without answering.",
+        help="Alias of a model, such as production=news, or of models with weights, such as "
+        "production=news=95,news-2=5. Repeatable. The model of an alias that begins with shadow "
+        "scores the requests of other aliases without answering.",
     ),
 ]
 AliasesFile = Annotated[
@@ -260,8 +261,22 @@ def _one_worker(workers: int) -> str:
 def alias(
     name: Annotated[str, typer.Argument(metavar="[ALIAS]", help="Alias. Default: show all.")] = "",
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="New model of the alias. Default: show it.")
-    ] = "",
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL | MODEL=WEIGHT ...]",
+            help="New model of the alias, or several with weights, such as news=95 news-2=5. "
+            "Default: show it.",
+        ),
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="FIELD",
+            help="Field that splits requests among models, such as user_id.",
+            show_default=True,
+        ),
+    ] = "request_id",
     server: Annotated[
         list[str],
         typer.Option(
@@ -274,11 +289,13 @@ def alias(
     expected: Annotated[
         str | None,
         typer.Option(
-            "--expected", metavar="MODEL", help="Refuse unless the alias has this model now."
+            "--expected",
+            metavar="MODEL",
+            help="Refuse unless the alias has this model, or these models with weights, now.",
         ),
     ] = None,
     revert: Annotated[
-        bool, typer.Option("--revert", help="Switch back to the previous model.")
+        bool, typer.Option("--revert", help="Switch back to the previous model or models.")
     ] = False,
     token_file: Annotated[
         Path | None,
@@ -290,14 +307,17 @@ def alias(
         ),
     ] = None,
 ) -> None:
-    """Show the aliases of servers, or switch one to another model and back."""
+    """Show the aliases of servers, switch one to another model and back, or split its traffic."""
     from headrace.deploy.operations import change_alias, show_aliases
     from headrace.ingest.http import read_tokens
 
+    target = " ".join(model or ())
+    if target and by != "request_id":
+        target = f"{target} by {by}"
     token = read_tokens(token_file)[0] if token_file else ""
     for each in server:
-        if revert or model:
-            typer.echo(change_alias(each, token, name, None if revert else model, expected))
+        if revert or target:
+            typer.echo(change_alias(each, token, name, None if revert else target, expected))
         else:
             for line in show_aliases(each, name):
                 typer.echo(line)

@@ -2,6 +2,7 @@
 
     GET    /v1/aliases
     PUT    /v1/aliases/{alias}            {"model": "news-2", "expected": "news"}
+    PUT    /v1/aliases/{alias}            {"model": "news=95 news-2=5 by user_id"}
     POST   /v1/aliases/{alias}:revert
     DELETE /v1/aliases/{alias}
 
@@ -34,7 +35,7 @@ _LIMITS = RequestLimits(body_bytes=4096)
 
 
 class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of a PUT: the model that an alias points at from now on."""
+    """Body of a PUT: the model, or models with weights, of an alias from now on."""
 
     model: str
     expected: str | None = None

@@ -46,7 +46,7 @@ from headrace.serving.models import (
     score,
     uncertainties,
 )
-from headrace.serving.requests import JSON, as_response, encode
+from headrace.serving.requests import JSON, as_response, encode, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +88,9 @@ class ProtocolAdapter(Protocol):
     def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:
         """Decode a request to this model. Raises RequestRefused."""
 
+    def key(self, name: str, body: bytes, headers: Mapping[str, str]) -> bytes | None:
+        """Return the request id or field by which an alias splits; None: the request lacks it."""
+
     def write(self, scored: ScoredRequest) -> EncodedAnswer:
         """Encode the answer."""
 
@@ -124,7 +127,8 @@ class PredictionHandler:
         1. authorize  401 without a valid token, 404 for an unknown model
         2. read       408, 413 or 415 if the body is late, too large or compressed
         3. admit      503 if too much work is queued already
-        4. compute    decode, check, encode, score, write
+        4. choose     the model, if the alias splits its requests
+        5. compute    decode, check, encode, score, write
         """
         model, room = "", self._room
         try:
@@ -139,6 +143,9 @@ class PredictionHandler:
                 body = await read_body(request, room)
             room.arrive()
             try:
+                if target.split is not None:
+                    target = await self._arm(target, body, request.headers, face)
+                    model = target.served.spec.name
                 written, seconds, candidates = await self._in_turn(
                     target, body, request.headers, face
                 )
@@ -152,6 +159,19 @@ class PredictionHandler:
             return Response(status_code=_CLIENT_GONE)  # never sent: the connection is closed
         self._metrics.answered(model, seconds, candidates)
         return _AnswerResponse(written)
+
+    async def _arm(
+        self, target: Route, body: bytes, headers: Mapping[str, str], face: ProtocolAdapter
+    ) -> Route:
+        """Choose the model. A request without the key is split by its body."""
+        assert target.split is not None  # checked by the caller
+        name = target.split.key
+        if len(body) > self._room.limits.aside_bytes:
+            loop = asyncio.get_running_loop()
+            key = await loop.run_in_executor(self._aside, face.key, name, body, headers)
+        else:
+            key = face.key(name, body, headers)
+        return self._models.arm(target, body if key is None else key)
 
     async def _in_turn(
         self, target: Route, body: bytes, headers: Mapping[str, str], face: ProtocolAdapter
@@ -268,6 +288,9 @@ class _JsonAdapter:
             "request_id": scored.asked.request_id,
             **self._telling.of(scored.standing, scored.now_ms),
         }
+
+    def key(self, name: str, body: bytes, headers: Mapping[str, str]) -> bytes | None:  # noqa: ARG002
+        return split_key(body, name)
 
     def refuse(self, refused: RequestRefused) -> Response:
         return as_response(refused)

@@ -31,19 +31,21 @@ from headrace.serving.requests import (
     BYTES,
     ID,
     JSON,
+    REQUEST_ID,
     CheckedRequest,
     Input,
     as_response,
     candidates_of,
     encode,
     inputs_of,
+    key_of,
     raw_of,
     shown,
     tensor_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from enum import Enum
 
     from fastapi import FastAPI
@@ -101,31 +103,11 @@ class InferAdapter:
 
     def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:
         """Return what is asked. Raises RequestRefused (400)."""
-        said = headers.get(HEADER_LENGTH)
-        length = len(body) if said is None else _length(said, len(body))
-        try:
-            request = _decode(memoryview(body)[:length])
-        except msgspec.ValidationError as error:
-            raise RequestRefused(400, "", "an inference request", str(error)) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            found = f"{length} bytes: {error}"
-            raise RequestRefused(400, "", "a JSON object in UTF-8", found) from error
-        raw = memoryview(body)[length:]
-        tensors = []
-        for i, each in enumerate(request.inputs):
-            size = each.parameters.get("binary_data_size")
-            if size is None:
-                tensors.append(tensor_of(each, f"inputs[{i}]", None))
-                continue
-            if type(size) is not int or not 0 <= size <= raw.nbytes:
-                where = f"inputs[{i}].parameters.binary_data_size"
-                raise RequestRefused(
-                    400, where, f"at most the {raw.nbytes} bytes left", shown(size)
-                )
-            tensors.append(tensor_of(each, f"inputs[{i}]", raw[:size]))
-            raw = raw[size:]
-        if raw.nbytes:
-            raise RequestRefused(400, "", "no bytes after the last tensor", f"{raw.nbytes}")
+        request, raw = _decoded(body, headers)
+        tensors = [
+            tensor_of(each, f"inputs[{i}]", data)
+            for i, (each, data) in enumerate(_inputs(request, raw))
+        ]
         candidates = candidates_of(served.spec.fields, tensors, self._limits.candidates)
         return _InferCandidates(
             candidates,
@@ -136,6 +118,21 @@ class InferAdapter:
             _text(request.parameters, "snapshot"),
             outputs=_outputs(request),
         )
+
+    def key(self, name: str, body: bytes, headers: Mapping[str, str]) -> bytes | None:
+        """Return the request's id, or the first item of the field's tensor."""
+        try:
+            request, raw = _decoded(body, headers)
+            if name == REQUEST_ID:
+                return key_of(request.id)
+            for each, data in _inputs(request, raw):
+                if each.name == name:
+                    values = tensor_of(each, name, data).values[:1]
+                    flat = values if isinstance(values, list) else values.tolist()
+                    return key_of(flat[0]) if flat else None
+        except RequestRefused:
+            return None  # `read` refuses it with the reason
+        return None
 
     def write(self, scored: ScoredRequest) -> EncodedAnswer:
         """Encode the scores as tensors."""
@@ -148,6 +145,7 @@ class InferAdapter:
             "parameters": {
                 name: value
                 for name, value in (
+                    ("model", scored.target.served.spec.name if scored.target.split else None),
                     ("version", standing.version),
                     ("state", standing.state(scored.now_ms)),
                     ("age_ms_newest", ages.newest),
@@ -188,6 +186,35 @@ class InferAdapter:
         if refused.status == 422:
             refused = RequestRefused(400, *_parts(refused))
         return error_of(refused)
+
+
+def _decoded(body: bytes, headers: Mapping[str, str]) -> tuple[InferRequest, memoryview]:
+    """Return the JSON of a request, and the bytes after it."""
+    said = headers.get(HEADER_LENGTH)
+    length = len(body) if said is None else _length(said, len(body))
+    try:
+        return _decode(memoryview(body)[:length]), memoryview(body)[length:]
+    except msgspec.ValidationError as error:
+        raise RequestRefused(400, "", "an inference request", str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = f"{length} bytes: {error}"
+        raise RequestRefused(400, "", "a JSON object in UTF-8", found) from error
+
+
+def _inputs(request: InferRequest, raw: memoryview) -> Iterator[tuple[Input, memoryview | None]]:
+    """Yield each input with its binary data, if it has some."""
+    for i, each in enumerate(request.inputs):
+        size = each.parameters.get("binary_data_size")
+        if size is None:
+            yield each, None
+            continue
+        if type(size) is not int or not 0 <= size <= raw.nbytes:
+            where = f"inputs[{i}].parameters.binary_data_size"
+            raise RequestRefused(400, where, f"at most the {raw.nbytes} bytes left", shown(size))
+        yield each, raw[:size]
+        raw = raw[size:]
+    if raw.nbytes:
+        raise RequestRefused(400, "", "no bytes after the last tensor", f"{raw.nbytes}")
 
 
 def _parts(refused: RequestRefused) -> tuple[str, str, str]:
@@ -240,10 +267,10 @@ def add_inference(
 
     async def infer(request: Request) -> Response:
         try:
-            _check_version(models, request.path_params)
+            name = _asked_name(models, request.path_params)
         except RequestRefused as refused:
             return error_of(refused)
-        return await answering.answer(request, request.path_params["name"], face)
+        return await answering.answer(request, name, face)
 
     for path in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"):
         app.router.routes.insert(0, Route(path, infer, methods=["POST"]))
@@ -268,9 +295,10 @@ def add_inference(
             served = _check_version(models, request.path_params)
         except RequestRefused as refused:
             return error_of(refused)
+        name = request.path_params["name"]
         said = {
-            "name": request.path_params["name"],
-            "versions": [served.spec.fingerprint],
+            "name": name,
+            "versions": _versions(models, name),
             "platform": f"headrace_{served.spec.architecture}",
             "inputs": _described(inputs_of(served.spec.fields)),
             "outputs": _described([(name, _DATATYPES[name], [-1]) for name in _OUTPUTS]),
@@ -280,8 +308,7 @@ def add_inference(
     async def model_ready(request: Request) -> Response:
         name = request.path_params["name"]
         try:
-            served = _check_version(models, request.path_params)
-            check_complete(served.rows.standing)
+            _check_ready(models, request.path_params)
         except RequestRefused as refused:
             return error_of(refused)
         return Response(encode({"name": name, "ready": True}), media_type=JSON)
@@ -297,10 +324,35 @@ def _described(tensors: Sequence[tuple[str, str, list[int]]]) -> list[dict[str, 
     ]
 
 
+def _asked_name(models: ModelRegistry, path: Mapping[str, str]) -> str:
+    """Return the model or alias of a path. Raises RequestRefused (404).
+
+    A version of an alias that splits its requests is one of its models.
+    """
+    served, name = _check_version(models, path), path["name"]
+    splits = models.find(name).split is not None
+    return served.spec.name if splits and "version" in path else name
+
+
+def _versions(models: ModelRegistry, name: str) -> list[str]:
+    return [each.spec.fingerprint for each in models.arms(models.find(name))]
+
+
+def _check_ready(models: ModelRegistry, path: Mapping[str, str]) -> None:
+    """Refuse a path whose version, or one of whose models, is not here or not complete."""
+    _check_version(models, path)
+    for served in models.arms(models.find(path["name"])):
+        check_complete(served.rows.standing)
+
+
 def _check_version(models: ModelRegistry, path: Mapping[str, str]) -> ServedModel:
     """Return the model of a path. Raises RequestRefused (404)."""
-    served = models.find(path["name"]).served
+    arms = models.arms(models.find(path["name"]))
     version = path.get("version")
-    if version is not None and version != served.spec.fingerprint:
-        raise RequestRefused(404, "version", served.spec.fingerprint, version)
-    return served
+    if version is None:
+        return arms[0]
+    for served in arms:
+        if version == served.spec.fingerprint:
+            return served
+    known = " or ".join(each.spec.fingerprint for each in arms)
+    raise RequestRefused(404, "version", known, version)

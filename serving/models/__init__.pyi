@@ -20,3 +20,4 @@ from .prediction import uncertainties as uncertainties
 from .registry import ModelRegistry as ModelRegistry
 from .registry import Route as Route
 from .registry import ServedModel as ServedModel
+from .traffic_split import TrafficSplit as TrafficSplit

@@ -5,6 +5,11 @@ aliases are one immutable table, and a switch replaces the table. A request ther
 state before or after a switch, never half of it. Each alias keeps its previous model, so `revert`
 goes back, and a second `revert` goes forth again.
 
+An alias may split its traffic among several models (`traffic_split`). The split is one string in
+the place of the model's name. So a split is switched, reverted, expected and kept as a model is,
+and tables of earlier versions, whose aliases have one model each, are read as they are. An earlier
+version that reads a table with a split ignores the alias, and logs that its model is not served.
+
 With a file the table survives the server. The table is written to a second file, which then
 replaces the first, before the switch takes effect. A server killed in between starts with the old
 or the new table.
@@ -22,6 +27,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.serving.errors import BadAlias
+from headrace.serving.models.traffic_split import canonical, split_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,11 +41,12 @@ _NAME = re.compile(r"[a-z0-9_-]{1,64}")
 
 
 class Alias(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The model behind a name."""
+    """The model, or the split of traffic, behind a name."""
 
     model: str
+    """A model, or models with weights such as `news=95 news-2=5`."""
     previous: str = ""
-    """The previous model; empty if the alias was never switched."""
+    """The previous model or split; empty if the alias was never switched."""
     switched_ms: int = 0
     """Time of the last switch, Unix time; 0 if the alias was never switched."""
 
@@ -63,15 +70,14 @@ class Aliases:
         """
         self._models, self._now_ms, self._file = frozenset(models), now_ms, file
         self._lock = threading.Lock()
-        table = {alias: Alias(model) for alias, model in first.items()}
-        for alias, known in table.items():
-            self._check(alias, known.model)
+        table = {alias: Alias(self._checked(alias, model)) for alias, model in first.items()}
         kept = {} if file is None else _read(file)
         for alias, known in kept.items():
-            if known.model in self._models:
+            try:
+                self._check_models(alias, known.model)
                 table[alias] = known
-            else:
-                log.warning("ignored alias %s: its model %s is not served", alias, known.model)
+            except BadAlias as error:
+                log.warning("ignored an alias of %s: %s", file, error)
         self._table: Mapping[str, Alias] = table
 
     @property
@@ -80,12 +86,14 @@ class Aliases:
         return self._table
 
     def switch(self, alias: str, model: str, expected: str | None = None) -> Alias:
-        """Point an alias at a model; return the alias. Raises BadAlias.
+        """Point an alias at a model or a split; return the alias. Raises BadAlias.
 
-        expected: refuse unless the alias is this model now (empty: unless it does not exist). If
-        two operators switch at the same time, the second gets an error.
+        expected: refuse unless the alias is this now (empty: unless it does not exist). If two
+        operators switch at the same time, the second gets an error.
         """
-        self._check(alias, model)
+        model = self._checked(alias, model)
+        if expected:
+            expected = canonical(expected)
         with self._changing():
             now = self.table.get(alias)
             if expected is not None and (now.model if now else "") != expected:
@@ -138,14 +146,23 @@ class Aliases:
                 ) from error
         self._table = table
 
-    def _check(self, alias: str, model: str) -> None:
+    def _checked(self, alias: str, model: str) -> str:
+        """Return the canonical form of a model or split. Raises BadAlias."""
         if not _NAME.fullmatch(alias):
             raise BadAlias(f"expected an alias of a-z, 0-9, _ and -, got {alias!r}")
         if alias in self._models:
             raise BadAlias(f"expected an alias, got the name of a model: {alias}")
-        if model not in self._models:
-            served = ", ".join(sorted(self._models))
-            raise BadAlias(f"alias {alias}: expected one of the models {served}, got {model}")
+        self._check_models(alias, model)
+        return canonical(model)
+
+    def _check_models(self, alias: str, model: str) -> None:
+        split = split_of(model)
+        if split is not None and alias.startswith(SHADOW):
+            raise BadAlias(f"alias {alias}: expected one model for a shadow, got {model}")
+        for name in (model,) if split is None else split.models:
+            if name not in self._models:
+                served = ", ".join(sorted(self._models))
+                raise BadAlias(f"alias {alias}: expected one of the models {served}, got {name}")
 
 
 def _read(file: Path) -> dict[str, Alias]:

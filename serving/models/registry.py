@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.ingest.http import RequestRefused
 from headrace.serving.models.aliases import SHADOW
+from headrace.serving.models.traffic_split import TrafficSplit, split_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +39,9 @@ class Route(NamedTuple):
     served: ServedModel
     alias: str
     """Empty if the request named the model itself."""
+    split: TrafficSplit | None = None
+    """The split of the alias; None: it has one model. `served` is the model with the largest weight
+    until `ModelRegistry.arm` has chosen one for the request."""
 
 
 class ModelRegistry:
@@ -69,7 +73,34 @@ class ModelRegistry:
                     return Route(each, "")
             known = ", ".join([*self.names(), *sorted(self.aliases.table)])
             raise RequestRefused(404, "model", f"one of the models and aliases here: {known}", name)
-        return Route(self._served[alias.model], name)
+        served = self._served.get(alias.model)
+        if served is not None:
+            return Route(served, name)
+        split = split_of(alias.model)
+        assert split is not None  # Aliases checked that the models are here
+        return Route(self._served[split.models[0]], name, split)
+
+    def arms(self, target: Route) -> list[ServedModel]:
+        """Return the models that may answer requests to `target`."""
+        names = () if target.split is None else target.split.models
+        return [self._served[each] for each in names] or [target.served]
+
+    def arm(self, target: Route, key: bytes) -> Route:
+        """Return `target` with the model that its split chooses for the value of its key.
+
+        While that model is incomplete, the split of the complete ones chooses.
+        """
+        split = target.split
+        if split is None:
+            return target
+        chosen = self._served[split.choose(key)]
+        if not chosen.rows.standing.complete:
+            complete = tuple(
+                each for each in split.weights if self._served[each[0]].rows.standing.complete
+            )
+            if complete:
+                chosen = self._served[TrafficSplit(complete, split.key).choose(key)]
+        return target._replace(served=chosen)
 
     def shadows(self, target: Route) -> list[Route]:
         """Return the shadow models of `target`: empty unless it was requested by an alias."""

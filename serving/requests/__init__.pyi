@@ -11,6 +11,8 @@ from .refusals import as_response as as_response
 from .refusals import encode as encode
 from .request_decoder import RequestDecoder as RequestDecoder
 from .request_decoder import shown as shown
+from .splitting_key import key_of as key_of
+from .splitting_key import split_key as split_key
 from .tensors import BYTES as BYTES
 from .tensors import Input as Input
 from .tensors import candidates_of as candidates_of
