@@ -1,6 +1,6 @@
 """A Spark application for the tests: fits, scores, saves, searches; prints what it found.
 
-    python -m tests.learner.batch.spark_job MASTER REDIS FOLDER [--kill] [--search]
+    python -m tests.learner.batch.spark_job MASTER REDIS FOLDER [--kill] [--search] [--stream]
 
 It runs in an environment of its own, which Spark needs (`headrace.spark`). `--kill` kills an
 executor while it learns.
@@ -61,6 +61,8 @@ def main() -> None:
     model.write().overwrite().save(f"file://{folder}/model")
     again = HeadraceModel.load(f"file://{folder}/model")
     found["saved"] = _probabilities(again, table) == _probabilities(model, table)
+    if "--stream" in flags:
+        found["streamed"] = _streamed(again, f"file://{folder}/log.parquet", table)
     if "--search" in flags:
         found["search"] = _search(estimator, evaluator, table)
     session.stop()
@@ -103,6 +105,18 @@ def _counters(model: InMemoryModel) -> dict[int, tuple[int, int]]:
 def _probabilities(model: HeadraceModel, table: DataFrame) -> list[float]:
     few = table.orderBy("timestamp_ms").limit(50)
     return [row.probability for row in model.transform(few).collect()]
+
+
+def _streamed(model: HeadraceModel, url: str, table: DataFrame) -> bool:
+    """Return whether a stream of the same rows gets the same scores."""
+    session = table.sparkSession
+    stream = session.readStream.schema(table.schema).parquet(url.replace("log.", "*."))
+    scored = model.transform(stream).select("probability").writeStream.format("memory")
+    scored.queryName("scored").trigger(availableNow=True).start().awaitTermination()
+    probability = model.transform(table).select("probability")
+    rows = (session.table("scored").collect(), probability.collect())
+    streamed, expected = (sorted(row.probability for row in each) for each in rows)
+    return streamed == expected
 
 
 def _search(

@@ -47,8 +47,9 @@ def check(found: dict[str, Any]) -> None:
 
 
 def test_a_fit_in_one_process_counts_every_row_once(valkey_node: str, tmp_path: Path) -> None:
-    found = run("local[2]", valkey_node, tmp_path, "--search")
+    found = run("local[2]", valkey_node, tmp_path, "--search", "--stream")
     check(found)
+    assert found["streamed"]
     slow, fast = found["search"]
     assert fast > slow > 0.4
 
