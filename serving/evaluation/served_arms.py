@@ -1,0 +1,157 @@
+"""Compares the models of one alias on what each of them served.
+
+An alias that splits its traffic (`models.traffic_split`) has one evaluation for each model, and
+each publishes the loss of every minute that its model served under the alias. `ServedArms` sums
+these minutes by batch of event time. In a batch, models answered different requests, drawn by the
+same hash, so the difference of their mean losses is that of the models. The level of the loss,
+which swings by day and night, is common to both and cancels.
+
+A batch counts with the weight n m / (n + m), for n and m impressions of the two: the inverse of the
+variance of its difference. So the batches of a canary at 1 % and at 50 % add up as they should.
+The verdict over all batches is that of experiments (`learner.experiments`): a confidence sequence,
+which holds at all looks together.
+
+The topic of evaluation is compacted by window, so it keeps the newest minutes and drops older ones.
+A minute that is missing for one model is left out for both: they are compared on the same minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from headrace.learner.experiments import DecisionRules, Look, look
+from headrace.serving.evaluation.windows import SETTLED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.serving.evaluation.windows import WindowMetrics
+
+MINUTE_MS = 60_000
+
+
+class ServedSums(NamedTuple):
+    """Sums over the impressions with an outcome that one model served."""
+
+    impressions: int = 0
+    loss: float = 0.0
+    clicks: int = 0
+    expected: float = 0.0
+    """Sum of the scores."""
+
+    def plus(self, other: ServedSums) -> ServedSums:
+        """Return the sums of both."""
+        return ServedSums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class ServedArm(msgspec.Struct, frozen=True):
+    """A model of the alias, beside the control. None: undefined without impressions or clicks."""
+
+    model: str
+    impressions: int
+    """With an outcome, in closed batches."""
+    log_loss: float | None
+    calibration: float | None
+    """Expected clicks per click."""
+    batches: int
+    """In which both models served."""
+    difference: float | None
+    """Mean loss of the model minus that of the control."""
+    low: float | None
+    high: float | None
+    """Bounds of the confidence sequence. None: not yet bounded."""
+    verdict: str
+    """undecided, eliminated (worse), promoted (better), or control."""
+    reason: str
+
+
+class ServedArms:
+    """The minutes that the models of one alias served."""
+
+    def __init__(self, alias: str, control: str, rules: DecisionRules) -> None:
+        self.alias, self.control, self.rules = alias, control, rules
+        self._minutes: dict[str, dict[int, ServedSums]] = defaultdict(dict)
+        """By model and begin."""
+
+    def add(self, figures: Iterable[WindowMetrics]) -> None:
+        """Take the settled minutes of the alias; all other windows are ignored.
+
+        A minute that comes again replaces the earlier one.
+        """
+        for each in figures:
+            whole = each.until == SETTLED and each.slice == "all"
+            minute = each.end_ms - each.begin_ms == MINUTE_MS
+            if each.alias == self.alias and whole and minute:
+                self._minutes[each.model][each.begin_ms] = _sums(each)
+
+    def compare(self) -> list[ServedArm]:
+        """Return the control, then the other models by name."""
+        others = sorted(self._minutes.keys() - {self.control})
+        return [self._control(), *(self._arm(model) for model in others)]
+
+    def _control(self) -> ServedArm:
+        sums = _total(self._minutes[self.control].values())
+        return _described(self.control, sums, "control", "")
+
+    def _arm(self, model: str) -> ServedArm:
+        mine, theirs = self._minutes[model], self._minutes[self.control]
+        common = mine.keys() & theirs.keys()
+        if not common:
+            return _described(model, _total(mine.values()), "undecided", "no minute in common yet")
+        size_ms = self.rules.batch_ms
+        first, end = min(common) // size_ms, (max(common) + MINUTE_MS) // size_ms
+        arm, control = ([ServedSums()] * max(end - first, 0) for _ in range(2))
+        for begin_ms in common:
+            batch = begin_ms // size_ms - first
+            if batch < len(arm):  # the newest batch is not closed
+                arm[batch] = arm[batch].plus(mine[begin_ms])
+                control[batch] = control[batch].plus(theirs[begin_ms])
+        found = _look(arm, control, self.rules)
+        described = _described(model, _total(arm), found.verdict, found.reason)
+        return msgspec.structs.replace(
+            described,
+            batches=found.batches,
+            difference=_known(found.difference),
+            low=_known(found.low),
+            high=_known(found.high),
+        )
+
+
+def _look(arm: list[ServedSums], control: list[ServedSums], rules: DecisionRules) -> Look:
+    counts = np.array([each.impressions for each in arm], np.float64)
+    others = np.array([each.impressions for each in control], np.float64)
+    weights = counts * others / np.maximum(counts + others, 1.0)
+    mine = np.array([each.loss for each in arm]) / np.maximum(counts, 1.0)
+    theirs = np.array([each.loss for each in control]) / np.maximum(others, 1.0)
+    return look((mine - theirs) * weights, weights, len(arm), rules)
+
+
+def _sums(each: WindowMetrics) -> ServedSums:
+    scored = each.scored
+    if not scored or each.log_loss is None or each.ctr_predicted is None:
+        return ServedSums()
+    return ServedSums(scored, each.log_loss * scored, each.clicks, each.ctr_predicted * scored)
+
+
+def _total(sums: Iterable[ServedSums]) -> ServedSums:
+    total = ServedSums()
+    for each in sums:
+        total = total.plus(each)
+    return total
+
+
+def _described(model: str, sums: ServedSums, verdict: str, reason: str) -> ServedArm:
+    loss = sums.loss / sums.impressions if sums.impressions else None
+    calibration = sums.expected / sums.clicks if sums.clicks else None
+    return ServedArm(
+        *(model, sums.impressions, loss, calibration, 0, None, None, None, verdict, reason)
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
