@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.learner.recovery import RebuildProgress
     from headrace.pserver.snapshots import ListedSnapshot
     from headrace.pserver.snapshots import SnapshotProgress as Buckets
-    from headrace.serving.evaluation import WindowMetrics
+    from headrace.serving.evaluation import ServedArm, WindowMetrics
 
 log = logging.getLogger(__name__)
 
@@ -236,6 +236,30 @@ def table(figures: Sequence[WindowMetrics]) -> Table:
             *(_rounded(value, 3) for value in (each.normalized_entropy, each.calibration)),
             _rounded(each.score_drift, 3),
             _rounded(each.difference, 4),
+        )
+    return view
+
+
+def served_arms(alias: str, arms: Sequence[ServedArm]) -> Table:
+    """Return a row for each model of an alias, and the reasons below. A hyphen: undefined."""
+    reasons = "\n".join(f"{each.model}: {each.reason}" for each in arms if each.reason)
+    view = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"Served by {alias}",
+        caption=reasons,
+        caption_justify="left",
+        pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+    )
+    names = ("model", "shown", "log loss", "calibration", "batches", "to control", "verdict")
+    for place, name in enumerate(names):
+        view.add_column(name, justify="right" if 0 < place < len(names) - 1 else "left")
+    for each in arms:
+        view.add_row(
+            *(each.model, f"{each.impressions:,}"),
+            *(_rounded(each.log_loss, 5), _rounded(each.calibration, 3), str(each.batches)),
+            *(_rounded(each.difference, 5), each.verdict),
         )
     return view
 

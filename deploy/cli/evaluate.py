@@ -161,6 +161,57 @@ def show(
 
 
 @app.command()
+def compare(
+    alias: Annotated[str, typer.Argument(help="Alias that splits its traffic.")],
+    control: Annotated[
+        str, typer.Option("--control", metavar="MODEL", help="Model to compare the others with.")
+    ],
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    batch: BatchS = 600,
+    cycle: Annotated[
+        int,
+        typer.Option(
+            "--cycle",
+            min=1,
+            metavar="SECONDS",
+            help="Event time after which traffic repeats itself. A model counts as better at the "
+            "end of a cycle only.",
+        ),
+    ] = 86_400,
+    alpha: Alpha = 0.05,
+    as_json: Json = False,
+) -> None:
+    """Compare the models of an alias on the requests that each of them served.
+
+    Needs a running `headrace evaluate run` for each model. The bounds are a confidence sequence:
+    they hold at all looks together. A model is `eliminated` if it is worse than the control.
+    """
+    import msgspec
+
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.errors import BadOption
+    from headrace.serving.evaluation import ServedArms, read_minutes
+
+    if batch % 60 or cycle % batch:
+        raise BadOption(
+            "--batch, --cycle: expected a batch of whole minutes and a cycle of whole batches, "
+            f"got {batch} s and {cycle} s"
+        )
+    minutes = list(read_minutes(kafka_settings(kafka, kafka_client), alias))
+    found = ServedArms.of(minutes, alias, control, alpha, 1000 * batch, 1000 * cycle).compare()
+    if as_json:
+        for each in found:
+            typer.echo(msgspec.json.encode(each).decode())
+        return
+    from rich.console import Console
+
+    from headrace.deploy.views import served_arms
+
+    Console().print(served_arms(alias, found))
+
+
+@app.command()
 def importance(
     model: ModelFile,
     data: Data = None,

@@ -28,7 +28,7 @@ from headrace.learner.experiments import DecisionRules, Look, look
 from headrace.serving.evaluation.windows import SETTLED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headrace.serving.evaluation.windows import WindowMetrics
 
@@ -46,7 +46,12 @@ class ServedSums(NamedTuple):
 
     def plus(self, other: ServedSums) -> ServedSums:
         """Return the sums of both."""
-        return ServedSums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return ServedSums(
+            self.impressions + other.impressions,
+            self.loss + other.loss,
+            self.clicks + other.clicks,
+            self.expected + other.expected,
+        )
 
 
 class ServedArm(msgspec.Struct, frozen=True):
@@ -77,6 +82,22 @@ class ServedArms:
         self.alias, self.control, self.rules = alias, control, rules
         self._minutes: dict[str, dict[int, ServedSums]] = defaultdict(dict)
         """By model and begin."""
+
+    @classmethod
+    def of(
+        cls,
+        figures: Sequence[WindowMetrics],
+        alias: str,
+        control: str,
+        alpha: float,
+        batch_ms: int,
+        cycle_ms: int,
+    ) -> ServedArms:
+        """Return the arms of these figures. `alpha` holds for all models together."""
+        others = {each.model for each in figures if each.alias == alias} - {control}
+        arms = cls(alias, control, DecisionRules(alpha, max(len(others), 1), batch_ms, cycle_ms))
+        arms.add(figures)
+        return arms
 
     def add(self, figures: Iterable[WindowMetrics]) -> None:
         """Take the settled minutes of the alias; all other windows are ignored.

@@ -4,7 +4,8 @@ A window is the sum of its minutes. A `settled` window ends where the time for c
 `open` window ends with the newest minute, whose clicks are incomplete: its AUC is meaningful, its
 calibration is not. Drift compares a window with the previous one of equal length.
 
-`read_published` reads the metrics back, for commands, pages and tests.
+`read_published` reads the metrics back, for commands, pages and tests, and `read_minutes` those of
+past minutes.
 """
 
 from __future__ import annotations
@@ -267,8 +268,23 @@ def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[WindowMet
         last.pop(key, None)
         if record.value:
             last[key] = record.value
+    return [_published(last[key], topic) for key in sorted(last)]
+
+
+def read_minutes(kafka: KafkaSettings, alias: str, topic: str = RESULTS) -> Iterator[WindowMetrics]:
+    """Yield the settled minutes of an alias that the compacted topic still has, oldest first.
+
+    Raises EvaluationError for an invalid message, KafkaUnreachable, MissingTopic.
+    """
+    ending = f"/{alias}/1m/{SETTLED}/all".encode()
+    for record in read_all(kafka, topic):
+        if record.value and (record.key or b"").endswith(ending):
+            yield _published(record.value, topic)
+
+
+def _published(value: bytes, topic: str) -> WindowMetrics:
     try:
-        return [msgspec.json.decode(last[key], type=WindowMetrics) for key in sorted(last)]
+        return msgspec.json.decode(value, type=WindowMetrics)
     except msgspec.DecodeError as error:
         raise EvaluationError(
             f"topic {topic}: expected evaluation metrics, got: {error}"
