@@ -1,4 +1,6 @@
+from .log_chain import BrokenHistory as BrokenHistory
 from .log_chain import LogPosition as LogPosition
+from .log_chain import chain as chain
 from .partial_replica import EntryApplied as EntryApplied
 from .partial_replica import HistoryReset as HistoryReset
 from .partial_replica import PartialReplica as PartialReplica

@@ -1,0 +1,9 @@
+"""A relay: one topic of final rows that servers read in place of all logs.
+
+Read in this order: `relay_block` (one message), `log_relay` (writes them), `relayed_replica` (reads
+them). All three are pure. No command runs them yet.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
