@@ -4,7 +4,10 @@ from .encoder import Encoder as Encoder
 from .encoder import Event as Event
 from .fields import FIELDS as FIELDS
 from .fields import LAST_NUMBER as LAST_NUMBER
+from .fields import MEAN as MEAN
 from .fields import NAME as NAME
+from .fields import SQRT as SQRT
+from .fields import SUM as SUM
 from .fields import ExampleOptions as ExampleOptions
 from .fields import Field as Field
 from .fields import FieldSet as FieldSet

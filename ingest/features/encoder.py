@@ -147,7 +147,7 @@ class Encoder:
             return _NO_IDS, _NO_OFFSETS
         flat, lengths = [], np.empty((count, len(bags)), np.int64)
         for j, bag in enumerate(bags):
-            hashes, lengths[:, j] = columns.items(bag.source)
+            hashes, lengths[:, j] = _last_items(*columns.items(bag.source), bag.last)
             if hashes.shape[0] != lengths[:, j].sum():
                 hashes = np.tile(hashes, count)  # one value, for all events
             flat.append(field_ids(hashes, bag.number))
@@ -267,6 +267,16 @@ def _items(value: object) -> list[object]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
+
+
+def _last_items(
+    hashes: Ids, lengths: npt.NDArray[np.int64], last: int
+) -> tuple[Ids, npt.NDArray[np.int64]]:
+    """Return the last items of each array; all of them if `last` is 0."""
+    if not last or not (lengths > last).any():
+        return hashes, lengths
+    ages = np.repeat(np.cumsum(lengths), lengths) - np.arange(hashes.shape[0])  # from 1
+    return hashes[ages <= last], np.minimum(lengths, last)
 
 
 def _column_of(events: Sequence[Event]) -> Callable[[str], list[object]]:

@@ -79,6 +79,9 @@ Number = Annotated[int, Meta(ge=1, le=LAST_NUMBER)]
 RawField = Annotated[str, Meta(min_length=1)]
 
 
+SUM, MEAN, SQRT = "sum", "mean", "sqrt"
+
+
 class Transform(StrEnum):
     """The way from a raw value to an input."""
 
@@ -155,6 +158,19 @@ class Field(msgspec.Struct, frozen=True):
     period together."""
     log1p: bool = False
     """Whether a number x enters as sign(x) log(1 + |x|)."""
+    pooling: Annotated[str, Meta(pattern=r"^(sum|mean|sqrt)\Z"), expected("sum, mean or sqrt")] = (
+        SUM
+    )
+    """Weight of n items: 1 each (`sum`), 1/n (`mean`) or 1/sqrt(n) (`sqrt`)."""
+    last: Annotated[int, Meta(ge=1, le=100_000)] = 0
+    """Most items of a bag that count: the last ones. By default all of them."""
+    decay: Annotated[float, Meta(ge=1e-6, le=1.0)] = 1.0
+    """Weight of an item relative to the next one, for arrays with the newest item last."""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether items of the bag have weights other than 1."""
+        return self.pooling != SUM or self.decay != 1.0
 
 
 FIELDS = Variants(
@@ -176,7 +192,7 @@ FIELDS = Variants(
         ),
         Transform.BAG: Variant(
             "A row per item of an array. A repeated item counts twice. Absent has no items.",
-            ("source",),
+            ("source", "pooling", "last", "decay"),
         ),
         Transform.HOUR: Variant("The hour of `timestamp_ms`, 0 to 23.", ("utc_offset_h",)),
         Transform.PERIOD: Variant(
@@ -335,6 +351,9 @@ def _fingerprint(fields: list[Field], label: LabelPolicy, examples: ExampleOptio
                     "log1p": each.log1p,
                     # only periods: specs older than this transform keep their fingerprint
                     **({"period": [each.period_s, each.offset_s]} if each.period_s else {}),
+                    # likewise
+                    **({"items": [each.pooling, each.decay]} if each.weighted else {}),
+                    **({"last": each.last} if each.last else {}),
                 }
                 for each in fields
             ],

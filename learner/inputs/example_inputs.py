@@ -64,6 +64,7 @@ class FeatureColumns(NamedTuple):
     bag_offsets: npt.NDArray[np.int32]  # (n * bags + 1,)
     numbers: npt.NDArray[np.float32]  # (n, numbers)
     number_ids: npt.NDArray[np.uint64]  # (numbers,)
+    bag_weights: npt.NDArray[np.float32]  # (total,) value of each item, or (0,) if all are 1
 
 
 class LabelledColumns(NamedTuple):
@@ -116,8 +117,10 @@ def _list_own(features, i, scratch, row):  # type: ignore[no-untyped-def]
         count += 1
     if features.bag_offsets.shape[0] > 1:
         bags = (features.bag_offsets.shape[0] - 1) // features.ids.shape[0]
+        weights, weighted = features.bag_weights, features.bag_weights.shape[0] > 0
         for k in range(features.bag_offsets[i * bags], features.bag_offsets[(i + 1) * bags]):
-            ids[count], x[count] = features.bag_ids[k], _ONE
+            ids[count] = features.bag_ids[k]
+            x[count] = weights[k] if weighted else _ONE
             count += 1
     return count
 

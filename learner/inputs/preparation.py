@@ -17,6 +17,7 @@ from headrace.ingest.examples import Kind
 from headrace.ingest.features import hash_strings
 from headrace.ingest.runtime import read_only
 from headrace.learner.inputs.admission import AdmissionCounts, counting, gate_of
+from headrace.learner.inputs.bag_weights import BagWeights
 from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
 from headrace.learner.inputs.slates import slate_ends
 from headrace.learner.inputs.statistics import empty_memory, with_room
@@ -61,6 +62,7 @@ class InputPreparation:
         self.program = spec.program
         self.window_ms = spec.fields.label.window_ms
         self.bags = len(spec.fields.bags)
+        self._bag_weights = BagWeights(spec.fields.bags)
         self.fixed = 1 + len(spec.fields.singles) + len(spec.fields.numbers)
         """Inputs that every example has, statistics aside."""
         self.number_ids = read_only(spec.fields.number_ids, np.uint64)
@@ -125,6 +127,7 @@ class InputPreparation:
             read_only(encoded.bag_offsets, np.int32),
             read_only(encoded.numbers, np.float32),
             self.number_ids,
+            read_only(self._bag_weights(encoded), np.float32),
         )
 
     def scratch(self, encoded: Encoded, block: int) -> InputScratch:

@@ -136,6 +136,10 @@ def _check(spec: ModelSpec) -> None:
     if spec.statistics:
         names = ", ".join(each.name for each in spec.statistics)
         raise NotExportable(spec.name, "no [statistics.*], whose counters a device lacks", names)
+    pooled = [each.name for each in spec.fields.bags if each.weighted or each.last]
+    if pooled:
+        wanted = "bags without pooling, decay and last, which the graph lacks"
+        raise NotExportable(spec.name, wanted, ", ".join(pooled))
     if spec.calibration is not None and spec.calibration.kind == ISOTONIC:
         raise NotExportable(spec.name, 'a [calibration] of kind "platt", or none', ISOTONIC)
 

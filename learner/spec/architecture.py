@@ -173,3 +173,6 @@ def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> No
             wanted = f"{name} {naming}, {one_of(known, found)}"
             given = found or required  # a module may omit the target
             raise where.error(("model", name), wanted, shown(found if given else None))
+    if structure.history and fields[structure.history].weighted:
+        wanted = "a history without pooling and decay, since attention weighs its items"
+        raise where.error(("fields", structure.history), wanted, "one of them")

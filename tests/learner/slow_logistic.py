@@ -18,6 +18,7 @@ from headrace.learner.inputs.example_inputs import INTERCEPT
 
 if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.features.fields import Field
     from headrace.learner.spec.model_spec import ModelSpec, Statistic
 
 _ALL = (1 << 64) - 1
@@ -65,6 +66,16 @@ class Seen:
 def weight_of(examples: Examples, i: int) -> float:
     """The number of examples that this one counts as."""
     return 1.0 if examples.weights is None else float(examples.weights[i])
+
+
+def item_weights(bag: Field, count: int) -> list[float]:
+    """The values of so many items of a bag."""
+    weights = [bag.decay ** (count - 1 - place) for place in range(count)]
+    if bag.pooling == "mean":
+        return [weight / sum(weights) for weight in weights]
+    if bag.pooling == "sqrt":
+        return [weight / math.hypot(*weights) for weight in weights]
+    return weights
 
 
 @dataclass
@@ -143,9 +154,10 @@ class SlowLogistic:
         inputs = [(INTERCEPT, 1.0), *((each, 1.0) for each in ids)]
         for number_id, number in zip(self.spec.fields.number_ids, features.numbers[i], strict=True):
             inputs.append((int(number_id), float(number)))
-        bags = len(self.spec.fields.bags)
-        begin, end = features.bag_offsets[i * bags], features.bag_offsets[(i + 1) * bags]
-        inputs += [(int(each), 1.0) for each in features.bag_ids[begin:end]]
+        for j, bag in enumerate(self.spec.fields.bags, i * len(self.spec.fields.bags)):
+            items = features.bag_ids[features.bag_offsets[j] : features.bag_offsets[j + 1]]
+            weights = item_weights(bag, len(items))
+            inputs += [(int(item), x) for item, x in zip(items, weights, strict=True)]
         name = examples.impression_ids[i].as_py()
         shown = int(examples.shown_ms[i]) // 1000
         strangers = self._strangers({row_id for row_id, _ in inputs}, kind, shown)
