@@ -52,4 +52,5 @@ class BagWeights:
         means, by_root = self._means[field], self._roots[field]
         weights[means] /= sums[which[means]]
         weights[by_root] /= roots[which[by_root]]
-        return weights.astype(np.float32)
+        found: Weights = weights.astype(np.float32)
+        return found
