@@ -290,6 +290,7 @@ class Store(Protocol):
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """Yield all folded rows of a bucket in chunks, the first of which may be empty.
 
+        A chunk is read when it is asked for, not before: a copy reads the log in between.
         A chunk with less `trimmed` than the log had when it was read comes from a failover that
         lost folds. It may lack rows whose entries were not read. Raises Unreachable.
         """

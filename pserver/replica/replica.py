@@ -7,7 +7,9 @@ that were not seen since it was decided, at the same place of the log in every r
 
 To copy a bucket: read its complete log; then its rows, each with the version up to which it is
 folded; add to each row the entries beyond its version; then follow the log at least to the version
-that the bucket had after its rows were read. Only then is the copy complete. It replaces the
+that the bucket had after its rows were read. Only then is the copy complete. The log is read on
+between any two chunks of rows, because a keeper trims it meanwhile: a copy that takes longer than
+the log is kept would otherwise never be complete. It replaces the
 bucket's rows in the table, which stayed visible until then. A row that was not found was never
 folded, so all its entries are in the log that was read; or it was removed, and then the log has all
 entries beyond its removal, if not the removal itself.
@@ -245,23 +247,21 @@ class Replica:
         """Copy a bucket. Raises BrokenHistory, Unreachable, and then leaves the table as it was."""
         start = self._poll_one(bucket, 0, limit)
         log = list(log_of(start))
-        if log:
-            while log[-1].version < start.version:  # the log is longer than one poll
-                more = self._poll_one(bucket, log[-1].version, limit)
-                if not more.entries:  # it went back to exactly the entries read: no more will come
-                    raise BrokenHistory(f"bucket {bucket} went back while its log was read")
-                log += chain(log[-1].version, log[-1].nonce, more)
+        head = log[-1] if log else start
+        log += self._entries_after(bucket, head, limit, start.version)
         head = log[-1] if log else start
         copy = _Copy(self.shape.width, LogPosition(head.version, head.nonce, 0, 0, {}))
         for chunk in self._store.rows(bucket):
             if chunk.trimmed < start.trimmed:
                 raise BrokenHistory(f"bucket {bucket} went back to entries that were trimmed")
-            copy.put(chunk.rows, chunk.versions)
+            copy.put(chunk.rows, chunk.versions, head.version)
+            # rows may take longer than a keeper leaves entries in the log
+            log += self._entries_after(bucket, head, limit)
+            head = log[-1] if log else start
         for entry in log:
             copy.add(entry, *unpacked(self.shape, bucket, entry))
         self._follow_up(bucket, copy, limit)
-        known = head.version
-        while (newer := copy.newer_than(known)).shape[0]:
+        while (newer := copy.unproven()).shape[0]:
             known = copy.position.version
             [found] = self._store.look({bucket: newer}, {bucket: known}, limit)
             if isinstance(found, Unreachable):
@@ -271,9 +271,30 @@ class Replica:
                     del found  # else the error keeps this frame, and with it the copy
             if found.polled.trimmed < start.trimmed:
                 raise BrokenHistory(f"bucket {bucket} went back to entries that were trimmed")
-            copy.put_again(newer, found.rows)
+            copy.put_again(newer, found.rows, known)
             self._follow_up(bucket, copy, limit)
         self._swap(bucket, copy)
+
+    def _entries_after(
+        self, bucket: int, head: Entry | PollResult, limit: int, goal: int | None = None
+    ) -> list[Entry]:
+        """Return the log's entries beyond `head`, up to `goal`; None: to the bucket's version now.
+
+        Raises BrokenHistory, Unreachable.
+        """
+        version, nonce = head.version, head.nonce
+        found: list[Entry] = []
+        while goal is None or version < goal:
+            polled = self._poll_one(bucket, version, limit)
+            goal = polled.version if goal is None else goal
+            more = chain(version, nonce, polled)
+            if not more and version < goal:
+                # it went back to exactly the entries read: no more will come
+                raise BrokenHistory(f"bucket {bucket} went back while its log was read")
+            found += more
+            if more:
+                version, nonce = more[-1].version, more[-1].nonce
+        return found
 
     def _follow_up(self, bucket: int, copy: _Copy, limit: int) -> None:
         """Follow at least to the head that the bucket had after its rows were read."""
@@ -312,27 +333,31 @@ class _Copy:
     def __init__(self, width: int, position: LogPosition) -> None:
         self.table = RowTable(width)
         self.versions = np.zeros(self.table.room, np.uint64)  # up to which each place is folded
+        self._unproven = np.zeros(self.table.room, np.bool_)
         self.newest = 0
         """Greatest version of any row as it was read."""
         self.position = position
         self._entries: list[tuple[int, RowDeltas | Deletions]] = []
 
-    def newer_than(self, version: int) -> npt.NDArray[np.uint64]:
-        """Return the ids of rows that were read at a version beyond this one."""
-        count = len(self.table)
-        return self.table.ids[self.versions[:count] > version]
+    def unproven(self) -> npt.NDArray[np.uint64]:
+        """Return the ids of rows that were read beyond the log as it was known then."""
+        return self.table.ids[self._unproven[: len(self.table)]]
 
-    def put_again(self, ids: npt.NDArray[np.uint64], stored: StoredRows) -> None:
+    def put_again(self, ids: npt.NDArray[np.uint64], stored: StoredRows, known: int) -> None:
         """Put rows that were read again, or not found again, and add the entries that they lack."""
         places = self.table.find(ids)
         self.table.clear(places)
         self.versions[places] = 0
-        self.put(stored.rows, stored.versions)
+        self._unproven[places] = False
+        self.put(stored.rows, stored.versions, known)
         for version, content in self._entries:
             self._apply(version, content.chosen(np.isin(content.ids, ids)))
 
-    def put(self, rows: FoldedRows, versions: npt.NDArray[np.uint64]) -> None:
-        """Put rows; of a row read twice, the newer one."""
+    def put(self, rows: FoldedRows, versions: npt.NDArray[np.uint64], known: int) -> None:
+        """Put rows; of a row read twice, the newer one.
+
+        known: the version that the log had reached before they were read.
+        """
         places = self.table.find_or_add(rows.ids)
         self._grow()
         newer = versions >= self.versions[places]
@@ -341,6 +366,7 @@ class _Copy:
         else:
             self.table.put(rows.chosen(newer))
         self.versions[places[newer]] = versions[newer]
+        self._unproven[places[newer]] = versions[newer] > known
         self.newest = max(self.newest, int(versions.max(initial=0)))
 
     def add(self, entry: Entry, header: EntryHeader, content: RowDeltas | Deletions) -> None:
@@ -364,3 +390,4 @@ class _Copy:
         more = self.table.room - self.versions.shape[0]
         if more:
             self.versions = np.concatenate([self.versions, np.zeros(more, np.uint64)])
+            self._unproven = np.concatenate([self._unproven, np.zeros(more, np.bool_)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -31,6 +31,11 @@ from tests.effort import examples
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.truth import rows_of, truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.pserver.rows.row_codec import StoredRows
 
 
 def following(store: Any, table: RowTable | None = None) -> Replica:
@@ -146,12 +151,14 @@ class Watched(MemoryStore):
         self.create(SHAPE)
 
     def rows(self, bucket: int) -> Any:
+        chunks = super().rows(bucket)
+        yield next(chunks)  # has no rows
         before, self.before = self.before, lambda: None
         before()
-        chunks = list(super().rows(bucket))
+        rest = list(chunks)
         after, self.after = self.after, lambda: None
         after()
-        return iter(chunks)
+        yield from rest
 
 
 def fold_and_trim(store: MemoryStore, bucket: int, through: int | None) -> None:
@@ -192,6 +199,65 @@ def test_a_copy_is_exact_though_its_bucket_is_folded_and_trimmed_meanwhile(
     while not replica.complete or replica.position(0).version < 7:
         replica.poll(limit)
     assert rows_of(replica, 0) == truth(all_pushes)
+
+
+class SmallChunks(MemoryStore):
+    """Reads rows one by one, and runs a callback after each."""
+
+    def __init__(self) -> None:
+        dice = random.Random(0)
+        super().__init__(clock_ms=lambda: 0, nonces=lambda: dice.randbytes(8))
+        self.after_each: Callable[[], object] = lambda: None
+        self.create(SHAPE)
+
+    def rows(self, bucket: int) -> Iterator[StoredRows]:
+        for chunk in super().rows(bucket):
+            for place in range(chunk.rows.ids.shape[0]):
+                one = np.array([place])
+                yield chunk._replace(rows=chunk.rows.chosen(one), versions=chunk.versions[one])
+                self.after_each()
+
+
+@pytest.mark.parametrize("limit", [1, 64])
+def test_a_copy_is_complete_though_all_of_the_log_is_trimmed_while_rows_are_read(
+    limit: int,
+) -> None:
+    store = SmallChunks()
+    pusher = Pusher(0, BUCKETS)
+    pushes = [pusher.next() for _ in range(6)]
+    store.push(pushes)
+    fold_and_trim(store, 0, 6)
+    trimmed = [6]
+
+    def learn_and_keep() -> None:
+        pushes.append(pusher.next())
+        store.push(pushes[-1:])
+        store.after_each = lambda: None
+        keep_one()
+        store.after_each = learn_and_keep
+
+    def keep_one() -> None:
+        """Fold all rows, and leave only the last entry in the log."""
+        replica = Replica(store, SHAPE, buckets=[0])
+        replica.poll()
+        position = replica.position(0)
+        head = position.version, position.nonce
+        store.claim(0, f"k{trimmed[0]}", 1000)
+        fold = Fold(0, f"k{trimmed[0]}", 1, *head, replica.table.everything())
+        assert store.fold([fold]) == [None]
+        trim = Trim(0, f"k{trimmed[0]}", 1, *head, position.version - 1, trimmed[0])
+        assert store.trim([trim]) == [None]
+        store.release(0, f"k{trimmed[0]}")
+        trimmed[0] = position.version - 1
+
+    store.after_each = learn_and_keep
+    replica = Replica(store, SHAPE, buckets=[0])
+    replica.poll(limit)
+    assert replica.copied(0)
+    assert trimmed[0] > len(pushes) // 2 > 3  # the log that the copy began with is gone
+    store.after_each = lambda: None
+    replica.poll()
+    assert rows_of(replica, 0) == truth(pushes)
 
 
 def test_a_copy_begins_anew_if_folds_and_a_trim_are_lost_meanwhile() -> None:
