@@ -11,15 +11,33 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from headrace.ingest import StreamError
 from headrace.learner.loop import AllRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import Metric
 
+    from headrace.ingest.kafka import Source
     from headrace.learner.inputs import AdmissionCounts
     from headrace.learner.loop import Learner
+
+
+def unlearned_ratio(
+    marks: Mapping[Source, int], held: Callable[[Source], tuple[int, int]]
+) -> float | None:
+    """Return the share of Kafka's examples that some bucket has not learned, 0 to 1.
+
+    It is that of the worst partition; None without an example. At 1, retention takes examples that
+    are not learned. marks: the lowest of each source. held: its first and end offset.
+    """
+    ratios = []
+    for source, mark in marks.items():
+        first, end = held(source)
+        if end > first:
+            ratios.append((end - max(first, mark)) / (end - first))
+    return max(ratios, default=None)
 
 
 class LearnerCollector(Collector):
@@ -31,7 +49,10 @@ class LearnerCollector(Collector):
         learner: Learner,
         now_ms: Callable[[], int],
         admissions: Callable[[], AdmissionCounts],
+        unlearned: Callable[[], float | None] = lambda: None,
     ) -> None:
+        """unlearned: see `unlearned_ratio`."""
+        self._unlearned = unlearned
         self._model, self._learner, self._now_ms = model, learner, now_ms
         self._admissions = admissions
 
@@ -96,6 +117,7 @@ class LearnerCollector(Collector):
         )
         yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
         yield from self._bounded()
+        yield from self._retention()
         if progress.append_ms:
             yield self._gauge(
                 "learned_append_timestamp_seconds",
@@ -111,6 +133,20 @@ class LearnerCollector(Collector):
                 "age_seconds",
                 "Now less the append time of the newest event learned.",
                 (self._now_ms() - progress.append_ms) / 1000,
+            )
+
+    def _retention(self) -> Iterator[Metric]:
+        """Yield how near retention is to the marks; nothing while Kafka does not answer."""
+        try:
+            ratio = self._unlearned()
+        except StreamError:
+            return
+        if ratio is not None:
+            yield self._gauge(
+                "unlearned_ratio",
+                "Share of Kafka's examples that some bucket has not learned, in the worst "
+                "partition. Near 1, retention deletes examples that are not learned.",
+                ratio,
             )
 
     def _bounded(self) -> Iterator[Metric]:

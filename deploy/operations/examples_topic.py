@@ -1,4 +1,8 @@
-"""Reads the offsets that Kafka holds of a model's examples, and how long Kafka keeps what."""
+"""Reads the offsets that Kafka holds of a model's examples, and how long Kafka keeps what.
+
+It also compares the stored positions of learner, joiner and scorer with the logs. Each process does
+so at its start and stops if a log lost records, so an operator can find it before a restart does.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,37 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest import StreamError
 from headrace.ingest.kafka import (
+    Committed,
     EventTopics,
+    KafkaOffsets,
     KafkaReader,
+    LogState,
     PartitionAssigned,
+    Source,
     examples_topic,
+    joiner_group,
+    log_states,
+    partition_counts,
     read_retention,
 )
+from headrace.learner.loop import epoch_source
+from headrace.serving.scoring import scorer_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.ingest.kafka import KafkaRetention, KafkaSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CutLog:
+    """A log that lost records before the position of a reader."""
+
+    reader: str
+    """`learner`, `joiner` or `scorer`."""
+    source: Source
+    position: int
+    """First offset that the reader has not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +57,8 @@ class HeldTopic:
     """Reason if Kafka did not answer; `held` is empty then."""
     retention: KafkaRetention | None = None
     """Retention of events, examples and offsets; None if this user may not read it."""
+    cut: Sequence[CutLog] = ()
+    """Logs that lost records before a stored position."""
 
     def lag(self, marks: Mapping[str, int]) -> int | None:
         """Return the offsets that a bucket with these marks has not learned; None if unknown."""
@@ -41,8 +67,13 @@ class HeldTopic:
         return sum(max(0, end - marks.get(source, 0)) for source, (_, end) in self.held.items())
 
 
-def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
-    """Return the offsets of a model's examples, or the reason why Kafka did not answer."""
+def held_topic(
+    settings: KafkaSettings, model: str, marks: Sequence[Mapping[str, int]] = ()
+) -> HeldTopic:
+    """Return the offsets of a model's examples, or the reason why Kafka did not answer.
+
+    marks: of the buckets, to compare them and the committed offsets with the logs.
+    """
     topic = examples_topic(model)
     try:
         with _silence():
@@ -54,13 +85,51 @@ def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
                     each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)
                 ]
                 held = {f"{identity}/{each.partition}": reader.held(each) for each in sources}
+                learned = {
+                    each: _learned(f"{identity}/{each.partition}", marks) for each in sources
+                }
+                cut = _cut(settings, reader, model, learned) if marks else []
             finally:
                 reader.close()
     except StreamError as error:
         return HeldTopic(topic, trouble=str(error))
     with _silence():
         retention = _retention(settings, topic)
-    return HeldTopic(topic, held, retention=retention)
+    return HeldTopic(topic, held, retention=retention, cut=cut)
+
+
+def _learned(source: str, marks: Sequence[Mapping[str, int]]) -> Committed:
+    """Return the position that a learner compares at a start."""
+    offset, epoch = max(
+        ((each.get(source, 0), each.get(epoch_source(source), 0)) for each in marks),
+        default=(0, 0),
+    )
+    return Committed(offset, "", epoch - 1)
+
+
+def _cut(
+    settings: KafkaSettings, reader: KafkaReader, model: str, learned: Mapping[Source, Committed]
+) -> list[CutLog]:
+    stored = {"learner": dict(learned)}
+    names = EventTopics()
+    counts = partition_counts(settings, [names.impressions, names.clicks])
+    events = [Source(topic, number) for topic, count in counts.items() for number in range(count)]
+    for process, group in (("joiner", joiner_group(model)), ("scorer", scorer_group(model))):
+        offsets = KafkaOffsets(settings, group)
+        try:
+            found = offsets.committed(events) if events else {}
+        finally:
+            offsets.close()
+        # metadata of the joiner is a checkpoint, and a recreated topic is no truncation
+        stored[process] = {
+            source: Committed(at, "", epoch) for source, (at, _, epoch) in found.items()
+        }
+    return [
+        CutLog(process, source, positions[source].offset)
+        for process, positions in stored.items()
+        for source, state in sorted(log_states(reader, positions).items())
+        if state is LogState.TRUNCATED
+    ]
 
 
 def _retention(settings: KafkaSettings, examples: str) -> KafkaRetention | None:

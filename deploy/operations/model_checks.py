@@ -136,6 +136,7 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
         )
         return
     yield from _check_retention(topic)
+    yield from _check_logs(topic)
     learned = {topic_of(name) for each in survey.buckets for name, to in each.marks.items() if to}
     now = {topic_of(name) for name in topic.held}
     if learned and not learned & now:
@@ -191,6 +192,27 @@ def _check_restored(survey: Survey, topic: str, now: Iterable[str]) -> Iterator[
                 "restore a snapshot that has learned from the present topic; or give up these "
                 f"examples: headrace learner run --accept-topic {topic_id}, once",
             )
+
+
+_AFTER_A_LOSS = {
+    "learner": "restore a snapshot from before that, or begin a new model",
+    "joiner": "begin a new model: this one has learned events that Kafka has lost",
+    "scorer": "headrace serving score --score-again, once: it scores the impressions again",
+}
+
+
+def _check_logs(topic: HeldTopic) -> Iterator[CheckResult]:
+    """Check that Kafka still has what learner, joiner and scorer have read."""
+    for each in topic.cut:
+        yield CheckResult(
+            Severity.BROKEN,
+            "kafka",
+            f"{each.source.topic}/{each.source.partition}",
+            f"the log that the {each.reader} has read up to offset {each.position:,}",
+            "a log that lost some of these records, and the process stops at its next start (an "
+            "unclean election, or a power loss with one replica)",
+            _AFTER_A_LOSS[each.reader],
+        )
 
 
 def _check_retention(topic: HeldTopic) -> Iterator[CheckResult]:

@@ -179,9 +179,15 @@ class JoinerPartition:
         shown, clicked = self.sources[EventSide.IMPRESSIONS], self.sources[EventSide.CLICKS]
         return {
             shown: Committed(
-                self._offset(EventSide.IMPRESSIONS, checkpoint.shown.position), saved.to_json()
+                self._offset(EventSide.IMPRESSIONS, checkpoint.shown.position),
+                saved.to_json(),
+                saved.leader_epochs[0],
             ),
-            clicked: Committed(self._offset(EventSide.CLICKS, checkpoint.clicked.position), ""),
+            clicked: Committed(
+                self._offset(EventSide.CLICKS, checkpoint.clicked.position),
+                "",
+                saved.leader_epochs[1],
+            ),
         }
 
     def _saved(self) -> SavedCheckpoint:

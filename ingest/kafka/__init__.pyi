@@ -12,12 +12,18 @@ from .fakes import ListReader as ListReader
 from .fakes import ListTransactions as ListTransactions
 from .fakes import ListWriter as ListWriter
 from .fakes import memory_ports as memory_ports
+from .log_truncation import LogState as LogState
+from .log_truncation import log_ends as log_ends
+from .log_truncation import log_states as log_states
+from .log_truncation import topic_ids as topic_ids
+from .log_truncation import truncated as truncated
 from .offset_store import KafkaOffsets as KafkaOffsets
 from .producer import BY_KEY as BY_KEY
 from .producer import KafkaWriter as KafkaWriter
 from .producer import producer_config as producer_config
 from .protocols import AtEnd as AtEnd
 from .protocols import BlockReader as BlockReader
+from .protocols import Committed as Committed
 from .protocols import MessageBlock as MessageBlock
 from .protocols import PartitionAssigned as PartitionAssigned
 from .protocols import PartitionRevoked as PartitionRevoked
@@ -51,7 +57,6 @@ from .topics import replays_spec as replays_spec
 from .topics import scores_topic as scores_topic
 from .topics import topics_for as topics_for
 from .transactional_ports import TransactionalPorts as TransactionalPorts
-from .transactions import Committed as Committed
 from .transactions import KafkaTransactions as KafkaTransactions
 from .transactions import Outgoing as Outgoing
 from .transactions import Transactions as Transactions

@@ -212,8 +212,8 @@ class KafkaReader:
         """Return the membership, so that a transaction of a removed member fails."""
         return self._consumer.consumer_group_metadata()
 
-    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
-        """Return the group's committed offset and metadata of each source that has one.
+    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
+        """Return the group's committed offset, metadata and leader epoch, where there is one.
 
         Waits for a transaction that is still writing them. Raises KafkaUnreachable.
         """

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.ingest.errors import StreamError
-    from headrace.ingest.kafka.protocols import ReadPosition
-    from headrace.ingest.kafka.transactions import Committed, Outgoing, Transactions
+    from headrace.ingest.kafka.protocols import Committed, ReadPosition
+    from headrace.ingest.kafka.transactions import Outgoing, Transactions
 
 
 class SentMessage(NamedTuple):

@@ -9,25 +9,98 @@ if the log's history of that epoch ends before the position, the log was cut.
 The Kafka client does this comparison when it starts at an offset with an epoch. *Refused:* passing
 the epoch to the reader itself. A joiner starts to read long before its position, and a cut between
 the two would go unnoticed.
+
+`log_states` compares the stored positions of a scorer or a feeder at a start: the topic id, the
+leader epoch and the ends of the log. Each of them decides what to do about a log that changed.
 """
 
 from __future__ import annotations
 
 import time
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.consumer_group import membership
-from headrace.ingest.kafka.error_translation import translated
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.error_translation import answer_of, translated
+from headrace.ingest.kafka.protocols import ReadPosition, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from headrace.ingest.kafka.protocols import ReadPosition
+    from headrace.ingest.kafka.protocols import Committed, Reader
     from headrace.ingest.kafka.settings import KafkaSettings
+
+
+class LogState(Enum):
+    """The log of a source, compared with a stored position in it."""
+
+    CONTINUED = auto()
+    """It still has everything from the position on."""
+    EXPIRED = auto()
+    """Retention removed records after the position."""
+    TRUNCATED = auto()
+    """Kafka lost records before the position. Others may have their offsets now."""
+    RECREATED = auto()
+    """The topic was deleted and created again: its offsets are those of other records."""
+
+
+def log_states(reader: Reader, stored: Mapping[Source, Committed]) -> dict[Source, LogState]:
+    """Compare the log of each source with its stored position.
+
+    The metadata of a position is the id of its topic; empty: unknown. Raises KafkaUnreachable.
+    """
+    found: dict[Source, LogState] = {}
+    compared: dict[Source, ReadPosition] = {}
+    topic_ids = {topic: reader.topic_id(topic) for topic in {source.topic for source in stored}}
+    for source, position in stored.items():
+        first, end = reader.held(source)
+        if position.metadata not in ("", topic_ids[source.topic]):
+            found[source] = LogState.RECREATED
+        elif position.offset > end:
+            found[source] = LogState.TRUNCATED
+        elif position.offset < first:
+            found[source] = LogState.EXPIRED
+        else:
+            found[source] = LogState.CONTINUED
+            if position.offset > 0 and position.leader_epoch >= 0:
+                compared[source] = ReadPosition(position.offset, position.leader_epoch)
+    if compared:
+        found |= dict.fromkeys(reader.truncated(compared), LogState.TRUNCATED)
+    return found
+
+
+def log_ends(
+    settings: KafkaSettings, admin: AdminClient, sources: Iterable[Source]
+) -> dict[Source, ReadPosition]:
+    """Return the present end of each log with its leader epoch.
+
+    A process that only writes stores them, and passes them to `truncated` at its next start. Raises
+    KafkaUnreachable.
+    """
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    with translated("asking for the ends of logs", settings.bootstrap):
+        asked = admin.list_offsets(
+            {TopicPartition(source.topic, source.partition): latest for source in sources},
+            request_timeout=settings.connect_timeout_s,
+        )
+        answers = {Source(tp.topic, tp.partition): answer_of(each) for tp, each in asked.items()}
+    return {
+        source: ReadPosition(answer.offset, -1 if (at := answer.leader_epoch) is None else at)
+        for source, answer in answers.items()
+    }
+
+
+def topic_ids(settings: KafkaSettings, admin: AdminClient, topics: Iterable[str]) -> dict[str, str]:
+    """Return the ids of topics; a recreated topic has another. Raises KafkaUnreachable."""
+    with translated("asking for the ids of topics", settings.bootstrap):
+        asked = admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=settings.connect_timeout_s
+        )
+        return {topic: str(answer_of(each).topic_id) for topic, each in asked.items()}
 
 
 def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition]) -> list[Source]:

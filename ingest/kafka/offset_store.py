@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 def committed_offsets(
     consumer: Consumer, settings: KafkaSettings, sources: Iterable[Source]
-) -> dict[Source, tuple[int, str]]:
-    """Return the committed offset and metadata of each source that has one.
+) -> dict[Source, tuple[int, str, int]]:
+    """Return the committed offset, metadata and leader epoch (-1: unknown) of each source.
 
-    Waits for a transaction that is still writing them. Raises KafkaUnreachable if that takes longer
-    than `connect_timeout_s`; the caller may retry.
+    Sources without a committed offset are missing. Waits for a transaction that is still writing
+    them. Raises KafkaUnreachable if that takes longer than `connect_timeout_s`; the caller may
+    retry.
     """
     doing, address = "reading committed offsets", settings.bootstrap
     partitions = [TopicPartition(source.topic, source.partition) for source in sources]
@@ -40,7 +41,12 @@ def committed_offsets(
             where = f"{doing} of {position.topic}/{position.partition}"
             raise translate(position.error, where, address)
     return {
-        Source(position.topic, position.partition): (position.offset, position.metadata or "")
+        Source(position.topic, position.partition): (
+            position.offset,
+            position.metadata or "",
+            # the client has None where nothing was committed with it, against its types
+            -1 if position.leader_epoch is None else position.leader_epoch,  # type: ignore[redundant-expr]
+        )
         for position in found
         if position.offset >= 0
     }
@@ -56,8 +62,8 @@ class KafkaOffsets:
                 {**settings.connection(), "group.id": group, "enable.auto.commit": False}
             )
 
-    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
-        """Return the committed offset and metadata of each source that has one.
+    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
+        """Return the committed offset, metadata and leader epoch of each source that has one.
 
         Waits for a transaction that is still writing them. Raises KafkaUnreachable.
         """

@@ -33,6 +33,17 @@ class ReadPosition(NamedTuple):
     """Leader epoch of the last record that was read."""
 
 
+class Committed(NamedTuple):
+    """The position of a source in the last committed transaction."""
+
+    offset: int
+    """First offset not yet taken."""
+    metadata: str
+    """Text that the process stored with it, such as the joiner's checkpoint."""
+    leader_epoch: int = -1
+    """Leader epoch of the last record before it; -1: unknown."""
+
+
 class Record(NamedTuple):
     """One message."""
 

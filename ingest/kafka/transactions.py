@@ -43,6 +43,7 @@ from headrace.ingest.errors import (
 from headrace.ingest.kafka.bounded_reader import last_record, read_all
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.protocols import Committed
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.watchdog import MARGIN_S
 
@@ -70,20 +71,11 @@ class Outgoing(NamedTuple):
     """With the partition BY_KEY it decides the partition."""
 
 
-class Committed(NamedTuple):
-    """The position of a source in the last committed transaction."""
-
-    offset: int
-    """First offset not yet taken."""
-    metadata: str
-    """The checkpoint that the joiner stored with it."""
-
-
 class Offsets(Protocol):
     """The committed offsets of a consumer group, and the membership that commits them."""
 
-    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
-        """Return the committed offset and metadata of each source that has one."""
+    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
+        """Return the committed offset, metadata and leader epoch of each source that has one."""
 
     def group_metadata(self) -> object:
         """Return the membership that commits."""
@@ -165,8 +157,8 @@ class KafkaTransactions:
         """Write everything in one transaction, or raise."""
         address = self._settings.bootstrap
         positions = [
-            TopicPartition(source.topic, source.partition, offset, metadata)
-            for source, (offset, metadata) in offsets.items()
+            TopicPartition(source.topic, source.partition, offset, metadata, leader_epoch=epoch)
+            for source, (offset, metadata, epoch) in offsets.items()
         ]
         self._refused = None
         producer, began_s = self._producer or self._connect(), time.monotonic()

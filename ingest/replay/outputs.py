@@ -8,16 +8,23 @@ the count.
 *Refused:* the count as a committed offset alone, as older versions had it. Kafka forgets the
 offsets of a group that was empty for a week, and the replay would then send its log again. It is
 still committed, for dashboards and for these versions.
+
+The count is true only while Kafka has the lines. The record therefore names the ids of the event
+topics, and how far their logs reached at the transaction before. A restart compares these, and the
+count in `replays` with the committed one. A replay whose lines are gone stops: the rest alone would
+look like a whole log.
 """
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from confluent_kafka.admin import AdminClient
 
-from headrace.ingest.errors import BadCheckpoint
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, StreamError
 from headrace.ingest.kafka import (
     REPLAYS_TOPIC,
     Committed,
@@ -25,16 +32,20 @@ from headrace.ingest.kafka import (
     KafkaTransactions,
     KafkaWriter,
     Outgoing,
+    ReadPosition,
     Source,
     Watchdog,
     ensure_topics,
+    log_ends,
     read_all,
     replays_spec,
+    topic_ids,
+    truncated,
 )
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.ingest.kafka import KafkaSettings
 
@@ -86,35 +97,46 @@ class _ReplayCheckpoint(msgspec.Struct):
     complete: bool = False
     taken: int = -1
     """Lines of the logs; -1 in the metadata of older versions, whose offset is the count."""
+    topic_ids: dict[str, str] = {}
+    """Ids of the event topics by name; older versions have none."""
+    ends: list[tuple[Source, ReadPosition]] = []
+    """Ends of their logs before this transaction."""
 
 
 class ResumableEventWriter:
     """Writes in transactions that also commit the count of lines.
 
-    Raises BadCheckpoint if a replay with this name was of other files.
+    Raises BadCheckpoint if a replay with this name was of other files, and OffsetGone if Kafka lost
+    lines that it sent.
     """
 
     def __init__(
         self,
         settings: KafkaSettings,
         name: str,
-        topic: str,
+        sources: Sequence[Source],
         what: Sequence[str],
         stop: threading.Event,
     ) -> None:
-        """topic: any that exists. what: identifies the files of this replay."""
+        """sources: every partition of the event topics. what: identifies the files."""
         self._settings, self._name = settings, name
         ensure_topics(settings, [replays_spec()])
         group = f"headrace.replay.{name}"
         self._digest = hashlib.blake2b("\n".join(what).encode(), digest_size=8).hexdigest()
-        self._place = Source(topic, 0)
+        self._sources, self._place = sources, sources[0]
+        self._admin = AdminClient(settings.connection())
         self._offsets = KafkaOffsets(settings, group)
         self._messages: list[Outgoing] = []
-        self._taken = 0
+        self._ends: list[tuple[Source, ReadPosition]] = []
+        self._written: tuple[int, bool] | None = None
+        """Count and completeness of the last commit; None after a failure."""
         try:
             # before the count is read, this fences a living predecessor and ends its transaction
             self._transactions = KafkaTransactions(settings, group, self._offsets, Watchdog(stop))
+            topics = {source.topic for source in sources}
+            self._topic_ids = topic_ids(settings, self._admin, sorted(topics))
             self.resumed_at, self.complete = self._read(what)
+            self._ends = self._reached()
         except BaseException:
             self._offsets.close()
             raise
@@ -127,14 +149,26 @@ class ResumableEventWriter:
         """Write the kept messages and the count in one transaction."""
         if not self._messages and not complete:
             return
-        checkpoint = msgspec.json.encode(_ReplayCheckpoint(self._digest, complete, taken))
-        progress = Outgoing(Source(REPLAYS_TOPIC, 0), checkpoint, self._name.encode())
-        offsets = {self._place: Committed(taken, checkpoint.decode())}
+        self._write(taken, complete)
+
+    def _write(self, taken: int, complete: bool) -> None:
+        self._written = None
+        checkpoint = _ReplayCheckpoint(self._digest, complete, taken)
+        text = msgspec.json.encode(checkpoint)  # the metadata of an offset is limited to 4 KB
+        checkpoint.topic_ids, checkpoint.ends = self._topic_ids, self._ends
+        value = msgspec.json.encode(checkpoint)
+        progress = Outgoing(Source(REPLAYS_TOPIC, 0), value, self._name.encode())
+        offsets = {self._place: Committed(taken, text.decode())}
         self._transactions.write([*self._messages, progress], offsets)
         self._messages.clear()
+        self._ends = self._reached()
+        self._written = taken, complete
 
     def close(self) -> None:
-        """Disconnect."""
+        """Write the ends that the last transaction reached, and disconnect."""
+        if self._written is not None:
+            with suppress(StreamError):
+                self._write(*self._written)
         self._transactions.close()
         self._offsets.close()
 
@@ -147,17 +181,51 @@ class ResumableEventWriter:
                 f"expected the replay {self._name!r} to continue with {', '.join(what)}, got other "
                 "files than it began with: choose another name"
             )
+        self._check_logs(checkpoint)
         return checkpoint.taken, checkpoint.complete
+
+    def _reached(self) -> list[tuple[Source, ReadPosition]]:
+        """Return the ends of the logs; the last ones known if Kafka does not answer."""
+        try:
+            return list(log_ends(self._settings, self._admin, self._sources).items())
+        except KafkaUnreachable:
+            return self._ends
+
+    def _check_logs(self, checkpoint: _ReplayCheckpoint) -> None:
+        """Check that Kafka still has the lines sent so far. Raises OffsetGone."""
+        sent = checkpoint.topic_ids
+        lost = [f"topic {topic} was created again" for topic in recreated(sent, self._topic_ids)]
+        if not lost:
+            reached = {at for at in checkpoint.ends if at[1].offset and at[1].leader_epoch >= 0}
+            cut = truncated(self._settings, dict(reached)) if reached else []
+            lost = [f"{topic}/{number} lost records" for topic, number in cut]
+        if lost:
+            raise OffsetGone(
+                f"expected the {checkpoint.taken} lines that the replay {self._name!r} sent, got "
+                f"logs without some of them: {'; '.join(lost)}. To send every line again, choose "
+                "another name"
+            )
 
     def _last(self) -> _ReplayCheckpoint | None:
         key, value = self._name.encode(), b""
         for record in read_all(self._settings, REPLAYS_TOPIC):
             if record.key == key:
                 value = record.value
-        if value:
-            return msgspec.json.decode(value, type=_ReplayCheckpoint)
+        saved = msgspec.json.decode(value, type=_ReplayCheckpoint) if value else None
         found = self._transactions.committed([self._place]).get(self._place)
         if found is None:
-            return None
+            return saved
         older = msgspec.json.decode(found.metadata, type=_ReplayCheckpoint)
-        return msgspec.structs.replace(older, taken=found.offset)
+        committed = msgspec.structs.replace(older, taken=found.offset)
+        if saved is not None and saved.of == committed.of and saved.taken < committed.taken:
+            raise OffsetGone(
+                f"expected the progress of the replay {self._name!r} in topic {REPLAYS_TOPIC}, "
+                f"{committed.taken} lines as in its committed offset, got {saved.taken}: the topic "
+                "lost records. To send every line again, choose another name"
+            )
+        return saved or committed
+
+
+def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the topics whose id is no longer the one of before."""
+    return sorted(topic for topic, found in now.items() if before.get(topic, found) != found)

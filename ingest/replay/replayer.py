@@ -140,8 +140,8 @@ def replay(
 
     logs: see `headrace.ingest.logs.open_log`. Returns early when `stop` is set.
     Raises SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused; a replay with a
-    name also BadCheckpoint, if the name belongs to other files, and TransactionAborted, after which
-    a restart continues.
+    name also BadCheckpoint, if the name belongs to other files, OffsetGone, if Kafka lost lines of
+    it, and TransactionAborted, after which a restart continues.
     """
     settings, topics = settings or ReplaySettings(), topics or EventTopics()
     partitions = check_co_partitioned(kafka, [topics.impressions, topics.clicks])
@@ -150,7 +150,9 @@ def replay(
         writer = PlainEventWriter(kafka, settings.linger_ms)
     else:
         what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
-        writer = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what, stop)
+        both = topics.impressions, topics.clicks
+        sources = [Source(topic, number) for topic in both for number in range(partitions)]
+        writer = ResumableEventWriter(kafka, settings.resume_as, sources, what, stop)
     keys = RequestKeys(window_ms)
     hooks = hooks or ReplayHooks()
     run = _ReplayRun(logs, writer, keys, settings, topics, partitions, stop, hooks)

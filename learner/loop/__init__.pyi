@@ -18,5 +18,6 @@ from .scores import UnreadableScores as UnreadableScores
 from .scores import unpack as unpack
 from .topic_marks import BehindBucket as BehindBucket
 from .topic_marks import buckets_behind as buckets_behind
+from .topic_marks import epoch_source as epoch_source
 from .topic_marks import offsets_in as offsets_in
 from .topic_marks import topic_of as topic_of

@@ -83,6 +83,29 @@ class NodeSurvey:
         return self.info.get("cluster_enabled") == "1"
 
 
+class NodeMemory(NamedTuple):
+    """Memory of one server."""
+
+    node: str
+    """host:port."""
+    used_bytes: int
+    limit_bytes: int
+    """maxmemory; the memory of its machine if that is not set."""
+
+
+def node_memory(nodes: ClusterClient) -> list[NodeMemory]:
+    """Return the memory of every server that answers."""
+    found = []
+    for place in nodes.known():
+        try:
+            info = parse_info(nodes.ask(place, "INFO", "memory").decode())
+        except StoreError:
+            continue
+        limit = int(info.get("maxmemory", 0)) or int(info.get("total_system_memory", 0))
+        found.append(NodeMemory(f"{place[0]}:{place[1]}", int(info.get("used_memory", 0)), limit))
+    return found
+
+
 def survey_nodes(nodes: ClusterClient, now_ms: Callable[[], float]) -> list[NodeSurvey]:
     """Survey every server, replicas included. Raises Unreachable if no known server answers."""
     return [_survey(nodes, member, now_ms) for member in _members(nodes)]

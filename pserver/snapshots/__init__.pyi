@@ -1,6 +1,7 @@
 from .catalog import ListedSnapshot as ListedSnapshot
 from .catalog import find_snapshot as find_snapshot
 from .catalog import list_snapshots as list_snapshots
+from .catalog import newest_begun_ms as newest_begun_ms
 from .catalog import prunable as prunable
 from .catalog import prune as prune
 from .manifest import Manifest as Manifest

@@ -46,6 +46,19 @@ def list_snapshots(shelf: SnapshotStorage) -> list[ListedSnapshot]:
     return [each for each in found if each is not None]
 
 
+def newest_begun_ms(shelf: SnapshotStorage, model: str) -> int:
+    """Return when the newest complete snapshot of a model was begun, 0 without one.
+
+    Reads no more manifests than it must. Raises StorageFailed.
+    """
+    for name in reversed(list(shelf.names())):
+        if manifests.model_of(name) == model:
+            found = _listed(shelf, name)
+            if found is not None and found.manifest is not None and found.complete:
+                return found.manifest.begun_ms
+    return 0
+
+
 def find_snapshot(shelf: SnapshotStorage, model: str, name: str | None) -> Manifest:
     """Return the newest snapshot of a model, or the one of that name.
 

@@ -103,6 +103,9 @@ class EvaluationCollector(Collector):
         yield self._counter(
             "unusable_predictions", "Invalid predictions that were ignored.", feed.unusable
         )
+        yield self._counter(
+            "lost_records", "Records that retention removed before they were read.", feed.lost
+        )
         yield self._counter("aborts", "Transactions aborted and repeated.", feed.aborts)
         yield self._gauge(
             "active", "1 in the process that computes the windows, 0 in a standby.",

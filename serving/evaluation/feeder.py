@@ -3,7 +3,9 @@
 A feeder reads its share of the partitions of `examples`, `scores` and `predictions`. It writes the
 columns that evaluation needs (`messages.py`), and its offsets, in one Kafka transaction. After any
 crash, a batch is therefore in the rows topic once. The message has the same offsets, because Kafka
-forgets those of a group that was empty for a week, or that an operator deleted. Any number of
+forgets those of a group that was empty for a week, or that an operator deleted. With each position
+it has the topic id and the leader epoch. A recreated topic, or a log that lost records, is logged
+and read on, because evaluation only measures: a gap costs some minutes of figures. Any number of
 feeders share the partitions. They all write to the single partition of the rows topic, where the
 impressions of a request meet.
 
@@ -25,11 +27,13 @@ from headrace.ingest.examples import unpack as unpack_examples
 from headrace.ingest.kafka import (
     AtEnd,
     Committed,
+    LogState,
     Outgoing,
     PartitionAssigned,
     PartitionRevoked,
     Record,
     Source,
+    log_states,
 )
 from headrace.learner.loop import UnreadableScores
 from headrace.learner.loop import unpack as unpack_scores
@@ -77,6 +81,8 @@ class FeedFigures:
     unusable: int = 0
     """Predictions that cannot be decoded, or with a score outside 0 to 1."""
     aborts: int = 0
+    lost: int = 0
+    """Records that retention removed before they were read."""
 
 
 _decoder = msgspec.json.Decoder(ServedPrediction)
@@ -102,7 +108,8 @@ class Feeder:
         self._ours: set[Source] = set()
         self._unplaced: set[Source] = set()
         self._standings: dict[Source, tuple[int | None, bool]] = {}
-        self._positions: dict[Source, int] = {}
+        self._positions: dict[Source, Committed] = {}
+        self._topic_ids: dict[str, str] = {}
         self._gathering = RowsBuilder(fields.slice_by, sample)
         self._since_ms = self._now_ms()
         self.figures = FeedFigures()
@@ -148,17 +155,25 @@ class Feeder:
         if not self._unplaced:
             return
         try:
-            committed = self._transactions.committed(self._unplaced)
-            starts = {source: position.offset for source, position in committed.items()}
-            missing = self._unplaced - starts.keys()
-            again = self._written(missing) if missing else {}
-            for source in missing:
-                # committed with the next rows, so that a position is missing only once
-                starts[source] = again.get(source, self._reader.held(source)[0])
-                self._positions[source] = starts[source]
+            stored = self._transactions.committed(self._unplaced)
+            missing = self._unplaced - stored.keys()
+            stored |= self._written(missing) if missing else {}
+            topics = {source.topic for source in self._unplaced}
+            self._topic_ids |= {topic: self._reader.topic_id(topic) for topic in topics}
+            states = log_states(self._reader, stored)
+            starts = {
+                source: self._start(source, stored.get(source), states.get(source))
+                for source in self._unplaced
+            }
         except KafkaUnreachable as error:
             self._failed(error)
             return
+        for source, offset in starts.items():
+            continued = states.get(source) is LogState.CONTINUED
+            if source in missing or not continued:
+                # committed with the next rows, so that a start finds this only once
+                epoch = stored[source].leader_epoch if continued else -1
+                self._positions[source] = Committed(offset, self._topic_ids[source.topic], epoch)
         self._reader.start(starts)
         self.read.update(starts)
         for source, offset in sorted(starts.items()):
@@ -166,15 +181,41 @@ class Feeder:
         self._ours |= self._unplaced
         self._unplaced = set()
 
-    def _written(self, sources: Iterable[Source]) -> dict[Source, int]:
+    def _start(self, source: Source, stored: Committed | None, state: LogState | None) -> int:
+        """Return the offset to read from, and log what is missing before it."""
+        first, end = self._reader.held(source)
+        if stored is None or state is None:
+            return first
+        name, offset = _name(source), stored.offset
+        if state is LogState.RECREATED:
+            log.warning("topic %s was created again: reading %s from the start", source.topic, name)
+            return first
+        if state is LogState.EXPIRED:
+            self.figures.lost += first - offset
+            log.warning("%s: retention removed %d records before a row", name, first - offset)
+            return first
+        if state is LogState.TRUNCATED:
+            log.warning(
+                "%s lost records before offset %d (an unclean election, or a power loss with one "
+                "replica): those that Kafka appended at their offsets are not evaluated",
+                name,
+                offset,
+            )
+        return min(offset, end)
+
+    def _written(self, sources: Iterable[Source]) -> dict[Source, Committed]:
         """Return the position of each source in the rows that were written."""
         named = {_name(source): source for source in sources}
-        found: dict[Source, int] = {}
+        found: dict[Source, Committed] = {}
         for value in self._transactions.history(Source(self._topics.rows, 0)):
-            positions = unpack(value).positions
-            found |= {named[name]: positions[name] for name in named.keys() & positions.keys()}
-        for source, offset in sorted(found.items()):
-            log.warning("no committed offset of %s: its rows end at %d", _name(source), offset)
+            rows = unpack(value)
+            for name in named.keys() & rows.positions.keys():
+                origin = rows.origins.get(name, ("", -1))
+                found[named[name]] = Committed(rows.positions[name], *origin)
+        for source, position in sorted(found.items()):
+            log.warning(
+                "no committed offset of %s: its rows end at %d", _name(source), position.offset
+            )
         return found
 
     def _lose(self, lost: PartitionRevoked) -> None:
@@ -208,7 +249,10 @@ class Feeder:
             raise EvaluationError(f"{where}: {error}") from error
         known = [each_ms for each_ms in (time_ms, reached_ms) if each_ms is not None]
         self._standings[record.source] = max(known, default=None), False
-        self._positions[record.source] = self.read[record.source] = record.offset + 1
+        self.read[record.source] = record.offset + 1
+        self._positions[record.source] = Committed(
+            record.offset + 1, self._topic_ids[topic], record.leader_epoch
+        )
 
     def _predicted(self, record: Record) -> int | None:
         try:
@@ -232,12 +276,11 @@ class Feeder:
             self._since_ms = now_ms
             return
         standings = {_name(source): each for source, each in self._standings.items()}
-        positions = {_name(source): offset for source, offset in self._positions.items()}
+        positions = {_name(source): position for source, position in self._positions.items()}
         message = self._gathering.take(now_ms, standings, positions)
         rows = Outgoing(Source(self._topics.rows, 0), pack(message))
-        offsets = {source: Committed(offset, "") for source, offset in self._positions.items()}
         try:
-            self._transactions.write([rows], offsets)
+            self._transactions.write([rows], self._positions)
         except (TransactionAborted, KafkaUnreachable) as error:
             self._failed(error)
             return

@@ -24,11 +24,12 @@ from headrace.ingest.examples import Kind
 from headrace.ingest.features import hash_strings, hash_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from headrace.ingest.examples import Examples
+    from headrace.ingest.kafka import Committed
     from headrace.learner.loop import Scores
 
     Table = npt.NDArray[np.void]
@@ -89,6 +90,8 @@ class EvaluationRows(msgspec.Struct, array_like=True):
     """Rows left out because their minute was closed; 0 in the feeder's message."""
     positions: dict[str, int] = {}
     """By source: the first offset after the rows, if the message has rows of the source."""
+    origins: dict[str, tuple[str, int]] = {}
+    """By source of `positions`: the id of its topic, and the leader epoch of the last record."""
 
     def table(self, kind: np.dtype[np.void], blob: bytes) -> Table:
         """Return a table as a read-only array."""
@@ -177,9 +180,12 @@ class RowsBuilder:
         self,
         now_ms: int,
         standings: dict[str, tuple[int | None, bool]],
-        positions: dict[str, int] | None = None,
+        positions: Mapping[str, Committed] | None = None,
     ) -> EvaluationRows:
-        """Return the collected rows, and start over."""
+        """Return the collected rows, and start over.
+
+        positions: by source, the position after its rows; the metadata is the topic id.
+        """
         names = sorted({_series(made.alias) for made in self._served})
         numbers = {name: number for number, name in enumerate(names)}
         served = _table(
@@ -200,7 +206,10 @@ class RowsBuilder:
             scored=_bytes(self._scored),
             served=served.tobytes(),
             series=names,
-            positions=positions or {},
+            positions={name: at.offset for name, at in (positions or {}).items()},
+            origins={
+                name: (at.metadata, at.leader_epoch) for name, at in (positions or {}).items()
+            },
         )
         self.__init__(self._fields, self._sample)  # type: ignore[misc]
         return rows

@@ -6,7 +6,9 @@ For readers of committed messages, an impression that is read again was never sc
 
 The metadata of a committed offset is the id of its topic. If a topic was deleted and created again
 under its name, its offsets mean other messages, and scoring starts from its beginning. Impressions
-that retention removed before they were scored are counted and logged.
+that retention removed before they were scored are counted and logged. The committed offset also has
+the leader epoch of the last impression. If Kafka lost impressions that were scored, others may have
+their offsets: the scorer stops, because it would skip these.
 
 Kafka forgets the offsets of a group that was empty for a week, or that an operator deleted. A
 scorer without offsets, whose topic of scores is not empty, therefore stops with an error: it would
@@ -24,18 +26,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest import BadCheckpoint, KafkaUnreachable, TransactionAborted
+from headrace.ingest import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.dead_letters import pack
 from headrace.ingest.events import TIME, Reason, is_tick, read_event
 from headrace.ingest.kafka import (
     BY_KEY,
     AtEnd,
     Committed,
+    LogState,
     Outgoing,
     PartitionAssigned,
     PartitionRevoked,
     Record,
     Source,
+    log_states,
 )
 from headrace.serving.requests import ID
 from headrace.serving.scoring.message import message_of
@@ -168,23 +172,41 @@ class StreamScorer:
     def _place_once(self, sources: Sequence[Source]) -> None:
         found = self._transactions.committed(sources)
         topic_id = self._reader.topic_id(self._topics.impressions)
+        states = log_states(self._reader, found)
         starts: dict[Source, int] = {}
         for source in sources:
             first, end = self._reader.held(source)
-            offset, committed_id = found.get(source, Committed(first, topic_id))
-            if source not in found:
+            if source in found:
+                starts[source] = self._start(source, found[source].offset, first, states[source])
+            else:
                 self._check_first(source, first, end)
+                starts[source] = first
+            if states.get(source) in (None, LogState.TRUNCATED):
                 self._uncommitted[source] = first
-            if committed_id != topic_id:
-                log.warning("topic %s was created again: scoring it from the start", source.topic)
-                offset = first
-            if offset < first:
-                self.figures.gone += first - offset
-                log.warning("%s: retention removed %d unscored impressions", source, first - offset)
-            starts[source] = max(offset, first)
         self._reader.start(starts)
         self._topic_ids.update(dict.fromkeys(sources, topic_id))
         self.positions.update(starts)
+
+    def _start(self, source: Source, committed: int, first: int, state: LogState) -> int:
+        """Return the offset to read from. Raises OffsetGone."""
+        if state is LogState.CONTINUED:
+            return committed
+        if state is LogState.EXPIRED:
+            self.figures.gone += first - committed
+            log.warning("%s: retention removed %d unscored impressions", source, first - committed)
+        elif state is LogState.RECREATED:
+            log.warning("topic %s was created again: scoring it from the start", source.topic)
+        elif self._scored_before():
+            raise OffsetGone(
+                f"{source.topic}/{source.partition}: expected the impressions scored so far, up to "
+                f"offset {committed}, got a log that lost some of them (an unclean election, or a "
+                "power loss with one replica). Others may have their offsets. To score every "
+                "impression of this partition, most of them twice: "
+                "`headrace serving score --score-again`, once"
+            )
+        else:
+            log.warning("%s lost scored impressions: scoring it from the start", source)
+        return first
 
     def _check_first(self, source: Source, first: int, end: int) -> None:
         """Check that no impression of a source without offset was scored. Raises BadCheckpoint."""
@@ -241,8 +263,10 @@ class StreamScorer:
         self, records: Iterable[Record], messages: Sequence[Outgoing], new: ScoringTotals
     ) -> None:
         ends = self._uncommitted | {record.source: record.offset + 1 for record in records}
+        epochs = {record.source: record.leader_epoch for record in records}
         offsets = {
-            source: Committed(offset, self._topic_ids[source]) for source, offset in ends.items()
+            source: Committed(offset, self._topic_ids[source], epochs.get(source, -1))
+            for source, offset in ends.items()
         }
         try:
             self._transactions.write(messages, offsets)

@@ -13,9 +13,10 @@ import pytest
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations import doctor
 from headrace.deploy.operations.check_result import SUBJECTS, Severity
-from headrace.deploy.operations.examples_topic import HeldTopic
+from headrace.deploy.operations.examples_topic import CutLog, HeldTopic
 from headrace.deploy.operations.model_checks import LARGEST_LOG_BYTES
 from headrace.deploy.operations.server_checks import LEAST_BACKLOG_BYTES
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.retention import FOREVER_MS, KafkaRetention
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.spec.model_spec import load_spec
@@ -296,6 +297,20 @@ def test_doctor_finds_a_bucket_restored_from_before_an_accepted_topic() -> None:
         (Severity.BROKEN, "kafka", "bucket 3")
     }
     assert all("--accept-topic new-uuid" in each.remedy for each in found)
+
+
+@pytest.mark.parametrize(
+    ("reader", "remedy"),
+    [("learner", "snapshot"), ("joiner", "a new model"), ("scorer", "--score-again")],
+)
+def test_doctor_finds_a_log_that_lost_records_before_a_stored_position(
+    reader: str, remedy: str
+) -> None:
+    cut = replace(TOPIC, cut=[CutLog(reader, Source("impressions", 2), 1_234)])
+    [found] = doctor.diagnose(well(), SPEC, cut).findings
+    assert (found.severity, found.where) == (Severity.BROKEN, "impressions/2")
+    assert f"{reader} has read up to offset 1,234" in found.expected
+    assert remedy in found.remedy
 
 
 def test_doctor_warns_of_an_unreachable_kafka_and_lists_an_unchecked_one() -> None:

@@ -16,10 +16,10 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.ingest.errors import KafkaUnreachable, StreamError
 from headrace.ingest.kafka import transactions
 from headrace.ingest.kafka.error_translation import translated
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,6 +3,7 @@
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, SentMessage
 from headrace.ingest.kafka.protocols import (
     AtEnd,
+    Committed,
     PartitionAssigned,
     PartitionRevoked,
     Reader,
@@ -10,7 +11,7 @@ from headrace.ingest.kafka.protocols import (
     Source,
     Writer,
 )
-from headrace.ingest.kafka.transactions import Committed, Outgoing, Transactions
+from headrace.ingest.kafka.transactions import Outgoing, Transactions
 
 SOURCE, OTHER = Source("t", 0), Source("t", 1)
 

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka import transactions
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
-from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 from headrace.ingest.kafka.watchdog import Watchdog
 
 if TYPE_CHECKING:

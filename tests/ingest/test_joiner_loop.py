@@ -15,8 +15,8 @@ from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.transactions import Committed, Outgoing
+from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.transactions import Outgoing
 from tests.effort import seeds
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
 from tests.ingest.joiner_run import EXAMPLES, PARTITIONS, JoinerRun

@@ -6,14 +6,18 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.ingest.kafka.bounded_reader import high_watermarks, read_until
-from headrace.ingest.kafka.log_truncation import truncated
+from headrace.ingest.kafka.fakes import ListReader
+from headrace.ingest.kafka.log_truncation import LogState, log_ends, log_states, truncated
+from headrace.ingest.kafka.offset_store import KafkaOffsets
 from headrace.ingest.kafka.producer import KafkaWriter
-from headrace.ingest.kafka.protocols import ReadPosition, Source
+from headrace.ingest.kafka.protocols import Committed, ReadPosition, Record, Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
+from headrace.ingest.kafka.transactions import KafkaTransactions
 from tests.running_server import jars, running_server
 
 if TYPE_CHECKING:
@@ -51,6 +55,15 @@ def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(
     assert epoch >= 0
     learned = {source: ReadPosition(10, epoch) for source in (SOURCE, OTHER)}
     assert truncated(settings, learned) == []
+    ends_before = log_ends(settings, AdminClient(settings.connection()), [SOURCE, OTHER])
+    assert ends_before == learned
+    offsets = KafkaOffsets(settings, "scorer")
+    transactions = KafkaTransactions(settings, "scorer", offsets)
+    transactions.write([], {SOURCE: Committed(10, "id", epoch), OTHER: Committed(3, "id")})
+    committed = transactions.committed([SOURCE, OTHER])
+    assert committed == {SOURCE: Committed(10, "id", epoch), OTHER: Committed(3, "id", -1)}
+    transactions.close()
+    offsets.close()
 
     own_kafka.kill()
     log = own_kafka.directory / "log" / "events-0" / "00000000000000000000.log"
@@ -62,3 +75,25 @@ def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(
     assert high_watermarks(settings, SOURCE.topic)[SOURCE] > 10
     assert truncated(settings, learned) == [SOURCE]
     assert truncated(settings, {SOURCE: ReadPosition(5, epoch), OTHER: learned[OTHER]}) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "topic_id", "epoch", "expected"),
+    [
+        (5, "id-of-events", 1, LogState.CONTINUED),
+        (5, "", -1, LogState.CONTINUED),
+        (8, "id-of-events", 1, LogState.TRUNCATED),
+        (8, "id-of-events", -1, LogState.CONTINUED),  # an older headrace stored no epoch
+        (11, "id-of-events", -1, LogState.TRUNCATED),
+        (2, "id-of-events", 1, LogState.EXPIRED),
+        (5, "id-of-another", 1, LogState.RECREATED),
+        (11, "id-of-another", 1, LogState.RECREATED),
+    ],
+)
+def test_the_state_of_a_log_is_told_from_its_stored_position(
+    offset: int, topic_id: str, epoch: int, expected: LogState
+) -> None:
+    reader = ListReader({SOURCE: [Record(SOURCE, number, 0, b"") for number in range(3, 10)]})
+    reader.cut[SOURCE] = 7
+    stored = {SOURCE: Committed(offset, topic_id, epoch)}
+    assert log_states(reader, stored) == {SOURCE: expected}

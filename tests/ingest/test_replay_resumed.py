@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from headrace.ingest.errors import BadCheckpoint
+from headrace.ingest.errors import BadCheckpoint, OffsetGone
 from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs import DirectoryLog
@@ -22,8 +23,10 @@ from headrace.ingest.replay.replayer import ReplayHooks, ReplayProgress, ReplayS
 from tests.ingest.event_directories import clicked, shown, write_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from headrace.ingest.kafka.protocols import ReadPosition
 
 IMPRESSIONS = 30_000
 CLICKS = range(0, IMPRESSIONS, 10)
@@ -188,3 +191,42 @@ def test_a_resumed_replay_refuses_other_files(
         replay(
             settings, [DirectoryLog(other)], 1000, threading.Event(), topics=topics, settings=named
         )
+
+
+def test_a_resumed_replay_refuses_topics_that_were_created_again(
+    settings: KafkaSettings,
+    topics: EventTopics,
+    tmp_path: Path,
+    fresh_name: Callable[[str], str],
+) -> None:
+    named = ReplaySettings(resume_as=fresh_name("replay"))
+    few = [DirectoryLog(write_directory(tmp_path / "few", [shown(1)], []))]
+    for _ in range(2):
+        replay(settings, few, 1000, threading.Event(), topics=topics, settings=named)
+    admin = AdminClient(settings.connection())
+    admin.delete_topics([topics.clicks])[topics.clicks].result()
+    ensure_topics(settings, topics_for(fresh_name("model"), 3, topics))
+    with pytest.raises(OffsetGone, match=f"{topics.clicks} was created again.*another name"):
+        replay(settings, few, 1000, threading.Event(), topics=topics, settings=named)
+
+
+def test_a_resumed_replay_refuses_logs_that_lost_its_lines(
+    settings: KafkaSettings,
+    topics: EventTopics,
+    tmp_path: Path,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = ReplaySettings(resume_as=fresh_name("replay"))
+    few = [DirectoryLog(write_directory(tmp_path / "few", [shown(i) for i in range(9)], []))]
+    replay(settings, few, 1000, threading.Event(), topics=topics, settings=named)
+    compared: list[Source] = []
+
+    def cut(_: KafkaSettings, reached: Mapping[Source, ReadPosition]) -> list[Source]:
+        compared.extend(reached)
+        return [Source(topics.impressions, 1)]
+
+    monkeypatch.setattr("headrace.ingest.replay.outputs.truncated", cut)
+    with pytest.raises(OffsetGone, match=f"{topics.impressions}/1 lost records"):
+        replay(settings, few, 1000, threading.Event(), topics=topics, settings=named)
+    assert {source.topic for source in compared} == {topics.impressions, topics.clicks}  # ticks

@@ -14,10 +14,10 @@ from headrace.ingest.errors import Fenced, KafkaUnreachable, TransactionAborted,
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.offset_store import committed_offsets
-from headrace.ingest.kafka.protocols import PartitionAssigned, Source
+from headrace.ingest.kafka.protocols import Committed, PartitionAssigned, Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
-from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,6 +24,7 @@ from headrace.pserver.snapshots.catalog import (
     ListedSnapshot,
     find_snapshot,
     list_snapshots,
+    newest_begun_ms,
     prunable,
     prune,
     superfluous,
@@ -224,6 +225,8 @@ def test_the_newest_snapshot_of_a_model_is_found_or_a_named_one(shelf: SnapshotS
     other = put(shelf, "sport", NOW_MS + 2)
     assert [each.manifest for each in list_snapshots(shelf)] == [first, second, other]
     assert find_snapshot(shelf, "news", None) == second
+    assert newest_begun_ms(shelf, "news") == second.begun_ms
+    assert newest_begun_ms(shelf, "another") == 0
     assert find_snapshot(shelf, "news", first.name) == first
     with pytest.raises(NoSnapshot, match=r"expected a snapshot \.\./escaped"):
         find_snapshot(shelf, "news", "../escaped")

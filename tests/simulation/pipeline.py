@@ -34,8 +34,8 @@ from tests.simulation.topic import TOPIC
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from headrace.ingest.kafka.protocols import Source
-    from headrace.ingest.kafka.transactions import Committed, Outgoing
+    from headrace.ingest.kafka.protocols import Committed, Source
+    from headrace.ingest.kafka.transactions import Outgoing
     from tests.simulation.batches import Total
 
 _LARGEST_MESSAGE = 12 << 10

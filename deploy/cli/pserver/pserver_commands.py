@@ -22,13 +22,15 @@ from headrace.deploy.cli.options import (
 from headrace.deploy.cli.pserver import pserver_restore, pserver_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
     from rich.console import Group
 
     from headrace.deploy.operations import HeldTopic
     from headrace.pserver.keeper import Watch
+    from headrace.pserver.redis_backend import RedisStore
 
 EXIT_GAPS = 1
 """Exit status of `inspect` if a bucket is missing or its server does not answer."""
@@ -94,6 +96,15 @@ def keep(
     metrics_host: MetricsHost = LOOPBACK,
     kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshots",
+            envvar="HEADRACE_SNAPSHOTS",
+            metavar="DIR",
+            help="Folder or URL of snapshots, to report the age of the newest in the metrics.",
+        ),
+    ] = None,
 ) -> None:
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
@@ -110,13 +121,16 @@ def keep(
             keeping = FoldPolicy(expiry=spec.expiry)
             settings = KeeperSettings(name=name or instance_name(), keeping=keeping)
             status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
+            collectors = _store_collectors(store, spec.name, snapshots)
 
             @contextmanager
             def frame(
                 registry: "CollectorRegistry", watches: "tuple[Watch, ...]"
             ) -> "Iterator[Callable[[], None]]":
                 address = metrics_host, metrics_port
-                with running_process("keeper", status_kafka, registry, address) as health:
+                with running_process(
+                    "keeper", status_kafka, registry, address, collectors=collectors
+                ) as health:
                     for watch in watches:
                         health.watch(watch.done, watch.behind)
                     yield health.stepped
@@ -124,6 +138,19 @@ def keep(
             run_keeper(settings, store, stop, frame)
     finally:
         store.close()
+
+
+def _store_collectors(store: "RedisStore", model: str, snapshots: str | None) -> "list[Collector]":
+    """Return the metrics of the servers, and of the newest snapshot if its folder is named."""
+    from headrace.pserver.inspection import node_memory
+    from headrace.pserver.keeper import NewestSnapshotCollector, StoreMemoryCollector
+    from headrace.pserver.snapshots import SnapshotStorage, newest_begun_ms
+
+    collectors: list[Collector] = [StoreMemoryCollector(model, lambda: node_memory(store.nodes))]
+    if snapshots:
+        shelf = SnapshotStorage(snapshots)
+        collectors.append(NewestSnapshotCollector(model, lambda: newest_begun_ms(shelf, model)))
+    return collectors
 
 
 @app.command()
@@ -189,7 +216,8 @@ def doctor(
         found = survey(store, spec.name)
     finally:
         store.close()
-    diagnosis = diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client))
+    marks = [each.marks for each in found.buckets if each.there]
+    diagnosis = diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client, marks))
     if as_json:
         typer.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
     else:
@@ -254,14 +282,17 @@ def acl(
 
 
 def _held_topic(
-    model: str, kafka: str | None, kafka_client: list[str] | None
+    model: str,
+    kafka: str | None,
+    kafka_client: list[str] | None,
+    marks: "Sequence[Mapping[str, int]]" = (),
 ) -> "HeldTopic | None":
     if kafka is None:
         return None
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations import held_topic
 
-    return held_topic(kafka_settings(kafka, kafka_client), model)
+    return held_topic(kafka_settings(kafka, kafka_client), model, marks)
 
 
 def _print(shown: "Group") -> None:

@@ -19,6 +19,7 @@ from headrace.learner.loop.pushes import PushTotals
 from headrace.learner.loop.row_prefetcher import PrefetchUsage
 from headrace.learner.metrics import LearnerCollector
 from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.pserver.keeper.store_collectors import NewestSnapshotCollector, StoreMemoryCollector
 from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.feeder import FeedFigures
@@ -76,7 +77,9 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
         rows=SimpleNamespace(usage=PrefetchUsage(), tail_bytes=0),
         view=[],
     )
-    collector = LearnerCollector("m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)))
+    collector = LearnerCollector(
+        "m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)), lambda: 0.0
+    )
     yield from collected(collector.collect())
     yield from collected(ReadLag("headrace_learner_lag", {"model": "m"}).collect())
 
@@ -85,6 +88,8 @@ def keeper() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     registry = CollectorRegistry()
     KeeperMetrics("m", registry)
     yield from described(registry)
+    yield from collected(StoreMemoryCollector("m", list).collect())
+    yield from collected(NewestSnapshotCollector("m", lambda: 0).collect())
 
 
 def collector() -> Iterator[tuple[Metric, tuple[str, ...]]]:

@@ -13,9 +13,10 @@ from headrace.ingest.examples.batch import pack as pack_examples
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
-from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.protocols import Committed, Record, Source
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
+from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
@@ -119,6 +120,60 @@ def test_a_feeder_whose_offsets_kafka_forgot_goes_on_after_the_rows_it_wrote() -
     assert evaluated.folded() == evaluated.expected()
     for source, held in evaluated.reader.records.items():
         assert evaluated.transactions.offsets[source].offset == held[-1].offset + 1
+
+
+def _restarted_with(evaluated: EvaluatedModel, position: Committed) -> list[tuple[str, int]]:
+    """Restart the feeder with this position of `scores/0`; return the source's next positions."""
+    source, written = Source("scores", 0), len(evaluated.transactions.written)
+    evaluated.transactions.offsets[source] = position
+    evaluated.reader.gain(source)
+    evaluated.feeder = evaluated.another()
+    evaluated.steps(200)
+    rows = [unpack(each.value) for each in evaluated.transactions.written[written:]]
+    return [(row.origins[n][0], at) for row in rows for n, at in row.positions.items()]
+
+
+def test_a_log_that_lost_evaluated_records_is_named_and_read_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluated, source = EvaluatedModel(), Source("scores", 0)
+    evaluated.steps(200)
+    end = evaluated.reader.held(source)[1]
+    evaluated.reader.cut[source] = end - 3
+    last = Committed(end, "id-of-scores", 5)
+    assert _restarted_with(evaluated, last) == [("id-of-scores", end)]
+    assert f"scores/0 lost records before offset {end}" in caplog.text
+    assert evaluated.folded() == evaluated.expected()
+
+
+def test_a_log_that_ends_before_the_position_is_named_and_read_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluated, source = EvaluatedModel(), Source("scores", 0)
+    evaluated.steps(200)
+    end = evaluated.reader.held(source)[1]
+    assert _restarted_with(evaluated, Committed(end + 9, "")) == [("id-of-scores", end)]
+    assert f"scores/0 lost records before offset {end + 9}" in caplog.text
+
+
+def test_a_recreated_topic_is_named_and_evaluated_from_its_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluated, source = EvaluatedModel(), Source("scores", 0)
+    evaluated.steps(200)
+    end = evaluated.reader.held(source)[1]
+    again = sum(len(unpack_scores(each.value)) for each in evaluated.reader.records[source])
+    assert _restarted_with(evaluated, Committed(7, "id-of-another"))[-1] == ("id-of-scores", end)
+    assert evaluated.feeder.figures.scores == again
+    assert "topic scores was created again" in caplog.text
+
+
+def test_records_that_retention_removed_before_they_were_evaluated_are_counted() -> None:
+    evaluated, source = EvaluatedModel(), Source("scores", 0)
+    evaluated.steps(200)
+    del evaluated.reader.records[source][:3]
+    _restarted_with(evaluated, Committed(2, "id-of-scores"))
+    assert evaluated.feeder.figures.lost == 4  # offsets are in steps of two
 
 
 def standings(evaluated: EvaluatedModel) -> dict[str, tuple[int | None, bool]]:

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from headrace.ingest.dead_letters.letter import Letter, unpack
-from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, TransactionAborted
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
-from headrace.ingest.kafka.protocols import Record, Source
-from headrace.ingest.kafka.transactions import Committed
+from headrace.ingest.kafka.protocols import Committed, Record, Source
 from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
 from tests.serving.served_models import (
@@ -173,3 +172,32 @@ def test_a_recreated_topic_is_scored_from_its_start_and_removed_impressions_are_
     world.run()
     assert len(world.written("scored")) == 3
     assert world.scoring.figures.gone == 4
+
+
+def test_a_log_that_lost_scored_impressions_stops_the_scorer() -> None:
+    world = World()
+    world.add(*(impression(f"i{each}") for each in range(3)))
+    world.reader.records[INPUT] = [
+        record._replace(leader_epoch=4) for record in world.reader.records[INPUT]
+    ]
+    world.run()
+    assert world.transactions.offsets[INPUT] == Committed(3, "id-of-impressions", 4)
+    world.reader.cut[INPUT] = 1  # Kafka wrote other records from here on
+    world.reader.gain(INPUT)
+    with pytest.raises(OffsetGone, match=r"impressions/0: .*up to offset 3.*--score-again"):
+        world.run(world.begin())
+    assert len(world.written("scored")) == 3
+    world.again = True
+    world.reader.gain(INPUT)
+    world.run(world.begin())
+    assert len(world.written("scored")) == 6
+
+
+def test_a_log_that_ends_before_the_scored_impressions_stops_the_scorer() -> None:
+    world = World()
+    world.add(*(impression(f"i{each}") for each in range(3)))
+    world.run()
+    del world.reader.records[INPUT][2]
+    world.reader.gain(INPUT)
+    with pytest.raises(OffsetGone, match="impressions/0"):
+        world.run(world.begin())

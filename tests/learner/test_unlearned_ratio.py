@@ -1,0 +1,41 @@
+"""The share of Kafka's examples that are not learned, by which an alert fires before retention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.ingest.kafka.protocols import Source
+from headrace.learner.loop.cursors import Cursors
+from headrace.learner.metrics import unlearned_ratio
+
+ONE, TWO = Source("examples", 0), Source("examples", 1)
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ({}, None),
+        ({ONE: 200}, 0.0),
+        ({ONE: 175}, 0.25),
+        ({ONE: 100}, 1.0),
+        ({ONE: 50}, 1.0),  # retention has taken some of it
+        ({ONE: 200, TWO: 10}, 0.5),
+    ],
+)
+def test_the_ratio_is_that_of_the_partition_nearest_to_its_retention(
+    marks: dict[Source, int], expected: float | None
+) -> None:
+    held = {ONE: (100, 200), TWO: (0, 20)}
+    assert unlearned_ratio(marks, held.__getitem__) == expected
+
+
+def test_an_empty_partition_has_no_ratio() -> None:
+    assert unlearned_ratio({ONE: 0}, lambda _: (0, 0)) is None
+
+
+def test_the_oldest_mark_is_that_of_the_bucket_which_learned_least() -> None:
+    cursors = Cursors()
+    cursors.gained("id/0", np.array([9, 4, 7], np.int64))
+    assert cursors.oldest("id/0") == 4
+    assert cursors.oldest("id/1") is None
