@@ -39,7 +39,7 @@ from headrace.ingest.kafka.consumer_group import (
 )
 from headrace.ingest.kafka.error_translation import answer_of, translate, translated, unreachable
 from headrace.ingest.kafka.log_truncation import truncated
-from headrace.ingest.kafka.offset_store import committed_offsets
+from headrace.ingest.kafka.offset_store import committed_by
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     MessageBlock,
@@ -217,7 +217,7 @@ class KafkaReader:
 
         Waits for a transaction that is still writing them. Raises KafkaUnreachable.
         """
-        return committed_offsets(self._consumer, self._settings, sources)
+        return committed_by(self._settings, self._group or "", sources)
 
     # ---------------------------------------------------------------- inside
 

@@ -52,13 +52,29 @@ def committed_offsets(
     }
 
 
+def committed_by(
+    settings: KafkaSettings, group: str, sources: Iterable[Source]
+) -> dict[Source, tuple[int, str, int]]:
+    """Return the same with a client of its own, that is no member of the group.
+
+    Kafka drops a member that sent no heartbeat in an outage. Its client answers no request about
+    the group until it is polled. But a process polls only after it has restored its position, so
+    with the member's client it would wait until it gives up. Raises KafkaUnreachable.
+    """
+    offsets = KafkaOffsets(settings, group)
+    try:
+        return committed_offsets(offsets.client, settings, sources)
+    finally:
+        offsets.close()
+
+
 class KafkaOffsets:
     """The offsets of one group, whose members have no partitions."""
 
     def __init__(self, settings: KafkaSettings, group: str) -> None:
         self._settings = settings
         with translated("creating a consumer", settings.bootstrap):
-            self._consumer = Consumer(
+            self.client = Consumer(
                 {**settings.connection(), "group.id": group, "enable.auto.commit": False}
             )
 
@@ -68,12 +84,12 @@ class KafkaOffsets:
         Waits for a transaction that is still writing them. Raises KafkaUnreachable.
         """
         asking = retry_for(self._settings.lost_timeout_s)
-        return asking(committed_offsets, self._consumer, self._settings, list(sources))
+        return asking(committed_offsets, self.client, self._settings, list(sources))
 
     def group_metadata(self) -> object:
         """Return the membership that commits."""
-        return self._consumer.consumer_group_metadata()
+        return self.client.consumer_group_metadata()
 
     def close(self) -> None:
         """Disconnect."""
-        self._consumer.close()
+        self.client.close()

@@ -33,7 +33,7 @@ class Window:
 
 
 class NoGroup:
-    def committed(self, sources: object) -> dict[Source, tuple[int, str]]:
+    def committed(self, sources: object) -> dict[Source, tuple[int, str, int]]:
         return {}
 
     def group_metadata(self) -> object:

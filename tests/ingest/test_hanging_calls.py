@@ -53,7 +53,7 @@ class FrozenProducer:
 
 
 class NoGroup:
-    def committed(self, sources: object) -> dict[Source, tuple[int, str]]:
+    def committed(self, sources: object) -> dict[Source, tuple[int, str, int]]:
         return {}
 
     def group_metadata(self) -> object:

@@ -327,7 +327,7 @@ def test_commits_of_a_reader_are_the_committed_offsets_of_its_group(
     write(settings, source, numbered(7))
     reader.start({source: 0})
     reader.commit({source: 7})
-    poll_until(reader, lambda _: reader.committed([source]) == {source: (7, "")})
+    poll_until(reader, lambda _: reader.committed([source]) == {source: (7, "", -1)})
     reader.close()
 
 

@@ -117,7 +117,12 @@ class Unstable:
         found = [(each, *offsets[each.partition]) for each in asked]
         return [
             SimpleNamespace(
-                topic=each.topic, partition=each.partition, offset=at, metadata="m", error=why
+                topic=each.topic,
+                partition=each.partition,
+                offset=at,
+                metadata="m",
+                error=why,
+                leader_epoch=None,
             )
             for each, at, why in found
         ]
@@ -126,7 +131,7 @@ class Unstable:
 def test_an_offset_with_an_error_is_not_read_as_uncommitted() -> None:
     settings, consumer = KafkaSettings("a:1"), cast("Consumer", Unstable())
     sources = [Source("topic", partition) for partition in range(3)]
-    assert committed_offsets(consumer, settings, sources[:2]) == {sources[0]: (12, "m")}
+    assert committed_offsets(consumer, settings, sources[:2]) == {sources[0]: (12, "m", -1)}
     with pytest.raises(KafkaUnreachable, match=r"topic/2.*UNSTABLE_OFFSET_COMMIT"):
         committed_offsets(consumer, settings, sources)
 

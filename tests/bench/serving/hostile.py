@@ -1,6 +1,6 @@
 """Measures how hostile connections affect a server and its other clients.
 
-    python -m tests.bench.hostile [--quick] [--json]
+    python -m tests.bench.serving.hostile [--quick] [--json] [--only ATTACK]
 
 There are three processes: a prediction server over rows in memory, an attacker with 1,000
 connections and no token, and a client with a token that sends one request after the other. Each
@@ -8,6 +8,12 @@ attack lasts a minute (three seconds with --quick). `memory`: the server's large
 during the attack, relative to that before. `p50`, `p99`: the client's waits during the attack,
 relative to those of an equal time without one. `answered`: the client's requests that were answered
 with 200; `failed`: all others.
+
+An attacker on the same machine takes processor time from the server, which one elsewhere would not.
+The same attack therefore runs before on a decoy, a process that takes connections, discards what
+they send and closes them where the server would. `p99_beside`: the client's waits meanwhile, like
+`p99`. The quotient of the two is the part that the server itself is to blame for.
+`attacker_cores`, `server_cores`: processor time of the two during the attack, by its duration.
 """
 
 from __future__ import annotations
@@ -26,9 +32,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from headrace.ingest.http.bounded_protocol import ConnectionLimits
 from headrace.ingest.http.server import Draining, Readiness, run_app
 from headrace.serving.api.fast_path_probe import choose_protocol
 
@@ -69,6 +77,27 @@ def serve(ready: Connection) -> None:
     ready.send(listener.getsockname()[1])
     leaving = Draining(threading.Event(), Readiness(), lambda: False, drain_ms=0, finish_s=1)
     run_app(serving.app, listener, leaving, protocol=choose_protocol())
+
+
+async def _discard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read as much as the server would of a head, and close."""
+    left = ConnectionLimits().head_bytes
+    with contextlib.suppress(OSError):
+        while left > 0 and (data := await reader.read(left)):
+            left -= len(data)
+    writer.transport.abort()
+
+
+def decoy(ready: Connection) -> None:
+    """Take connections and discard their bytes until the process is terminated."""
+    _files()
+
+    async def listen() -> None:
+        server = await asyncio.start_server(_discard, "127.0.0.1", 0, backlog=2048)
+        ready.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    uvloop.run(listen())
 
 
 def attack(port: int, name: str, seconds: float) -> None:
@@ -132,11 +161,11 @@ def ask(port: int, going: Callable[[], bool]) -> tuple[list[float], int]:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[tuple[int, psutil.Process]]:
-    """Run the server; yield its port and process."""
+def running(target: Callable[[Connection], None]) -> Iterator[tuple[int, psutil.Process]]:
+    """Run a server or a decoy; yield its port and process."""
     spawning = multiprocessing.get_context("spawn")
     here, there = spawning.Pipe()
-    process = spawning.Process(target=serve, args=(there,), daemon=True)
+    process = spawning.Process(target=target, args=(there,), daemon=True)
     process.start()
     try:
         port = here.recv()
@@ -147,32 +176,60 @@ def server() -> Iterator[tuple[int, psutil.Process]]:
         process.join(10)
 
 
+def _cores(process: psutil.Process) -> float:
+    """Return the processor time of a process in seconds; 0 once it has ended."""
+    with contextlib.suppress(psutil.Error):
+        used = process.cpu_times()
+        return float(used.user + used.system)
+    return 0.0
+
+
+class Attacked:
+    """The client's waits during one attack, and what the processes used meanwhile."""
+
+    def __init__(
+        self, target: int, asked: int, server: psutil.Process, name: str, seconds: float
+    ) -> None:
+        """target: port that is attacked. asked: port that the client asks."""
+        spawning = multiprocessing.get_context("spawn")
+        attacker = spawning.Process(target=attack, args=(target, name, seconds), daemon=True)
+        before_s, self.peak_bytes, self.attacker_s = _cores(server), server.memory_info().rss, 0.0
+        attacker.start()
+        assert attacker.pid is not None
+        watched = psutil.Process(attacker.pid)
+
+        def going() -> bool:
+            self.peak_bytes = max(self.peak_bytes, server.memory_info().rss)
+            self.attacker_s = max(self.attacker_s, _cores(watched))
+            return attacker.is_alive()
+
+        self.waits, self.failed = ask(asked, going)
+        attacker.join()
+        self.server_s = _cores(server) - before_s
+        self.waits = self.waits or [float("inf")]
+
+
 def measure(name: str, seconds: float) -> dict[str, Any]:
     """Run one attack on a server of its own; return its figures."""
-    with server() as (port, process):
+    with running(serve) as (port, process), running(decoy) as (decoy_port, _):
         until_s = time.monotonic() + seconds
         ask(port, lambda: time.monotonic() < until_s - seconds / 2)  # compiled and warm
         until_s = time.monotonic() + seconds
         calm, _ = ask(port, lambda: time.monotonic() < until_s)
-        before = peak = process.memory_info().rss
-        spawning = multiprocessing.get_context("spawn")
-        attacker = spawning.Process(target=attack, args=(port, name, seconds), daemon=True)
-        attacker.start()
-
-        def going() -> bool:
-            nonlocal peak
-            peak = max(peak, process.memory_info().rss)
-            return attacker.is_alive()
-
-        waits, failed = ask(port, going)
+        beside = Attacked(decoy_port, port, process, name, seconds)
+        before = process.memory_info().rss
+        under = Attacked(port, port, process, name, seconds)
         after, _ = ask(port, iter([True] * 20 + [False]).__next__)
-    waits = waits or [float("inf")]
+    calm_ms = np.percentile(calm, 99)
     return {
-        "memory": round(peak / before, 2),
-        "p50": round(float(np.median(waits) / np.median(calm)), 2),
-        "p99": round(float(np.percentile(waits, 99) / np.percentile(calm, 99)), 2),
-        "answered": len(waits),
-        "failed": failed,
+        "memory": round(under.peak_bytes / before, 2),
+        "p50": round(float(np.median(under.waits) / np.median(calm)), 2),
+        "p99": round(float(np.percentile(under.waits, 99) / calm_ms), 2),
+        "p99_beside": round(float(np.percentile(beside.waits, 99) / calm_ms), 2),
+        "attacker_cores": round(under.attacker_s / seconds, 2),
+        "server_cores": round(under.server_s / seconds, 2),
+        "answered": len(under.waits),
+        "failed": under.failed,
         "answered_afterwards": len(after),
     }
 
@@ -187,7 +244,9 @@ def main() -> None:
     seconds = 3.0 if chosen.quick else 60.0
     names = [chosen.only] if chosen.only else list(ATTACKS)
     console, figures = Console(stderr=chosen.json), {}
-    table = Table("attack", "memory", "p50", "p99", "answered", "failed", "afterwards")
+    table = Table("attack", "memory", "p50", "p99", "beside", "attacker", "server", "answered")
+    table.add_column("failed")
+    table.add_column("afterwards")
     for name in names:
         figures[name] = measure(name, seconds)
         table.add_row(name, *map(str, figures[name].values()))
