@@ -21,9 +21,11 @@ from headrace.ingest.errors import (
 )
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.offset_store import KafkaOffsets
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import (
     AtEnd,
+    Committed,
     PartitionAssigned,
     PartitionRevoked,
     ReaderEvent,
@@ -39,6 +41,7 @@ from headrace.ingest.kafka.topics import (
     ensure_topics,
     topics_for,
 )
+from headrace.ingest.kafka.transactions import KafkaTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -329,6 +332,24 @@ def test_commits_of_a_reader_are_the_committed_offsets_of_its_group(
     reader.commit({source: 7})
     poll_until(reader, lambda _: reader.committed([source]) == {source: (7, "", -1)})
     reader.close()
+
+
+def test_a_member_that_was_dropped_reads_its_committed_offsets_before_it_polls(
+    settings: KafkaSettings, topic: str, fresh_name: FreshName
+) -> None:
+    group, source = fresh_name("group"), Source(topic, 0)
+    offsets = KafkaOffsets(settings, group)
+    transactions = KafkaTransactions(settings, fresh_name("writer"), offsets)
+    transactions.write([], {source: Committed(7, "saved", 3)})
+    transactions.close()
+    offsets.close()
+    first = KafkaReader(settings, group, [topic], instance="one")
+    poll_until(first, lambda happened: len(owned(happened)) == 2)
+    second = KafkaReader(settings, group, [topic], instance="one")  # fences the first
+    poll_until(second, lambda happened: len(owned(happened)) == 2)
+    second.close()
+    assert first.committed([source]) == {source: (7, "saved", 3)}
+    first.close()
 
 
 def test_a_wrong_kafka_address_fails_within_seconds_with_its_name() -> None:
