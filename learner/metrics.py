@@ -30,7 +30,8 @@ def unlearned_ratio(
     """Return the share of Kafka's examples that some bucket has not learned, 0 to 1.
 
     It is that of the worst partition; None without an example. At 1, retention takes examples that
-    are not learned. marks: the lowest of each source. held: its first and end offset.
+    are not learned. marks: of each source the first offset that some bucket lacks. held: its first
+    offset and its end.
     """
     ratios = []
     for source, mark in marks.items():
@@ -49,10 +50,10 @@ class LearnerCollector(Collector):
         learner: Learner,
         now_ms: Callable[[], int],
         admissions: Callable[[], AdmissionCounts],
-        unlearned: Callable[[], float | None] = lambda: None,
+        held: Callable[[Source], tuple[int, int]] = lambda _: (0, 0),
     ) -> None:
-        """unlearned: see `unlearned_ratio`."""
-        self._unlearned = unlearned
+        """held: first offset and end of a source, in Kafka."""
+        self._held = held
         self._model, self._learner, self._now_ms = model, learner, now_ms
         self._admissions = admissions
 
@@ -138,7 +139,7 @@ class LearnerCollector(Collector):
     def _retention(self) -> Iterator[Metric]:
         """Yield how near retention is to the marks; nothing while Kafka does not answer."""
         try:
-            ratio = self._unlearned()
+            ratio = unlearned_ratio(self._learner.intake.committed, self._held)
         except StreamError:
             return
         if ratio is not None:

@@ -32,7 +32,7 @@ from headrace.learner.loop import (
     NoGuard,
     ThreadExchange,
 )
-from headrace.learner.metrics import LearnerCollector, unlearned_ratio
+from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models import SoloGroup, open_model
 from headrace.learner.spec import check_compatible
 from headrace.pserver.replica import Replica
@@ -176,13 +176,7 @@ def run_learner(
     )
     guard, pace = _guard(settings.limits, spec), settings.pace
     learner = Learner(ports, replica, model, spec.fields, pace, guard=guard, group=group)
-    collector = LearnerCollector(
-        spec.name,
-        learner,
-        wall_ms,
-        lambda: model.admissions,
-        lambda: unlearned_ratio(learner.intake.oldest_marks(), reader.held),
-    )
+    collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions, reader.held)
     lag = ReadLag("headrace_learner_lag", {"model": spec.name})
     lag.follow(reader.held, lambda: learner.intake.committed)
     address = settings.metrics_host, settings.metrics_port

@@ -72,11 +72,6 @@ class Cursors:
         """Return whether every bucket has acknowledged something of the source."""
         return bool(self._acknowledged[source].all())
 
-    def oldest(self, source: str) -> int | None:
-        """Return the lowest mark of a source; None for another source. Safe from any thread."""
-        acknowledged = self._acknowledged.get(source)
-        return None if acknowledged is None else int(acknowledged.min())
-
     def resume_at(self, source: str) -> int:
         """Return the first offset that some bucket still lacks."""
         return int(self._cursors[source].min())

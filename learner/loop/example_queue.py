@@ -170,12 +170,6 @@ class ExampleQueue:
         self.unmarked.clear()
         self.committed = self._offsets()
 
-    def oldest_marks(self) -> dict[Source, int]:
-        """Return the lowest mark of each source that is read. Safe from any thread."""
-        named = [(source, each.name) for source, each in list(self._partitions.items())]
-        oldest = {source: self._cursors.oldest(name) for source, name in named}
-        return {source: mark for source, mark in oldest.items() if mark is not None}
-
     def check_marks(
         self, answers: Sequence[BucketAnswer], topics: Iterable[str] | None = None
     ) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from headrace.ingest.kafka.protocols import Source
-from headrace.learner.loop.cursors import Cursors
 from headrace.learner.metrics import unlearned_ratio
 
 ONE, TWO = Source("examples", 0), Source("examples", 1)
@@ -32,10 +30,3 @@ def test_the_ratio_is_that_of_the_partition_nearest_to_its_retention(
 
 def test_an_empty_partition_has_no_ratio() -> None:
     assert unlearned_ratio({ONE: 0}, lambda _: (0, 0)) is None
-
-
-def test_the_oldest_mark_is_that_of_the_bucket_which_learned_least() -> None:
-    cursors = Cursors()
-    cursors.gained("id/0", np.array([9, 4, 7], np.int64))
-    assert cursors.oldest("id/0") == 4
-    assert cursors.oldest("id/1") is None

@@ -13,6 +13,7 @@ from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.features.weights import ExampleWeights
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.runtime.read_lag import ReadLag
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pushes import PushTotals
@@ -73,12 +74,12 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
         figures=LearnerTotals(),
         tally=PushTotals(),
         progress=SimpleNamespace(append_ms=1, event_ms=1),
-        intake=SimpleNamespace(gap_offsets=0),
+        intake=SimpleNamespace(gap_offsets=0, committed={Source("examples", 0): 0}),
         rows=SimpleNamespace(usage=PrefetchUsage(), tail_bytes=0),
         view=[],
     )
     collector = LearnerCollector(
-        "m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)), lambda: 0.0
+        "m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)), lambda _: (0, 1)
     )
     yield from collected(collector.collect())
     yield from collected(ReadLag("headrace_learner_lag", {"model": "m"}).collect())
