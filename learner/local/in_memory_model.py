@@ -155,8 +155,8 @@ class InMemoryModel:
         storage = SnapshotStorage(str(folder))
         manifest = _manifest(storage, name, spec)
         own = parse_spec(manifest.spec, f"snapshot {manifest.name}")
-        if spec is not None:
-            check_compatible(spec, manifest.shape)
+        # the snapshot's own spec, too: its text may mean another model to this version
+        check_compatible(own if spec is None else spec, manifest.shape)
         _check_module(own, "" if spec is None else spec.structure.module)
         model = cls(own, manifest.shape.buckets)
         store = _memory_store()
