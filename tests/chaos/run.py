@@ -34,6 +34,7 @@ from tests.chaos.record import Run
 from tests.chaos.sampler import Sampler
 from tests.chaos.servers import serving
 from tests.chaos.traffic import Traffic
+from tests.chaos.trail import follow
 
 if TYPE_CHECKING:
     import threading
@@ -139,6 +140,8 @@ class _Play:
                 drain.close()
             rows = count_rows(copied(store).table, fleet.spec.fields)
         self._tell("counting")
+        trail = follow(fleet.kafka, fleet.spec)
+        self._director.violations += trail.lost + trail.unscored
         state = read_state(fleet.kafka, fleet.spec)
         topics = EventTopics()
         return Counted(
