@@ -160,6 +160,17 @@ def ask(port: int, going: Callable[[], bool]) -> tuple[list[float], int]:
     return waits, failed
 
 
+def warm_up(port: int) -> None:
+    """Ask until the server has compiled, and answers twenty requests in a row.
+
+    Raises TimeoutError if it does not within two minutes.
+    """
+    until_s = time.monotonic() + 120.0
+    while len(ask(port, iter([True] * 20 + [False]).__next__)[0]) < 20:
+        if time.monotonic() > until_s:
+            raise TimeoutError("expected answers of the server within 120 s, got none")
+
+
 @contextlib.contextmanager
 def running(target: Callable[[Connection], None]) -> Iterator[tuple[int, psutil.Process]]:
     """Run a server or a decoy; yield its port and process."""
@@ -212,8 +223,7 @@ class Attacked:
 def measure(name: str, seconds: float) -> dict[str, Any]:
     """Run one attack on a server of its own; return its figures."""
     with running(serve) as (port, process), running(decoy) as (decoy_port, _):
-        until_s = time.monotonic() + seconds
-        ask(port, lambda: time.monotonic() < until_s - seconds / 2)  # compiled and warm
+        warm_up(port)
         until_s = time.monotonic() + seconds
         calm, _ = ask(port, lambda: time.monotonic() < until_s)
         beside = Attacked(decoy_port, port, process, name, seconds)

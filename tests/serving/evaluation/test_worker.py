@@ -99,7 +99,7 @@ def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_on
     evaluated.until(settled, "figures of the settled hour", workers[-1:])
     assert workers[-1].stop() == 0
     assert total(evaluated.table()) == truth(made)
-    show(kafka=evaluated.kafka.bootstrap, only=evaluated.name, slices=True, json=True)
+    show(kafka=evaluated.kafka.bootstrap, only=evaluated.name, slices=True, as_json=True)
     lines = [
         msgspec.json.decode(line, type=WindowMetrics) for line in capsys.readouterr().out.split()
     ]
