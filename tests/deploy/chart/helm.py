@@ -21,7 +21,11 @@ KUBERNETES = ("1.29", "1.36")
 """The oldest version that the chart takes, and a new one."""
 
 _WARNING = 2  # severity in Helm's linter; 1 is a recommendation
-_CUSTOM = ("PodMonitor", "PrometheusRule", "ScaledObject")
+CUSTOM = (
+    *("PodMonitor", "PrometheusRule", "ScaledObject"),
+    *("KafkaTopic", "KafkaUser", "ValkeyCluster"),
+)
+"""Kinds whose definitions are in `crds`."""
 
 
 def example(name: str) -> dict[str, Any]:
@@ -65,10 +69,10 @@ def faults_of_chart(values: dict[str, Any]) -> list[str]:
 def validate(found: dict[str, Any], version: str) -> None:
     """Check an object strictly: unknown keys are errors. Raises a ValidationError.
 
-    Objects of KEDA and of the Prometheus operator are checked against their definitions in `crds`.
+    Objects of other operators are checked against their definitions in `crds`.
     """
-    if found["kind"] in _CUSTOM:
-        jsonschema.validate(found, _definition(found["kind"].lower()))
+    if found["kind"] in CUSTOM:
+        jsonschema.validate(found, schema_of(found["kind"]))
     else:
         import kubernetes_validate
 
@@ -76,9 +80,16 @@ def validate(found: dict[str, Any], version: str) -> None:
 
 
 @cache
-def _definition(kind: str) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((HERE / f"crds/{kind}.json").read_text())
+def schema_of(kind: str) -> dict[str, Any]:
+    """Return the JSON Schema of a custom kind."""
+    read: dict[str, Any] = json.loads((HERE / f"crds/{kind.lower()}.json").read_text())
     return read
+
+
+def beside(name: str) -> list[dict[str, Any]]:
+    """Return the objects of a file in `deploy/chart/examples/objects`."""
+    text = (CHART / f"examples/objects/{name}.yaml").read_text()
+    return [each for each in yaml.safe_load_all(text) if each]
 
 
 def containers_of(found: dict[str, Any]) -> list[dict[str, Any]]:

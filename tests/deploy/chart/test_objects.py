@@ -1,0 +1,67 @@
+"""The objects beside the chart are valid, and say of headrace what is true."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from headrace.ingest.kafka.topics import topics_for
+from headrace.serving.evaluation.evaluation_process import evaluation_topics
+from tests.deploy.chart.commands import command_of
+from tests.deploy.chart.helm import KUBERNETES, beside, containers_of, example, render, validate
+
+NAMES = ("priorities", "tenant", "kafka", "valkey", "experiments")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_object_beside_the_chart_is_valid(name: str) -> None:
+    found = beside(name)
+    assert found
+    for each in found:
+        validate(each, KUBERNETES[-1])
+
+
+def test_a_kafka_topic_with_an_unknown_key_is_refused() -> None:
+    topic = beside("kafka")[0]
+    topic["spec"]["partitons"] = 2
+    with pytest.raises(Exception, match="partitons"):
+        validate(topic, KUBERNETES[-1])
+
+
+def test_topics_of_the_example_are_those_that_headrace_would_create() -> None:
+    topics = [each for each in beside("kafka") if each["kind"] == "KafkaTopic"]
+    found = {
+        each["metadata"]["name"]: (
+            each["spec"]["partitions"],
+            each["spec"]["replicas"],
+            each["spec"]["config"],
+        )
+        for each in topics
+    }
+    count = example("small")["models"]["site"]["partitions"]
+    wanted = (*topics_for("site", count, replicas=3), *evaluation_topics("site", 3))
+    assert found == {
+        each.name: (each.partitions, each.replicas, {**each.required, **each.preferred})
+        for each in wanted
+    }
+
+
+def test_experiments_of_the_example_are_a_command_of_headrace() -> None:
+    (job,) = beside("experiments")
+    (container,) = containers_of(job)
+    assert command_of(container["args"]) == ["experiment", "run"]
+
+
+def test_priorities_of_the_example_fit_each_other_and_the_chart() -> None:
+    classes = {each["metadata"]["name"]: each["value"] for each in beside("priorities")}
+    online, experiments, batch = (
+        classes[f"headrace-{name}"] for name in ("online", "experiments", "batch")
+    )
+    assert online > experiments > 0 > batch
+    quotas = [each for each in beside("tenant") if each["kind"] == "ResourceQuota"]
+    scopes = [each["spec"]["scopeSelector"]["matchExpressions"][0] for each in quotas]
+    assert {name for each in scopes for name in each["values"]} == set(classes)
+    (job,) = beside("experiments")
+    assert job["spec"]["template"]["spec"]["priorityClassName"] in classes
+    values = {**example("small"), "pods": {"priorityClassName": "headrace-online"}}
+    assert "priorityClassName: headrace-online" in yaml.safe_dump_all(render(values))
