@@ -52,6 +52,8 @@ class SavedCheckpoint(msgspec.Struct, frozen=True):
     checkpoint: JoinerCheckpoint
     leader_epochs: tuple[int, int] = (-1, -1)
     """Leader epochs of impressions and clicks up to their positions; -1: unknown."""
+    batch: str = ""
+    """Name of the last transaction with examples of the partition; empty: unknown."""
 
     def to_json(self) -> str:
         """Return it as JSON, some 500 characters."""

@@ -14,15 +14,16 @@ the same event times, so that it can merge them.
 from __future__ import annotations
 
 import logging
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prometheus_client import Histogram
 
-from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
-from headrace.ingest.examples import Cut, checkpoint_of, common_ends
-from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
+from headrace.ingest.errors import KafkaUnreachable, OffsetGone, TransactionAborted
+from headrace.ingest.examples import Cut, common_ends
 from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
+from headrace.ingest.joiner.last_position import LastPosition
 from headrace.ingest.joiner.partition import JoinerPartition
 from headrace.ingest.kafka import (
     AtEnd,
@@ -35,13 +36,12 @@ from headrace.ingest.kafka import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from headrace.ingest.events import Reason
     from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import (
         BlockReader,
-        Committed,
         Outgoing,
         ReadPosition,
         TransactionalPorts,
@@ -88,6 +88,10 @@ class JoinerTotals:
     restores: int = 0
 
 
+def _random_name() -> str:
+    return secrets.token_hex(4)
+
+
 class Joiner:
     """Joins the partitions that its reader is assigned. Not thread-safe."""
 
@@ -100,9 +104,13 @@ class Joiner:
         pace: JoinerPacing,
         *,
         join_again: bool = False,
+        draw_name: Callable[[], str] = _random_name,
     ) -> None:
-        """`join_again`: begin at the first event where examples exist without a position."""
-        self._join_again = join_again
+        """`join_again`: begin at the first event where examples exist without a position.
+
+        `draw_name`: returns another name for each transaction.
+        """
+        self._draw_name = draw_name
         self._reader, self._transactions = ports.reader, ports.transactions
         self.fields, self._pace = fields, pace
         self._now_ms, self._restoring, self._aborts = ports.now_ms, ports.restoring, ports.aborts
@@ -112,6 +120,8 @@ class Joiner:
         }
         self._sides = {topic: side for side, topic in self._topics.items()}
         self._examples, self._dead_letters = examples_topic(model), topics.dead_letters
+        last = self._transactions.last
+        self._position = LastPosition(last, self._examples, fields.fingerprint, join_again)
         self._chunks = ChunkReader(fields)
         self._owned: set[Source] = set()
         self._unplaced: set[int] = set()
@@ -223,7 +233,7 @@ class Joiner:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
             shown = sources[EventSide.IMPRESSIONS]
             part = JoinerPartition(self.fields, sources, (topic_ids[0], topic_ids[1]))
-            saved = self._saved(shown, found.get(shown))
+            saved = self._position.of(shown, found.get(shown))
             held = {side: self._reader.held(source) for side, source in sources.items()}
             starts |= part.restore(saved, held)
             if saved is not None:
@@ -246,32 +256,6 @@ class Joiner:
                 "acknowledged events and wrote others at their offsets (an unclean election, or a "
                 "power loss with one replica). Begin a new model"
             )
-
-    def _saved(self, shown: Source, committed: Committed | None) -> SavedCheckpoint | None:
-        """Return the last checkpoint of a partition; None if nothing was joined yet.
-
-        Kafka forgets the offsets of a group that was empty for `offsets.retention.minutes`, or that
-        an operator deleted. Then the checkpoint is the one that the last batch of examples carries.
-        Dead letters written after that batch are written again. Raises BadCheckpoint.
-        """
-        where, fingerprint = f"{shown.topic}/{shown.partition}", self.fields.fingerprint
-        if committed is not None:
-            return load_checkpoint(committed.metadata, fingerprint, where)
-        examples = Source(self._examples, shown.partition)
-        last = self._transactions.last(examples)
-        if last is None or self._join_again:
-            return None
-        checkpoint = checkpoint_of(last)
-        where = f"{examples.topic}/{examples.partition}"
-        if not checkpoint:
-            raise BadCheckpoint(
-                f"{where}: expected the position of the joiner in its committed offsets or with "
-                "the last examples, got neither: Kafka has forgotten the offsets, and an older "
-                "headrace wrote the examples. Joining again from the first event would make the "
-                "same examples twice. To do that: `headrace ingest join --join-again`, once"
-            )
-        log.warning("no committed offsets: going on after the last examples of %s", where)
-        return load_checkpoint(checkpoint, fingerprint, where)
 
     # ---------------------------------------------------------------- 3. advance
 
@@ -342,10 +326,11 @@ class Joiner:
         if not parts:
             return
         messages: list[Outgoing] = []
-        offsets = {}
+        offsets, name = {}, self._draw_name()
         reached = [clock for part in parts.values() if len(clock := part.reached_ms())]
         ends_ms = common_ends(reached, self._pace.cut) if reached else None
         for number, part in parts.items():
+            part.name(name)
             targets = Source(self._examples, number), Source(self._dead_letters, 0)
             messages += part.messages(*targets, self._pace.cut, ends_ms)
             offsets.update(part.offsets())

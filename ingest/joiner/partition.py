@@ -51,6 +51,8 @@ class JoinerPartition:
         self.made = 0
         """Examples not yet committed."""
         self.dead: list[DeadEvents] = []
+        self._batch = self._next_batch = ""
+        """Name of the last transaction with examples, as of the last commit and the next one."""
         self._fields, self._topic_ids = fields, topic_ids
         self._examples: list[Examples] = []
         self._ends: dict[EventSide, int] = {}  # of sources whose every record was offered
@@ -68,6 +70,7 @@ class JoinerPartition:
         self.written = JoinerCounters()
         self._begins = {side: first for side, (first, _) in held.items()}
         self._epochs = dict.fromkeys(EventSide, -1)
+        self._batch = self._next_batch = "" if saved is None else saved.batch
         if saved is None:
             return {self.sources[side]: first for side, first in self._begins.items()}
         if saved.topic_ids != self._topic_ids:
@@ -144,6 +147,10 @@ class JoinerPartition:
 
     # ---------------------------------------------------------------- writing
 
+    def name(self, transaction: str) -> None:
+        """Name the next transaction. Its checkpoint has the name if it has examples."""
+        self._next_batch = transaction if self._examples else self._batch
+
     def reached_ms(self) -> npt.NDArray[np.int64]:
         """Return the greatest event time up to each example that is not committed; shape (n,)."""
         if not self._examples:
@@ -193,7 +200,9 @@ class JoinerPartition:
     def _saved(self) -> SavedCheckpoint:
         epochs = self._epochs[EventSide.IMPRESSIONS], self._epochs[EventSide.CLICKS]
         checkpoint = self.core.checkpoint()
-        return SavedCheckpoint(self._fields.fingerprint, self._topic_ids, checkpoint, epochs)
+        return SavedCheckpoint(
+            self._fields.fingerprint, self._topic_ids, checkpoint, epochs, self._next_batch
+        )
 
     def committed(self) -> tuple[JoinerCounters, dict[Reason, int]]:
         """Note that all output is committed; return the counts since the last commit."""
@@ -201,7 +210,7 @@ class JoinerPartition:
         reasons: dict[Reason, int] = {}
         for _, reason in self.dead:
             reasons[reason] = reasons.get(reason, 0) + 1
-        self.written = self.core.counters
+        self.written, self._batch = self.core.counters, self._next_batch
         self._examples, self.dead, self.made = [], [], 0
         self.dirty_since_ms = None
         return counted, reasons

@@ -50,7 +50,12 @@ def test_the_joiner_loop_turns_every_impression_and_click_into_the_expected_exam
 
 
 def interrupted(
-    happened: Happened, seed: int, policy: str, *, forgets: bool = False
+    happened: Happened,
+    seed: int,
+    policy: str,
+    *,
+    forgets: bool = False,
+    transactions: ListTransactions | None = None,
 ) -> ListTransactions:
     """Join the events with kills, aborts and rebalances at random times.
 
@@ -58,7 +63,7 @@ def interrupted(
     """
     dice = random.Random(seed)
     records = happened.records(TOPICS, PARTITIONS)
-    transactions = ForgetfulTransactions(dice)
+    transactions = transactions or ForgetfulTransactions(dice)
     pace = JoinerPacing(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
     deaths = losses = aborts = 0
     while deaths < 500:
@@ -97,6 +102,53 @@ class ForgetfulTransactions(ListTransactions):
         super().write(messages, offsets)
         if self._dice.random() < 0.05:
             raise KafkaUnreachable("the answer was lost")
+
+
+class DelayedOffsets(ListTransactions):
+    """Transactions whose offsets an older request may replace, from a commit or an abort before.
+
+    Kafka gives requests with offsets no sequence numbers. One that waited in a frozen connection
+    may arrive during a later transaction of the same producer, and is committed with it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._dice, self._waiting = random.Random(seed), list[dict[Source, Committed]]()
+        self.delayed = 0
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        if self._dice.random() < 0.6:
+            self._waiting.append(dict(offsets))
+        super().write(messages, offsets)
+        if self._waiting and self._dice.random() < 0.6:
+            begun = {
+                each.target.partition for each in self.written if each.target.topic == EXAMPLES
+            }
+            late = self._waiting.pop().items()
+            # without any examples, offsets alone decide: retention may have taken the examples
+            self.offsets.update({source: at for source, at in late if source.partition in begun})
+            self.delayed += 1
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("seed", seeds(5))
+def test_delayed_offsets_of_older_transactions_do_not_change_the_examples(
+    seed: int, policy: str
+) -> None:
+    happened = happen(seed, count=300, partitions=PARTITIONS)
+    transactions = DelayedOffsets(seed)
+    interrupted(happened, seed, policy, transactions=transactions)
+    assert transactions.delayed, f"seed {seed}: no request was delayed"
+    # offsets of the end may have come without their examples: join what is left
+    last = JoinerRun(happened.records(TOPICS, PARTITIONS), transactions, policy=policy)
+    quiet = 0
+    while quiet < 10:
+        before = last.joiner.progress()
+        last.joiner.step(0.0)
+        quiet = quiet + 1 if last.joiner.progress() == before else 0
+    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(found) == sorted(expected), f"seed {seed}"
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from headrace.pserver.keeper.keeper_backlog import Watch
     from headrace.pserver.store import Store
 
 BUCKETS = 8
@@ -33,7 +34,9 @@ DEADLINE_S = 60
 
 
 @contextmanager
-def framed(port: int, registry: CollectorRegistry) -> Iterator[Callable[[], None]]:
+def framed(
+    port: int, registry: CollectorRegistry, _: tuple[Watch, ...]
+) -> Iterator[Callable[[], None]]:
     """Run a keeper in the frame of every process."""
     with running_process("keeper", None, registry, ("127.0.0.1", port)) as health:
         yield health.stepped

@@ -139,14 +139,6 @@ MUTANTS = (
         "handing over",
     ),
     Mutant(
-        "a copy keeps rows of a history that was taken back",
-        "headrace.pserver.replica.replica:Replica._copy",
-        "(newer := copy.newer_than(known)).shape[0]",
-        "False",
-        16,
-        "copying",
-    ),
-    Mutant(
         "folds and trims need not name an entry of this history",
         FUNCTIONS,
         "if not entry or entry[2][2] ~= nonce then",
@@ -275,8 +267,8 @@ MUTANTS = (
     ),
     Mutant(
         "a joiner without committed offsets begins at the first event",
-        "headrace.ingest.joiner.loop:Joiner._saved",
-        "if last is None or self._join_again:",
+        "headrace.ingest.joiner.last_position:LastPosition.of",
+        "if self.join_again:",
         "if True:",
         2,
         "joined",
