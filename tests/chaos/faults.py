@@ -175,13 +175,6 @@ class Injector:
         node = self._shard(fault).primary
         with full_disk(node):
             yield
-        # the cut write may leave a hole, so the file is rewritten, as `Operating` says; a rewrite
-        # that begins before the server has written what waits would write it twice
-        written = wait_until(
-            lambda: "aof_last_write_status:ok" in node.call("INFO", "persistence"), REFUSAL_S
-        )
-        assert written, "expected the server to write again"
-        node.call("BGREWRITEAOF")
 
     @contextlib.contextmanager
     def _fail_over(self, fault: Fault) -> Iterator[None]:

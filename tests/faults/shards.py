@@ -127,7 +127,11 @@ def standing_still(node: ValkeyNode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_disk(node: ValkeyNode) -> Iterator[None]:
-    """The files of the node cannot grow: what it writes fails, as on a disk that is full."""
+    """The files of the node cannot grow: what it writes fails, as on a disk that is full.
+
+    A cut write may leave a hole in the append-only file, and the node would refuse the file at its
+    next start. So the file is rewritten at the end, as the guide to operating says.
+    """
     limits = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
     largest = max(file.stat().st_size for file in (node.directory / "appendonlydir").iterdir())
     resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (largest + 1000, limits[1]))
@@ -135,6 +139,22 @@ def full_disk(node: ValkeyNode) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(node.pid, resource.RLIMIT_FSIZE, limits)
+    # a rewrite that begins before the node has written what waits would write it twice
+    expect(
+        wait_until(lambda: _persistence(node, "aof_last_write_status") == "ok", DEADLINE_S),
+        "a node that writes again",
+    )
+    node.call("BGREWRITEAOF")
+    going_on = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
+    expect(
+        wait_until(lambda: all(_persistence(node, each) == "0" for each in going_on), DEADLINE_S),
+        "a rewritten append-only file",
+    )
+
+
+def _persistence(node: ValkeyNode, name: str) -> str:
+    lines = node.call("INFO", "persistence").splitlines()
+    return next(line.partition(":")[2] for line in lines if line.startswith(f"{name}:"))
 
 
 def used_memory(node: ValkeyNode) -> int:
