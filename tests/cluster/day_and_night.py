@@ -128,7 +128,8 @@ def _phase(control_plane: ControlPlane, name: str, online: int) -> Phase:
             counts[f"millicores of node-{number}"] > 1000 * (CORES - POD_CORES)
             for number in range(NODES)
         )
-        return counts["ending"] == 0 and (waiting == 0 or full)
+        created = counts["trial"] == EXPERIMENTS  # by the controller of Jobs, some at a time
+        return created and counts["ending"] == 0 and (waiting == 0 or full)
 
     _wait(settled, lambda: f"no room for the experiments that wait, got {dict(counts)}")
     cores = 1000.0 * NODES * CORES
