@@ -49,7 +49,7 @@ class LastPosition(NamedTuple):
         Dead letters written after the last examples may be written again. Raises BadCheckpoint,
         KafkaUnreachable.
         """
-        where = f"{shown.topic}/{shown.partition}"
+        where, place = (f"{topic}/{shown.partition}" for topic in (shown.topic, self.topic))
         saved = None
         if committed is not None:
             saved = load_checkpoint(committed.metadata, self.fingerprint, where)
@@ -57,9 +57,9 @@ class LastPosition(NamedTuple):
             return saved
         last = self.last(Source(self.topic, shown.partition))
         text = "" if last is None else checkpoint_of(last)
-        place = f"{self.topic}/{shown.partition}"
         if text:
-            return self._newer(saved, load_checkpoint(text, self.fingerprint, place), where, place)
+            written = load_checkpoint(text, self.fingerprint, place)
+            return self._decide(saved, written, where, place)
         if saved is None and last is not None:
             raise BadCheckpoint(
                 f"{place}: expected the position of the joiner in its committed offsets or with "
@@ -69,19 +69,15 @@ class LastPosition(NamedTuple):
             )
         return saved
 
-    def _newer(
+    def _decide(
         self, saved: SavedCheckpoint | None, written: SavedCheckpoint, where: str, place: str
     ) -> SavedCheckpoint:
         """Return the committed checkpoint if it belongs to the last examples, else theirs."""
-        if saved is None:
-            log.warning("no committed offsets: going on after the last examples of %s", place)
-            return written
-        if _agree(saved, written):
+        if saved is not None and _agree(saved, written):
             return saved
+        why = "none are committed" if saved is None else "they belong to other examples"
         log.warning(
-            "the committed offsets of %s do not belong to the last examples of %s: going on after "
-            "these examples",
-            *(where, place),
+            "offsets of %s: %s; continuing after the last examples of %s", where, why, place
         )
         return written
 

@@ -20,7 +20,6 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
@@ -37,8 +36,8 @@ from headrace.ingest.kafka.consumer_group import (
     resumes_at,
     seek,
 )
-from headrace.ingest.kafka.error_translation import answer_of, translate, translated, unreachable
-from headrace.ingest.kafka.log_truncation import truncated
+from headrace.ingest.kafka.error_translation import translate, translated, unreachable
+from headrace.ingest.kafka.log_truncation import topic_ids, truncated
 from headrace.ingest.kafka.offset_store import committed_by
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -222,12 +221,8 @@ class KafkaReader:
     # ---------------------------------------------------------------- inside
 
     def _topic_id(self, topic: str) -> str:
-        timeout_s = self._settings.connect_timeout_s
         try:
-            with translated(f"asking for the id of topic {topic}", self._settings.bootstrap):
-                asking = TopicCollection([topic])
-                asked = self._admin.describe_topics(asking, request_timeout=timeout_s)
-                return str(answer_of(asked[topic]).topic_id)
+            return topic_ids(self._settings, self._admin, [topic])[topic]
         except KafkaUnreachable:
             # after an outage the client may wait for a controller that it never finds again
             self._admin = AdminClient(self._settings.connection())

@@ -96,9 +96,10 @@ def log_ends(
 
 def topic_ids(settings: KafkaSettings, admin: AdminClient, topics: Iterable[str]) -> dict[str, str]:
     """Return the ids of topics; a recreated topic has another. Raises KafkaUnreachable."""
-    with translated("asking for the ids of topics", settings.bootstrap):
+    names = list(topics)
+    with translated(f"asking for the ids of topics {', '.join(names)}", settings.bootstrap):
         asked = admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=settings.connect_timeout_s
+            TopicCollection(names), request_timeout=settings.connect_timeout_s
         )
         return {topic: str(answer_of(each).topic_id) for topic, each in asked.items()}
 

@@ -206,32 +206,16 @@ class SequentialModel(RowModel):
     def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        inputs = self._inputs
         scores = np.empty(len(features), np.float64)
-        columns = view.columns
-        self._predict(
-            columns.ids,
-            columns,
-            self._constants,
-            inputs.program,
-            inputs.gate,
-            inputs.features(features),
-            read_only(event_ms, np.int64),
-            inputs.scratch(features, 1),
-            *self._work(features, 1),
-            scores,
-        )
+        self._predict(view.columns.ids, *self._asked(view, features, event_ms), scores)
         return scores
 
-    def explain(
-        self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
-    ) -> Explanations:
-        """Return what each field contributes to the log-odds of each answer. Never adds a row."""
-        view, inputs, names = tables(features, event_ms), self._inputs, self._part_names
-        parts = np.zeros((len(features), len(names.names)))
-        width = len(names.names) if self._paired else 0
-        pairs = np.zeros((len(features), width, width))
-        self._contribute(
+    def _asked(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> tuple[Any, ...]:
+        """Return the arguments of the kernels that answer: rows, constants, inputs, memory."""
+        inputs = self._inputs
+        return (
             view.columns,
             self._constants,
             inputs.program,
@@ -240,6 +224,18 @@ class SequentialModel(RowModel):
             read_only(event_ms, np.int64),
             inputs.scratch(features, 1),
             *self._work(features, 1),
+        )
+
+    def explain(
+        self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> Explanations:
+        """Return what each field contributes to the log-odds of each answer. Never adds a row."""
+        view, names = tables(features, event_ms), self._part_names
+        parts = np.zeros((len(features), len(names.names)))
+        width = len(names.names) if self._paired else 0
+        pairs = np.zeros((len(features), width, width))
+        self._contribute(
+            *self._asked(view, features, event_ms),
             names.of_number,
             np.zeros((len(names.names), self.width)),
             parts,
