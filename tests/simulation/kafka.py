@@ -60,14 +60,12 @@ class SimulatedReader:
         """Most records that a poll brings of a source."""
 
     def tell(self, happening: ReaderEvent, after_polls: int) -> None:
-        """Let the member know of a partition gained or lost, some polls later."""
-        self._news.append((after_polls, happening))
+        """Let the member know of a partition gained or lost, some polls later.
 
-    def polls_until_lost(self, source: Source) -> int:
-        """After how many polls this member will have heard that it lost the source."""
-        return max(
-            (polls for polls, news in self._news if news == PartitionRevoked(source)), default=0
-        )
+        Not before what it is to hear of this source already: Kafka does not reorder assignments.
+        """
+        before = [polls for polls, news in self._news if news.source == happening.source]
+        self._news.append((max(after_polls, *before, 0), happening))
 
     @property
     def stale(self) -> bool:
@@ -239,6 +237,5 @@ class Group:
 
     def _give(self, share: tuple[Source, ...], name: str) -> None:
         self._owners[share] = name
-        member = self._members[name]
-        for source in share:  # after any notice of its loss that is not delivered yet
-            member.tell(PartitionAssigned(source), member.polls_until_lost(source))
+        for source in share:
+            self._members[name].tell(PartitionAssigned(source), 0)

@@ -155,6 +155,14 @@ MUTANTS = (
         "unfolding",
     ),
     Mutant(
+        "a copy keeps rows of a history that was taken back",
+        "headrace.pserver.replica.replica:_Copy.put",
+        "versions[newer] > known",
+        "False",
+        116,
+        "copying",
+    ),
+    Mutant(
         "a learner folds its own entry regardless of the entry before it",
         "headrace.pserver.replica.log_chain:LogPosition.precedes",
         " and previous == self.nonce",
@@ -271,6 +279,14 @@ MUTANTS = (
         "if self.join_again:",
         "if True:",
         2,
+        "joined",
+    ),
+    Mutant(
+        "a joiner continues at committed offsets that name another transaction",
+        "headrace.ingest.joiner.last_position:_agree",
+        "return saved.batch == written.batch",
+        "return True",
+        160,
         "joined",
     ),
     Mutant(

@@ -202,15 +202,24 @@ class Connection:
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """See Store."""
         self._world.pause()
-        for chunk in self._store.rows(bucket):
-            if self._chance(self._world.weather.stall_copying, "stalls of who copies"):
-                self._world.outlast()
+        chunks = iter(self._store.rows(bucket))
+        while (chunk := self._next_chunk(chunks)) is not None:
             for _ in range(_PAUSES_A_CHUNK):
                 self._world.pause()
             lost = self._chance(self._world.weather.lost_request, "requests lost")
             if lost or bucket in self._network.silent:
                 raise Unreachable("simulated: request lost")
             yield chunk
+
+    def _next_chunk(self, chunks: Iterator[StoredRows]) -> StoredRows | None:
+        """Read a chunk; the world may go on before and after, and with it the chunk's bucket."""
+        stall = self._world.weather.stall_copying
+        if self._chance(stall, "stalls before a chunk is read"):
+            self._world.outlast()
+        chunk = next(chunks, None)
+        if chunk is not None and self._chance(stall, "stalls of who copies"):
+            self._world.outlast()
+        return chunk
 
     def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
         """See Store."""

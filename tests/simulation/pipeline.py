@@ -2,11 +2,13 @@
 
 In a world with joiners, the learners read what the joiners commit. A transaction follows Kafka's
 rules: it is written as a whole or not at all, a member commits only partitions that it owns, and a
-message above the topic's limit is refused. Kafka may forget the committed offsets.
+message above the topic's limit is refused. Kafka may forget the committed offsets. Their requests
+have no sequence numbers, so it may also commit those of an earlier transaction with a later one.
 """
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from headrace.ingest.dead_letters import Letter
@@ -21,6 +23,7 @@ from headrace.ingest.errors import (
 from headrace.ingest.examples import Cut
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka import EventTopics
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.retry import AbortBackoff, retry_for
 from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 from tests.simulation.batches import FIELDS, batch_of
@@ -34,12 +37,16 @@ from tests.simulation.topic import TOPIC
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from headrace.ingest.kafka.protocols import Committed, Source
+    from headrace.ingest.kafka.protocols import Committed
     from headrace.ingest.kafka.transactions import Outgoing
     from tests.simulation.batches import Total
 
 _LARGEST_MESSAGE = 12 << 10
 """Bytes that the topic of examples takes; beside it the joiner's limit is as small."""
+_DELAYED = 0.7
+"""Probability that the request with the offsets of an aborted transaction is still on its way."""
+_ARRIVES = 0.5
+"""Probability that such a request arrives during a later transaction."""
 _PACE = JoinerPacing(
     lazy_commit_ms=100,
     backlog_commit_ms=50,
@@ -60,6 +67,12 @@ class Pipeline:
         self.group = Group(self.topics, world.dice, world.tally)
         self.offsets: dict[Source, Committed] = {}
         """Committed offsets of joiners, until Kafka forgets them."""
+        self.joined: dict[Source, int] = {}
+        """Offsets of the last transactions, whatever requests arrived with them."""
+        self.delay_dice = random.Random(world.plan.seed ^ 0x0FF5E7)
+        """Decides which requests with offsets are delayed; no other dice depend on it."""
+        self.delayed = 0
+        """Times that delayed offsets were committed with a later transaction."""
         self.forgotten = 0
         """Times that Kafka forgot them."""
         self.letters: list[tuple[str, int, int]] = []
@@ -74,12 +87,13 @@ class Pipeline:
             for joiner in self.joiners:
                 joiner.kill()
             self.offsets.clear()
+            self.joined.clear()
 
     def unjoined(self) -> str:
         """Say which events are not joined; empty if all are."""
         for source, end in self.topics.now.ends.items():
             committed = self.offsets.get(source)
-            at = committed.offset if committed else 0
+            at = max(self.joined.get(source, 0), committed.offset if committed else 0)
             if at != end:
                 return f"{source} is joined up to {at} of {end}"
         return ""
@@ -89,7 +103,7 @@ class Pipeline:
         if wrong := differences(rows, projected(self.producer.truth(), self._world.plan)):
             raise Broken(f"rows are not what the producer sent: {wrong}")
         found, sent = sorted(self.letters), sorted(self.producer.refused)
-        if self.forgotten:  # what follows the last examples is joined again
+        if self.forgotten or self.delayed:  # what follows the last examples is joined again
             found = sorted(set(found))
         if found != sent:
             raise Broken(f"dead letters of events: expected {sent}, got {found}")
@@ -100,6 +114,8 @@ class SimulatedTransactions:
 
     def __init__(self, pipeline: Pipeline, name: str, world: Place) -> None:
         self._pipeline, self._name, self._world = pipeline, name, world
+        self._delayed: list[Mapping[Source, Committed]] = []
+        """Requests with offsets of aborted transactions, on their way."""
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
         """See Transactions."""
@@ -129,6 +145,8 @@ class SimulatedTransactions:
             raise TransactionAborted("simulated: the member is of an earlier generation")
         if dice.random() < world.weather.lost_request:
             world.tally["transactions of joiners aborted"] += 1
+            if self._pipeline.delay_dice.random() < _DELAYED:
+                self._delayed.append(offsets)
             self._leave_gaps(messages)
             raise dice.choice((TransactionAborted, KafkaUnreachable))("simulated: aborted")
         self._commit(messages, offsets)
@@ -153,6 +171,29 @@ class SimulatedTransactions:
         for target in {target for target, *_ in messages if target.topic == TOPIC}:
             topic.now.ends[target] += 1  # the marker
         self._pipeline.offsets.update(offsets)
+        self._pipeline.joined.update({source: at.offset for source, at in offsets.items()})
+        self._receive_delayed()
+
+    def _receive_delayed(self) -> None:
+        """Let an older request with offsets arrive within the present transaction.
+
+        Before the first examples of a partition its offsets alone decide, so there it does not.
+        """
+        pipeline = self._pipeline
+        if not self._delayed or pipeline.delay_dice.random() >= _ARRIVES:
+            return
+        late = self._delayed.pop(pipeline.delay_dice.randrange(len(self._delayed)))
+        records = self._world.topic.now.records
+        late = {
+            source: at
+            for source, at in late.items()
+            if pipeline.group.in_force(self._name, [source])
+            and records[Source(TOPIC, source.partition)]
+        }
+        if late:
+            self._world.tally["offsets committed with a later transaction"] += 1
+            pipeline.delayed += 1
+            pipeline.offsets.update(late)
 
     def _leave_gaps(self, messages: Iterable[Outgoing]) -> None:
         for target, *_ in messages:
