@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.ingest.examples.batch import Examples
+    from headrace.learner.loop.exchange import Exchange
     from headrace.learner.loop.learner import Learner
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.keeper.keeper import Keeper
@@ -80,7 +81,13 @@ class Model(InMemoryModel):
         policy = FoldPolicy(keep_ms=100, keep_bytes=4000, lease_ms=50, expiry=self.expiry)
         return self.keeper(policy)
 
-    def learning(self, most_rows: int | None, store: Any = None, partition: int = 0) -> Learner:
+    def learning(
+        self,
+        most_rows: int | None,
+        store: Any = None,
+        partition: int = 0,
+        exchange: Exchange | None = None,
+    ) -> Learner:
         """A learner of all examples, as if they were in this partition."""
         model = open_model(self.spec, BUCKETS)
         return self.learner(
@@ -89,6 +96,7 @@ class Model(InMemoryModel):
             model=model,
             replica=None if most_rows is None else self.few_rows(model, most_rows, store),
             store=store,
+            exchange=exchange,
             largest_poll=1,
         )
 

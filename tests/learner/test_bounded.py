@@ -12,18 +12,21 @@ import pytest
 from headrace.ingest.examples.batch import Kind
 from headrace.learner.errors import GroupBroken, NotPulled
 from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.models.sync_group import SoloGroup
 from headrace.pserver.keeper.expiry import Expiry
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
-from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, random_examples, random_spec
+from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_examples, random_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.loop.learner import Learner
+    from headrace.pserver.errors import Unreachable
     from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.store import BucketAnswer
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
@@ -240,6 +243,32 @@ def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
     model.run(learner)
     assert learner.figures.examples == len(examples)
     assert_once(model, examples)
+
+
+class LateAnswers(DirectExchange):
+    """Pushes at once; the answers come at every fourth question."""
+
+    asked = 0
+
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
+        self.asked += 1
+        return super().receive() if self.asked % 4 == 0 else None
+
+
+def test_rows_pulled_while_a_push_is_awaited_do_not_count_its_examples_twice() -> None:
+    spec, examples = drawn(2)
+    model = Model(spec, examples, batch=8)
+    learner = model.learning(60, exchange=LateAnswers(model.store))
+    for _ in range(40 * len(model.records)):
+        model.now_ms += 20
+        learner.step(0.0)
+        expected = once(part(examples, 0, learner.figures.examples))
+        shows = dict(zip(learner.view.ids.tolist(), learner.view.columns.shows, strict=False))
+        for row, (count, _) in expected.items():
+            assert shows.get(row, count) == count
+    assert model.all_learned()
+    assert isinstance(learner.rows, RowPrefetcher)
+    assert learner.rows.usage.pulled > learner.rows.usage.dropped > 0
 
 
 def assert_fresh(learner: Learner) -> None:
