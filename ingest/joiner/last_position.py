@@ -8,7 +8,8 @@ same transaction as the last batch.
 Kafka alone does not promise that they do. It forgets the offsets of a group that was empty for
 `offsets.retention.minutes`, or that an operator deleted. And requests with offsets have no sequence
 numbers. One that waited in a frozen connection while its transaction was aborted may arrive during
-a later transaction of the same producer, and is committed with it.
+a later transaction of the same producer, and is committed with it. Aborts therefore end a producer
+(ingest.kafka.transactions); this comparison does not rely on that.
 
 In a topic without examples, the committed offsets decide alone: retention may have taken them.
 """
@@ -24,7 +25,7 @@ from headrace.ingest.joiner.committed_state import load_checkpoint
 from headrace.ingest.kafka import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.ingest.joiner.committed_state import SavedCheckpoint
     from headrace.ingest.kafka import Committed
@@ -35,27 +36,38 @@ log = logging.getLogger(__name__)
 class LastPosition(NamedTuple):
     """The position at which each partition of a joiner continues."""
 
-    last: Callable[[Source], bytes | None]
-    """Returns the last committed message of a partition."""
+    last: Callable[[Iterable[Source]], Mapping[Source, bytes]]
+    """Returns the last committed message of each partition that has one."""
     topic: str
     """Of the examples."""
     fingerprint: str
     join_again: bool
     """Whether the committed offsets decide alone, also if they are missing."""
 
-    def of(self, shown: Source, committed: Committed | None) -> SavedCheckpoint | None:
-        """Return the last checkpoint of a partition; None if nothing was joined yet.
+    def of(
+        self, sources: Iterable[Source], committed: Mapping[Source, Committed]
+    ) -> dict[Source, SavedCheckpoint | None]:
+        """Return the last checkpoint of each partition; None where nothing was joined yet.
 
-        Dead letters written after the last examples may be written again. Raises BadCheckpoint,
-        KafkaUnreachable.
+        `sources`: the partitions of the impressions. Dead letters written after the last examples
+        may be written again. Raises BadCheckpoint, KafkaUnreachable.
         """
+        targets = {source: Source(self.topic, source.partition) for source in sources}
+        last = {} if self.join_again else self.last(targets.values())
+        return {
+            source: self._of(source, committed.get(source), last.get(target))
+            for source, target in targets.items()
+        }
+
+    def _of(
+        self, shown: Source, committed: Committed | None, last: bytes | None
+    ) -> SavedCheckpoint | None:
         where, place = (f"{topic}/{shown.partition}" for topic in (shown.topic, self.topic))
         saved = None
         if committed is not None:
             saved = load_checkpoint(committed.metadata, self.fingerprint, where)
         if self.join_again:
             return saved
-        last = self.last(Source(self.topic, shown.partition))
         text = "" if last is None else checkpoint_of(last)
         if text:
             written = load_checkpoint(text, self.fingerprint, place)

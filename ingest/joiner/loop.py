@@ -223,17 +223,15 @@ class Joiner:
         self._unplaced -= numbers
 
     def _place_once(self, numbers: list[int]) -> None:
-        found = self._transactions.committed(
-            Source(self._topics[EventSide.IMPRESSIONS], number) for number in numbers
-        )
+        shown = [Source(self._topics[EventSide.IMPRESSIONS], number) for number in numbers]
+        places = self._position.of(shown, self._transactions.committed(shown))
         topic_ids = tuple(self._reader.topic_id(topic) for topic in self._topics.values())
         starts: dict[Source, int] = {}
         positions: dict[Source, ReadPosition] = {}
         for number in numbers:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
-            shown = sources[EventSide.IMPRESSIONS]
             part = JoinerPartition(self.fields, sources, (topic_ids[0], topic_ids[1]))
-            saved = self._position.of(shown, found.get(shown))
+            saved = places[sources[EventSide.IMPRESSIONS]]
             held = {side: self._reader.held(source) for side, source in sources.items()}
             starts |= part.restore(saved, held)
             if saved is not None:

@@ -1,6 +1,6 @@
 from .bounded_reader import BoundedReader as BoundedReader
 from .bounded_reader import high_watermarks as high_watermarks
-from .bounded_reader import last_record as last_record
+from .bounded_reader import last_records as last_records
 from .bounded_reader import offsets_at as offsets_at
 from .bounded_reader import read_all as read_all
 from .bounded_reader import read_until as read_until

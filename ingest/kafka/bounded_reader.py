@@ -207,23 +207,28 @@ def _read(
             raise still_open(settings, {source: ends[source] for source in reading})
 
 
-def last_record(settings: KafkaSettings, source: Source) -> Record | None:
-    """Return the last committed record of a partition; None if it is empty.
+def last_records(settings: KafkaSettings, sources: Iterable[Source]) -> dict[Source, Record]:
+    """Return the last committed record of each of these partitions of one topic; none if empty.
 
-    Reads back from the end in growing steps, since markers of transactions have offsets too. Raises
-    KafkaUnreachable, also if a transaction stays open.
+    Reads back from the ends in growing steps, since markers of transactions have offsets too.
+    Raises KafkaUnreachable, also if a transaction stays open.
     """
-    with closing(KafkaReader(settings, None, [source.topic], read_committed=False)) as reader:
+    unread = list(sources)
+    if not unread:
+        return {}
+    with closing(KafkaReader(settings, None, [unread[0].topic], read_committed=False)) as reader:
         _gained(reader)
-        first, end = reader.held(source)
+        held = {source: reader.held(source) for source in unread}
+    found: dict[Source, Record] = {}
     step = _FEW_RECORDS
-    while first < end:
-        begin = max(first, end - step)
-        found = list(_read_between(settings, {source: begin}, {source: end}))
-        if found or begin == first:
-            return found[-1] if found else None
+    while unread := [s for s in unread if s not in found and held[s][0] < held[s][1]]:
+        begins = {source: max(held[source][0], held[source][1] - step) for source in unread}
+        ends = {source: held[source][1] for source in unread}
+        for record in _read_between(settings, begins, ends):
+            found[record.source] = record
+        held = {source: (held[source][0], begins[source]) for source in unread}
         step *= 16
-    return None
+    return found
 
 
 def patience_s(settings: KafkaSettings) -> float:

@@ -197,10 +197,10 @@ class ListTransactions:
         """Return the committed offset of each source."""
         return {source: self.offsets[source] for source in sources if source in self.offsets}
 
-    def last(self, target: Source) -> bytes | None:
-        """Return the value of the last message written to a partition."""
-        of_target = (each.value for each in reversed(self.written) if each.target == target)
-        return next(of_target, None)
+    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
+        """Return the last message of each of these partitions."""
+        last = {each.target: each.value for each in self.written}
+        return {target: last[target] for target in targets if target in last}
 
     def history(self, target: Source) -> Iterator[bytes]:
         """Yield the values of the messages written to a partition."""

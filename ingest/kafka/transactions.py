@@ -10,6 +10,11 @@ with the same error as one fenced by a successor. So after an outage during a tr
 process creates a new producer. If there was a successor, the new producer fences it, and it stops:
 one of the two goes on in either case.
 
+After every aborted transaction the process creates a new producer, too. Requests with offsets have
+no sequence numbers. One that waited in a frozen connection while its transaction was aborted would
+be committed with the next transaction of the same producer. Kafka refuses it from a producer whose
+epoch has passed.
+
 Within a transaction no call is therefore given more time than Kafka gives the transaction: a call
 that returns later can only fail. librdkafka does not keep this timeout in
 `send_offsets_to_transaction` (issues 5456 and 5511): once the broker that coordinates the group is
@@ -40,7 +45,7 @@ from headrace.ingest.errors import (
     TransactionAborted,
     WriteRefused,
 )
-from headrace.ingest.kafka.bounded_reader import last_record, read_all
+from headrace.ingest.kafka.bounded_reader import last_records, read_all
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config
 from headrace.ingest.kafka.protocols import Committed
@@ -90,8 +95,8 @@ class Transactions(Protocol):
         Raises KafkaUnreachable.
         """
 
-    def last(self, target: Source) -> bytes | None:
-        """Return the value of the last message written to a partition; None if it is empty.
+    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
+        """Return the last message of each of these partitions of a topic; an empty one is missing.
 
         Raises KafkaUnreachable.
         """
@@ -142,10 +147,10 @@ class KafkaTransactions:
         found = self._offsets.committed(sources)
         return {source: Committed(*position) for source, position in found.items()}
 
-    def last(self, target: Source) -> bytes | None:
-        """Return the value of the last message written to a partition; None if it is empty."""
-        record = last_record(self._settings, target)
-        return None if record is None else record.value
+    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
+        """Return the last message of each of these partitions of a topic."""
+        found = last_records(self._settings, targets)
+        return {source: record.value for source, record in found.items()}
 
     def history(self, target: Source) -> Iterator[bytes]:
         """Yield the value of every message written to a partition, in order."""
@@ -274,10 +279,9 @@ class KafkaTransactions:
                 return ours
             if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
                 log.warning("%s", ours)
-            self._drop()  # its state is unreliable: the next transaction uses a new producer
+        self._drop()  # requests of it may still be on their way, and join its next transaction
         if self._refused is None:
             return error
-        self._drop()  # the client lost count of its messages: its next transaction would fail
         # the refused message is the cause of the failed transaction
         return self._refused if isinstance(error, TransactionAborted) else error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.ingest.errors import BackfillRefused
-from headrace.ingest.kafka import EventTopics, Source, last_record, partition_counts
+from headrace.ingest.kafka import EventTopics, Source, last_records, partition_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,9 +54,9 @@ def _newest_ms(kafka: KafkaSettings, topics: EventTopics) -> dict[str, int]:
     """Return the time of the newest of the last events of each topic's partitions."""
     newest: dict[str, int] = {}
     for topic, count in partition_counts(kafka, [topics.impressions, topics.clicks]).items():
-        for number in range(count):
-            record = last_record(kafka, Source(topic, number))
-            if record is not None and (time_ms := event_time_ms(record.value)) is not None:
+        last = last_records(kafka, [Source(topic, number) for number in range(count)])
+        for record in last.values():
+            if (time_ms := event_time_ms(record.value)) is not None:
                 newest[topic] = max(newest.get(topic, 0), time_ms)
     return newest
 

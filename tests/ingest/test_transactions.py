@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
 from headrace.ingest.kafka.bounded_reader import read_all
@@ -182,6 +182,14 @@ def test_a_member_that_left_its_group_cannot_commit_offsets(
     heir.close()
 
 
+def membership_that_ended(settings: KafkaSettings, source: Source) -> object:
+    """The metadata of a member of another group."""
+    other = Member(settings, f"{source.topic}.other", source, "other")
+    stale = other.reader.group_metadata()
+    other.close()
+    return stale
+
+
 class Zombie:
     """A reader with the membership of a member that has left."""
 
@@ -190,3 +198,24 @@ class Zombie:
 
     def group_metadata(self) -> object:
         return self._metadata
+
+
+def test_the_producer_of_an_aborted_transaction_cannot_commit_offsets_later(
+    settings: KafkaSettings, source: Source, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests may be late: frozen connections deliver them during the next transaction."""
+    members, aborted = member.transactions._offsets, member.transactions._producer
+    assert aborted is not None
+    with monkeypatch.context() as frozen:
+        frozen.setattr(member.transactions, "_close", lambda _: None)
+        member.transactions._offsets = Zombie(membership_that_ended(settings, source))  # type: ignore[assignment]
+        with pytest.raises(TransactionAborted):
+            member.transactions.write([Outgoing(source, b"a")], {source: Committed(1, "")})
+    member.transactions._offsets = members
+    member.transactions.write([Outgoing(source, b"b")], {source: Committed(1, "b")})
+    late = TopicPartition(source.topic, source.partition, 9)
+    aborted.begin_transaction()
+    with pytest.raises(KafkaException, match="fenced"):
+        aborted.send_offsets_to_transaction([late], members.group_metadata(), 10)
+    assert written(settings, source) == [b"b"]
+    assert member.transactions.committed([source]) == {source: Committed(1, "b")}

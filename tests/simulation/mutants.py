@@ -275,7 +275,7 @@ MUTANTS = (
     ),
     Mutant(
         "a joiner without committed offsets begins at the first event",
-        "headrace.ingest.joiner.last_position:LastPosition.of",
+        "headrace.ingest.joiner.last_position:LastPosition._of",
         "if self.join_again:",
         "if True:",
         2,

@@ -68,7 +68,7 @@ class Pipeline:
         self.offsets: dict[Source, Committed] = {}
         """Committed offsets of joiners, until Kafka forgets them."""
         self.joined: dict[Source, int] = {}
-        """Offsets of the last transactions, whatever requests arrived with them."""
+        """Offsets of the last transactions, without the delayed ones."""
         self.delay_dice = random.Random(world.plan.seed ^ 0x0FF5E7)
         """Decides which requests with offsets are delayed; no other dice depend on it."""
         self.delayed = 0
@@ -123,10 +123,10 @@ class SimulatedTransactions:
         offsets = self._pipeline.offsets
         return {source: offsets[source] for source in sources if source in offsets}
 
-    def last(self, target: Source) -> bytes | None:
+    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
         """See Transactions."""
-        records = self._world.topic.now.records[target]
-        return records[-1].value if records else None
+        found = {target: self._world.topic.now.records[target] for target in targets}
+        return {target: records[-1].value for target, records in found.items() if records}
 
     def history(self, target: Source) -> Iterator[bytes]:
         """See Transactions."""
