@@ -43,6 +43,27 @@ def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
     return models
 
 
+def deployed(modules: Sequence[str], redis: str, text: str, stack: ExitStack) -> StoreModel:
+    """Return the model of the text of a spec. `stack` closes its store.
+
+    modules: torch modules that it may import. Raises SpecError, BadOption, StoreError.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.learner.spec import parse_spec
+    from headrace.serving.models import StoreModel
+
+    spec = parse_spec(text, "topic deployments")
+    module = spec.structure.module
+    if module and module not in modules:
+        raise BadOption(
+            f"model {spec.name}: its spec imports the torch module {module}, which runs its code: "
+            f"expected --allow-module {module}, got {', '.join(modules) or 'no module allowed'}"
+        )
+    store = open_store(redis, spec.name, read_only=True)
+    stack.callback(store.close)
+    return StoreModel(spec, store)
+
+
 def frozen(given: Sequence[str], modules: Sequence[str] = ()) -> list[SnapshotModel]:
     """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError.
 

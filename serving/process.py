@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.ingest.http import (
     Draining,
@@ -24,7 +24,19 @@ from headrace.ingest.http import (
 from headrace.ingest.kafka import KafkaWriter
 from headrace.ingest.runtime import running_process, wall_ms
 from headrace.serving.api import AppParts, RequestMetrics, answers, choose_protocol, make_app
-from headrace.serving.models import Aliases, ModelRegistry, SnapshotModel, StoreModel, open_models
+from headrace.serving.deployments import (
+    DeploymentCollector,
+    RegistryHost,
+    follow_topic,
+)
+from headrace.serving.models import (
+    Aliases,
+    ModelLoader,
+    ModelRegistry,
+    SnapshotModel,
+    StoreModel,
+    compatible_spec,
+)
 from headrace.serving.observers import (
     PredictionLog,
     PredictionLogSettings,
@@ -32,7 +44,7 @@ from headrace.serving.observers import (
     ensure_predictions,
 )
 from headrace.serving.page import StatusReader, page_routes
-from headrace.serving.replicas import Following
+from headrace.serving.replicas import Following, ReplicaCollector
 from headrace.serving.requests import RequestLimits
 
 if TYPE_CHECKING:
@@ -45,6 +57,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka import KafkaSettings, Writer
     from headrace.pserver import StoreError
+    from headrace.serving.deployments import DeploymentStatus, OpenModel, TopicFollower
     from headrace.serving.replicas import CacheBounds, LocalRows
 
 __all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve"]
@@ -82,11 +95,38 @@ class ServerSettings(ListenSettings):
     """Kafka with the topic `status`, to which this server reports, and which its page draws; None:
     no page."""
 
+    deployments_from: KafkaSettings | None = None
+    """Kafka with the topic `deployments`, whose models and aliases this server takes; None: it has
+    the models and aliases of its flags only."""
+
     predictions_to: KafkaSettings | None = None
     """Kafka with the topic `predictions`; None: predictions are not logged."""
     predictions_partitions: int = 4
     """Partitions of that topic if it is created: as many as `impressions` has."""
     predictions: PredictionLogSettings = field(default_factory=PredictionLogSettings)
+
+
+class Deploying(Protocol):
+    """Loads and unloads models between `start` and `stop`."""
+
+    @property
+    def status(self) -> DeploymentStatus:
+        """The present deployments."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """Unload them all."""
+
+
+class ServedModels(NamedTuple):
+    """The models of a server, with their metrics."""
+
+    models: ModelRegistry
+    registry: CollectorRegistry
+    deployed: Deploying | None = None
+    """Loads further models."""
 
 
 class Runnable(Protocol):
@@ -104,33 +144,42 @@ def run_server(
     models: Sequence[StoreModel | SnapshotModel],
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
+    deploying: OpenModel | None = None,
 ) -> None:
     """Serve until `stop` is set; then drain and end.
 
-    listening: called with the port once requests are accepted. A model whose first copy fails
+    listening: called with the port once requests are accepted. deploying: opens the models of the
+    topic `deployments`; needed with `deployments_from`. A model whose first copy fails
     refuses requests with the reason and retries, as long as another model works. Raises WrongModel
     if the spec of a store's model differs, the error of a first copy if all models fail,
     AddressTaken, BadTokens, BadAlias.
     """
     tokens_of(settings)  # fail before opening anything
     registry = new_registry()
+    loader = ModelLoader(settings.following, settings.bounds, settings.limits, registry)
     served = ModelRegistry(
-        open_models(models, settings.following, settings.bounds, settings.limits, registry),
+        [loader.load(each, shape) for each, shape in compatible_spec(models)],
         Aliases(
             [each.spec.name for each in models], settings.aliases, wall_ms, settings.aliases_file
         ),
     )
+    registry.register(ReplicaCollector(served, wall_ms))
+    deployed: TopicFollower | None = None
+    if settings.deployments_from is not None and deploying is not None:
+        host = RegistryHost(served, loader, deploying)
+        fixed = {each.spec.name: each.spec.text for each in models}
+        deployed = follow_topic(settings.deployments_from, host, served.aliases, fixed)
     ending = _ServerExit([each.rows for each in served])
     with listening_socket(settings.host, settings.port) as listener:
-        serve(settings, served, registry, listener, stop, listening, broken=ending.broken)
+        serving = ServedModels(served, registry, deployed)
+        serve(settings, serving, listener, stop, listening, broken=ending.broken)
     if ending.failure is not None:
         raise ending.failure
 
 
 def serve(
     settings: ServerSettings,
-    served: ModelRegistry,
-    registry: CollectorRegistry,
+    serving: ServedModels,
     listener: socket.socket,
     stop: threading.Event,
     listening: Callable[[int], None],
@@ -142,6 +191,7 @@ def serve(
 
     alone: whether no other process answers on this socket. Raises AddressTaken, BadTokens.
     """
+    served, registry, deployed = serving
     tokens = tokens_of(settings)
     rows = [each.rows for each in served]
     metrics = RequestMetrics(registry)
@@ -152,7 +202,10 @@ def serve(
         admin_open=is_this_machine(settings.host),
         beside=beside,
         metrics_here=alone,
+        deployments=None if deployed is None else lambda: deployed.status,
     )
+    if parts.deployments is not None:
+        registry.register(DeploymentCollector(parts.deployments))
     with (
         running_process(
             "server",
@@ -161,14 +214,14 @@ def serve(
             settings.metrics_address,
             objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
         ) as health,
-        running([*rows, *beside]),
+        running([*rows, *([] if deployed is None else [deployed]), *beside]),
         _page_of(settings.told_to) as page,
         _quick_switches(),
     ):
         app = make_app(parts)
         if page is not None:
             app.include_router(page_routes(page))
-        health.ready_when(lambda: answers(served, parts.readiness))
+        health.ready_when(lambda: answers(served, parts.readiness, parts.deployments))
 
         def ended() -> bool:
             health.stepped()  # the event loop asks while it is alive

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.serving.api.handler import ProtocolAdapter
     from headrace.serving.api.load_shedding import BodySource, WholeRequest
     from headrace.serving.api.request_metrics import RequestMetrics
+    from headrace.serving.deployments import DeploymentStatus
     from headrace.serving.models import AnswerObserver, ModelRegistry
 
 Ask: TypeAlias = "Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]"
@@ -65,6 +66,8 @@ class AppParts:
     """Whether aliases may be changed without a token if `admin_tokens` is empty."""
     beside: Sequence[AnswerObserver] = ()
     """Receive every answer."""
+    deployments: Callable[[], DeploymentStatus] | None = None
+    """The models of the topic `deployments`; None: the server does not follow it."""
     metrics_here: bool = True
     """Whether to serve /metrics. False where several processes share a port: a scrape would reach
     any one of them."""
@@ -128,7 +131,7 @@ def make_app(parts: AppParts) -> App:
     add_inference(app, models, answering, parts.readiness, parts.limits)
     add_status(app, models, parts.now_ms)
     add_admin(app, models.aliases, parts.admin_tokens, open_to_all=parts.admin_open)
-    add_health(app, models, parts.readiness)
+    add_health(app, models, parts.readiness, parts.deployments)
     if parts.metrics_here:
         add_metrics(app, parts.registry)
 
@@ -141,9 +144,13 @@ def make_app(parts: AppParts) -> App:
         answer.headers.update(error.headers or {})
         return answer
 
+    described: list[str] = []
+
     def openapi() -> dict[str, Any]:
-        if not app.openapi_schema:
+        names = models.names()
+        if not app.openapi_schema or names != described:
             app.openapi_schema = document(app, models, asks_token=bool(parts.tokens))
+            described[:] = names  # models may come and go
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from headrace.ingest.http import Readiness
+    from headrace.serving.deployments import DeploymentStatus
     from headrace.serving.models import ModelRegistry
 
 
@@ -38,8 +39,16 @@ def add_status(app: FastAPI, models: ModelRegistry, now_ms: Callable[[], int]) -
         return Response(encode(status(served, now_ms())), media_type=JSON)
 
 
-def add_health(app: FastAPI, models: ModelRegistry, readiness: Readiness) -> None:
-    """Add the probes of load balancers: liveness and readiness."""
+def add_health(
+    app: FastAPI,
+    models: ModelRegistry,
+    readiness: Readiness,
+    deployments: Callable[[], DeploymentStatus] | None = None,
+) -> None:
+    """Add the probes of load balancers: liveness and readiness.
+
+    deployments: the models of the topic `deployments`; None: the server does not follow it.
+    """
 
     @app.get("/health/live", tags=["health"], summary="Whether the process is alive")
     async def live() -> Response:
@@ -49,23 +58,30 @@ def add_health(app: FastAPI, models: ModelRegistry, readiness: Readiness) -> Non
         "/health/ready", tags=["health"], summary="Whether the server is ready for predictions"
     )
     async def show_ready() -> Response:
-        ready = answers(models, readiness)
-        body = encode(
-            {
-                "ready": ready,
-                "leaving": readiness.leaving,
-                "incomplete": _incomplete(models),
-                "failed": _failed(models),
-            }
-        )
-        return Response(body, 200 if ready else 503, media_type=JSON)
+        ready = answers(models, readiness, deployments)
+        body: dict[str, object] = {
+            "ready": ready,
+            "leaving": readiness.leaving,
+            "incomplete": _incomplete(models),
+            "failed": _failed(models),
+        }
+        if deployments is not None:
+            body["deployments"] = deployments()
+        return Response(encode(body), 200 if ready else 503, media_type=JSON)
 
 
-def answers(models: ModelRegistry, readiness: Readiness) -> bool:
+def answers(
+    models: ModelRegistry,
+    readiness: Readiness,
+    deployments: Callable[[], DeploymentStatus] | None = None,
+) -> bool:
     """Return whether the server answers requests for every model that works.
 
-    A model that failed must not take the others out of service.
+    A model that failed must not take the others out of service. After the start, the server waits
+    for deployed models, so that its aliases are those of the other servers.
     """
+    if deployments is not None and not deployments().settled:
+        return False
     return set(_incomplete(models)) <= set(_failed(models)) and not readiness.leaving
 
 

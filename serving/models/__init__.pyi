@@ -1,5 +1,6 @@
 from .aliases import Alias as Alias
 from .aliases import Aliases as Aliases
+from .loading import ModelLoader as ModelLoader
 from .loading import SnapshotModel as SnapshotModel
 from .loading import StoreModel as StoreModel
 from .loading import compatible_spec as compatible_spec
@@ -21,3 +22,5 @@ from .registry import ModelRegistry as ModelRegistry
 from .registry import Route as Route
 from .registry import ServedModel as ServedModel
 from .traffic_split import TrafficSplit as TrafficSplit
+from .traffic_split import canonical as canonical
+from .traffic_split import models_of as models_of

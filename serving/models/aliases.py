@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.serving.errors import BadAlias
-from headrace.serving.models.traffic_split import canonical, split_of
+from headrace.serving.models.traffic_split import canonical, models_of, split_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,6 +69,8 @@ class Aliases:
         Raises BadAlias, also for a file that cannot be read, or without a folder.
         """
         self._models, self._now_ms, self._file = frozenset(models), now_ms, file
+        self.first = dict(first)
+        """Alias -> model, at the start."""
         self._lock = threading.Lock()
         table = {alias: Alias(self._checked(alias, model)) for alias, model in first.items()}
         kept = {} if file is None else _read(file)
@@ -84,6 +86,21 @@ class Aliases:
     def table(self) -> Mapping[str, Alias]:
         """The current table: never changed, only replaced."""
         return self._table
+
+    def add_model(self, model: str) -> None:
+        """Let aliases point at one more model. Raises BadAlias if an alias has its name."""
+        with self._changing():
+            if model in self.table:
+                raise BadAlias(f"expected the name of a model, got that of an alias: {model}")
+            self._models |= {model}
+
+    def remove_model(self, model: str) -> None:
+        """Refuse this model from now on. Raises BadAlias if an alias points at it."""
+        with self._changing():
+            for alias, now in self.table.items():
+                if model in models_of(now.model):
+                    raise BadAlias(f"expected a model without aliases, got {model} of {alias}")
+            self._models -= {model}
 
     def switch(self, alias: str, model: str, expected: str | None = None) -> Alias:
         """Point an alias at a model or a split; return the alias. Raises BadAlias.
@@ -159,7 +176,7 @@ class Aliases:
         split = split_of(model)
         if split is not None and alias.startswith(SHADOW):
             raise BadAlias(f"alias {alias}: expected one model for a shadow, got {model}")
-        for name in (model,) if split is None else split.models:
+        for name in models_of(model):
             if name not in self._models:
                 served = ", ".join(sorted(self._models))
                 raise BadAlias(f"alias {alias}: expected one of the models {served}, got {name}")

@@ -130,6 +130,46 @@ def compatible_spec(
     return list(found.values())
 
 
+class ModelLoader:
+    """Loads models of one server. It keeps their metrics, which exist once for all models."""
+
+    def __init__(
+        self,
+        following: Following,
+        bounds: CacheBounds | None,
+        limits: RequestLimits,
+        registry: CollectorRegistry,
+    ) -> None:
+        """bounds: row cache of each model that follows a store; None: full replicas."""
+        self._following, self._limits = following, limits
+        self._freshness = FreshnessMetrics(registry)
+        self._cached: CacheMetrics | None = None
+        self._bounding: Callable[..., CachingFollower] | None = None
+        if bounds is not None:
+            self._cached = CacheMetrics(registry)
+            self._bounding = _bounding(bounds, self._cached)
+
+    def load(self, model: StoreModel | SnapshotModel, shape: Shape) -> ServedModel:
+        """Return a model, ready to serve once its rows are started."""
+        spec = model.spec
+        rows: LocalRows
+        if isinstance(model, SnapshotModel):
+            rows = SnapshotRows(model.shelf, model.manifest, wall_ms)
+        else:
+            arrived = self._freshness.of(spec.name)
+            if self._bounding is None:
+                rows = Follower(Replica(model.store, shape), self._following, wall_ms, arrived)
+            else:
+                rows = self._bounding(spec, model.store, shape, self._following, arrived)
+        return served_by(spec, shape.buckets, rows, self._limits)
+
+    def forget(self, name: str) -> None:
+        """Drop the metrics of a model that was unloaded."""
+        self._freshness.forget(name)
+        if self._cached is not None:
+            self._cached.forget(name)
+
+
 def open_models(
     models: Iterable[StoreModel | SnapshotModel],
     following: Following,
@@ -142,21 +182,8 @@ def open_models(
     bounds: row cache of each model that follows a store; None: full replicas. Raises ServingError,
     WrongModel, and the store's error for a missing model.
     """
-    freshness = FreshnessMetrics(registry)
-    bounded = None if bounds is None else _bounding(bounds, CacheMetrics(registry))
-    made: list[ServedModel] = []
-    for each, shape in compatible_spec(models):
-        spec = each.spec
-        rows: LocalRows
-        if isinstance(each, SnapshotModel):
-            rows = SnapshotRows(each.shelf, each.manifest, wall_ms)
-        else:
-            arrived = freshness.of(spec.name)
-            if bounded is None:
-                rows = Follower(Replica(each.store, shape), following, wall_ms, arrived)
-            else:
-                rows = bounded(spec, each.store, shape, following, arrived)
-        made.append(served_by(spec, shape.buckets, rows, limits))
+    loader = ModelLoader(following, bounds, limits, registry)
+    made = [loader.load(each, shape) for each, shape in compatible_spec(models)]
     registry.register(ReplicaCollector(made, wall_ms))
     return made
 

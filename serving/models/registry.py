@@ -45,7 +45,12 @@ class Route(NamedTuple):
 
 
 class ModelRegistry:
-    """All models of a server."""
+    """All models of a server.
+
+    Models come and go while it runs. Each change replaces the table of models, so a request sees
+    the state before or after it. With several processes, an alias may name a model for a moment
+    before this process has loaded it. Its previous models answer meanwhile.
+    """
 
     def __init__(self, served: Iterable[ServedModel], aliases: Aliases) -> None:
         self._served = {each.spec.name: each for each in served}
@@ -67,47 +72,71 @@ class ModelRegistry:
         if served is not None:
             return Route(served, "")
         alias = self.aliases.table.get(name)
-        if alias is None:
-            for each in self:
-                if each.rows.standing.snapshot == name:
-                    return Route(each, "")
-            known = ", ".join([*self.names(), *sorted(self.aliases.table)])
-            raise RequestRefused(404, "model", f"one of the models and aliases here: {known}", name)
-        served = self._served.get(alias.model)
+        if alias is not None:
+            target = self._pointed(name, alias.model) or self._pointed(name, alias.previous)
+            if target is None:
+                found = f"{alias.model}, which is not loaded yet"
+                raise RequestRefused(503, "model", "a loaded model", found)
+            return target
+        for each in self:
+            if each.rows.standing.snapshot == name:
+                return Route(each, "")
+        known = ", ".join([*self.names(), *sorted(self.aliases.table)])
+        raise RequestRefused(404, "model", f"one of the models and aliases here: {known}", name)
+
+    def put(self, model: ServedModel) -> None:
+        """Serve one more model."""
+        self._served = {**self._served, model.spec.name: model}
+
+    def remove(self, name: str) -> None:
+        """Serve a model no longer. Requests that have found it are answered."""
+        self._served = {key: each for key, each in self._served.items() if key != name}
+
+    def _pointed(self, alias: str, target: str) -> Route | None:
+        """Return the route of an alias to its target; None: no model of it is here."""
+        here = self._served
+        served = here.get(target)
         if served is not None:
-            return Route(served, name)
-        split = split_of(alias.model)
-        assert split is not None  # Aliases checked that the models are here
-        return Route(self._served[split.models[0]], name, split)
+            return Route(served, alias)
+        split = split_of(target) if target else None
+        for name in () if split is None else split.models:
+            if name in here:
+                return Route(here[name], alias, split)
+        return None
 
     def arms(self, target: Route) -> list[ServedModel]:
         """Return the models that may answer requests to `target`."""
-        names = () if target.split is None else target.split.models
-        return [self._served[each] for each in names] or [target.served]
+        names, here = () if target.split is None else target.split.models, self._served
+        return [here[each] for each in names if each in here] or [target.served]
 
     def arm(self, target: Route, key: bytes) -> Route:
         """Return `target` with the model that its split chooses for the value of its key.
 
-        While that model is incomplete, the split of the complete ones chooses.
+        While that model is missing or incomplete, the split of the complete ones chooses.
         """
-        split = target.split
+        split, here = target.split, self._served
         if split is None:
             return target
-        chosen = self._served[split.choose(key)]
-        if not chosen.rows.standing.complete:
+        chosen = here.get(split.choose(key))
+        if chosen is None or not chosen.rows.standing.complete:
             complete = tuple(
-                each for each in split.weights if self._served[each[0]].rows.standing.complete
+                (name, weight)
+                for name, weight in split.weights
+                if name in here and here[name].rows.standing.complete
             )
             if complete:
-                chosen = self._served[TrafficSplit(complete, split.key).choose(key)]
-        return target._replace(served=chosen)
+                chosen = here[TrafficSplit(complete, split.key).choose(key)]
+        return target if chosen is None else target._replace(served=chosen)
 
     def shadows(self, target: Route) -> list[Route]:
         """Return the shadow models of `target`: empty unless it was requested by an alias."""
         if not target.alias or target.alias.startswith(SHADOW):
             return []
+        here = self._served
         return [
-            Route(self._served[each.model], name)
+            Route(here[each.model], name)
             for name, each in self.aliases.table.items()
-            if name.startswith(SHADOW) and each.model != target.served.spec.name
+            if name.startswith(SHADOW)
+            and each.model != target.served.spec.name
+            and each.model in here
         ]

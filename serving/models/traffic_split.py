@@ -104,6 +104,12 @@ def canonical(text: str) -> str:
     return split.models[0] if len(split.weights) == 1 else str(split)
 
 
+def models_of(text: str) -> tuple[str, ...]:
+    """Return the models of the target of an alias. Raises BadAlias."""
+    split = split_of(text)
+    return (text,) if split is None else split.models
+
+
 def _split(text: str, words: Sequence[str], key: str) -> TrafficSplit:
     weights: dict[str, float] = {}
     for word in words:

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from headrace.serving.replicas.status import STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client import CollectorRegistry, Metric
 
@@ -52,6 +52,10 @@ class FreshnessMetrics:
                 child.observe(sample / 1000)
 
         return observe
+
+    def forget(self, model: str) -> None:
+        """Drop the metrics of a model that is no longer served."""
+        self._seconds.remove(model)
 
 
 class CacheMetrics:
@@ -86,6 +90,12 @@ class CacheMetrics:
         """Export the size of a model's log tails."""
         self._tail.labels(model).set_function(lambda: rows.tail_bytes)
 
+    def forget(self, model: str) -> None:
+        """Drop the metrics of a model that is no longer served."""
+        self._tail.remove(model)
+        for outcome in ROW_OUTCOMES:
+            self._read.remove(model, outcome)
+
 
 class LocalReplicas(Protocol):
     """A model with rows in this process."""
@@ -100,9 +110,12 @@ class LocalReplicas(Protocol):
 
 
 class ReplicaCollector(Collector):
-    """Metrics of every model's replica, read during a scrape."""
+    """Metrics of every model's replica, read during a scrape.
 
-    def __init__(self, models: Sequence[LocalReplicas], now_ms: Callable[[], int]) -> None:
+    `models` is iterated at each scrape, so models may come and go.
+    """
+
+    def __init__(self, models: Iterable[LocalReplicas], now_ms: Callable[[], int]) -> None:
         self._models, self._now_ms = models, now_ms
 
     def collect(self) -> Iterator[Metric]:

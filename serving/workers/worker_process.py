@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.ingest.http import new_registry
 from headrace.ingest.runtime import wall_ms
 from headrace.serving.models import ModelRegistry, served_by
-from headrace.serving.process import serve
+from headrace.serving.process import ServedModels, serve
 from headrace.serving.replicas import ReplicaCollector
 from headrace.serving.workers.follower_process import board_of
 from headrace.serving.workers.mailbox import Mailbox
@@ -56,7 +56,9 @@ class WorkerWork:
         names = [each.spec.name for each in self.models]
         aliases = SharedAliases(names, aliases_board(folder), wall_ms, settings.aliases_file)
         serve(
-            *(settings, ModelRegistry(served, aliases), registry, self.listener, context.stop),
+            settings,
+            ServedModels(ModelRegistry(served, aliases), registry),
+            *(self.listener, context.stop),
             lambda _: context.ready(),
             broken=lambda: False,
             alone=False,

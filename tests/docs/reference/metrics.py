@@ -22,6 +22,7 @@ from headrace.learner.metrics import LearnerCollector
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.keeper.store_collectors import NewestSnapshotCollector, StoreMemoryCollector
 from headrace.serving.api.request_metrics import RequestMetrics
+from headrace.serving.deployments.deployment_status import DeploymentCollector, DeploymentStatus
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.feeder import FeedFigures
 from headrace.serving.replicas.replica_metrics import (
@@ -115,6 +116,8 @@ def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     CacheMetrics(registry)
     yield from described(registry)
     yield from collected(ReplicaCollector([], lambda: 0).collect())
+    status = DeploymentStatus(settled=True)
+    yield from collected(DeploymentCollector(lambda: status).collect())
 
 
 def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:

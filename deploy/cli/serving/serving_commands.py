@@ -1,11 +1,11 @@
-"""`headrace serving`: serves predictions, and switches the model behind an alias."""
+"""`headrace serving run`: serves predictions. Also the group of the commands."""
 
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,12 +21,21 @@ from headrace.deploy.cli.options import (
     StatusKafka,
     valid_specs,
 )
-from headrace.deploy.cli.serving_score import score
+from headrace.deploy.cli.serving.serving_aliases import alias
+from headrace.deploy.cli.serving.serving_deployments import deploy, deployments, undeploy
+from headrace.deploy.cli.serving.serving_score import score
 from headrace.deploy.errors import BadOption
-from headrace.deploy.model_sources import both, frozen
+from headrace.deploy.model_sources import both, deployed, frozen
+
+if TYPE_CHECKING:
+    from headrace.serving import ServerSettings
 
 app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
 app.command()(score)
+app.command()(alias)
+app.command()(deploy)
+app.command()(undeploy)
+app.command()(deployments)
 
 
 @app.callback()
@@ -133,6 +142,15 @@ AdminTokensFile = Annotated[
         "HEADRACE_SERVING_ADMIN_TOKENS takes tokens directly, separated by commas.",
     ),
 ]
+FollowDeployments = Annotated[
+    bool,
+    typer.Option(
+        "--deployments",
+        envvar="HEADRACE_SERVING_DEPLOYMENTS",
+        help="Load and unload models, and switch aliases, as the topic `deployments` says. Needs "
+        "--kafka.",
+    ),
+]
 PredictionsShare = Annotated[
     float,
     typer.Option(
@@ -198,33 +216,29 @@ def run(
     aliases_file: AliasesFile = None,
     admin_tokens: AdminTokensFile = None,
     predictions_share: PredictionsShare = 0.0,
+    deployments: FollowDeployments = False,
     workers: Workers = 1,
     kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
 ) -> None:
     """Serve predictions over HTTP from models that follow the parameter server, or snapshots."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals
-    from headrace.serving import ServerSettings, run_server
+    from headrace.serving import ServerSettings
     from headrace.serving.observers import PredictionLogSettings
     from headrace.serving.replicas import CacheBounds
     from headrace.serving.requests import RequestLimits
-    from headrace.serving.workers import run_workers
 
     if not (model or snapshot):
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, got neither")
     status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
-    if predictions_share and status_kafka is None:
-        raise BadOption(
-            "--predictions-share / HEADRACE_SERVING_PREDICTIONS_SHARE: expected --kafka / "
-            "HEADRACE_KAFKA as well, got none"
-        )
-    if most_rows is not None and workers > 1:
-        raise BadOption(_one_worker(workers))
+    if status_kafka is None:
+        _refuse_without_kafka(predictions_share=predictions_share, deployments=deployments)
+    _check_workers(workers, most_rows, deployments=deployments)
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
         aliases_file=aliases_file,
         admin_tokens=tokens_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens),
+        deployments_from=status_kafka if deployments else None,
         predictions_to=status_kafka if predictions_share else None,
         predictions=PredictionLogSettings(share=predictions_share),
         host=host,
@@ -238,89 +252,53 @@ def run(
         bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
         told_to=status_kafka,
     )
-    snapshots = snapshot or [], allow_module or []
+    _serve(settings, model or [], (snapshot or [], allow_module or []), redis, workers)
+
+
+def _serve(
+    settings: "ServerSettings",
+    files: list[Path],
+    snapshots: tuple[list[str], list[str]],
+    redis: str,
+    workers: int,
+) -> None:
+    """Serve these specs and snapshots. The latter come with the modules that they may import."""
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.serving import run_server
+    from headrace.serving.workers import run_workers
+
     with ExitStack() as stack:
         stop = stack.enter_context(stopped_by_signals())
         if workers > 1:
             # resolve the newest snapshot once, so that a restarted worker loads the same one
             places = [f"{each.spec.name}={each.place}" for each in frozen(*snapshots)]
-            opened = partial(both, model or [], places, snapshots[1], redis)
+            opened = partial(both, files, places, snapshots[1], redis)
             run_workers(settings, opened, workers, stop)
         else:
-            run_server(settings, both(model or [], *snapshots, redis, stack), stop)
+            deploying = partial(deployed, snapshots[1], redis)
+            models = both(files, *snapshots, redis, stack)
+            run_server(settings, models, stop, deploying=deploying)
 
 
-def _one_worker(workers: int) -> str:
-    return (
-        "--workers / HEADRACE_SERVING_WORKERS: expected 1 with --most-rows, because each process "
-        f"would cache the rows of its own requests, got {workers}"
-    )
+def _refuse_without_kafka(**options: float) -> None:
+    for name, given in options.items():
+        if given:
+            flag = f"--{name.replace('_', '-')} / HEADRACE_SERVING_{name.upper()}"
+            raise BadOption(f"{flag}: expected --kafka / HEADRACE_KAFKA as well, got none")
 
 
-@app.command()
-def alias(
-    name: Annotated[str, typer.Argument(metavar="[ALIAS]", help="Alias. Default: show all.")] = "",
-    model: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL | MODEL=WEIGHT ...]",
-            help="New model of the alias, or several with weights, such as news=95 news-2=5. "
-            "Default: show it.",
-        ),
-    ] = None,
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by",
-            metavar="FIELD",
-            help="Field that splits requests among models, such as user_id.",
-            show_default=True,
-        ),
-    ] = "request_id",
-    server: Annotated[
-        list[str],
-        typer.Option(
-            "--server",
-            envvar="HEADRACE_SERVING_URL",
-            metavar="URL",
-            help="Server. Repeat to switch several in order.",
-        ),
-    ] = ["http://127.0.0.1:8080"],  # noqa: B006 - typer copies it
-    expected: Annotated[
-        str | None,
-        typer.Option(
-            "--expected",
-            metavar="MODEL",
-            help="Refuse unless the alias has this model, or these models with weights, now.",
-        ),
-    ] = None,
-    revert: Annotated[
-        bool, typer.Option("--revert", help="Switch back to the previous model or models.")
-    ] = False,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--token-file",
-            envvar="HEADRACE_SERVING_ADMIN_TOKEN_FILE",
-            metavar="FILE",
-            help="File with an admin token.",
-        ),
-    ] = None,
-) -> None:
-    """Show the aliases of servers, switch one to another model and back, or split its traffic."""
-    from headrace.deploy.operations import change_alias, show_aliases
-    from headrace.ingest.http import read_tokens
-
-    target = " ".join(model or ())
-    if target and by != "request_id":
-        target = f"{target} by {by}"
-    token = read_tokens(token_file)[0] if token_file else ""
-    for each in server:
-        if revert or target:
-            typer.echo(change_alias(each, token, name, None if revert else target, expected))
-        else:
-            for line in show_aliases(each, name):
-                typer.echo(line)
+def _check_workers(workers: int, most_rows: int | None, *, deployments: bool) -> None:
+    """Raise BadOption for options that need one process."""
+    option = "--workers / HEADRACE_SERVING_WORKERS"
+    if most_rows is not None and workers > 1:
+        raise BadOption(
+            f"{option}: expected 1 with --most-rows, because each process would cache the rows of "
+            f"its own requests, got {workers}"
+        )
+    if deployments and workers > 1:
+        raise BadOption(
+            f"{option}: expected 1 with --deployments, got {workers}: start several servers"
+        )
 
 
 def aliases_of(given: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,9 @@
+"""`headrace serving`: serves predictions, switches aliases, and deploys models.
+
+`serving_commands` has the group and the server; `serving_score`, `serving_aliases` and
+`serving_deployments` add their commands to it.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

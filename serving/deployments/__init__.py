@@ -1,0 +1,10 @@
+"""Models that servers load, switch to and unload while they run.
+
+`deployment_records` are the records of the topic `deployments`: model specs and aliases.
+`deployment_plan` compares them with the models of a server and decides the next steps; it is pure.
+`deployed_models` takes these steps, and `topic_follower` reads the topic in a thread.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,153 @@
+"""Follows the topic `deployments` in a thread, and writes changes to it.
+
+The follower joins no group: every server reads every record, from the start of the topic. It works
+without Kafka as well: the server keeps its models and aliases, and tries again. It does not create
+the topic, so a server needs no right to do so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from headrace.ingest import MissingTopic, StreamError
+from headrace.ingest.kafka import (
+    AS_THE_BROKER_SAYS,
+    AtEnd,
+    KafkaReader,
+    KafkaWriter,
+    PartitionAssigned,
+    Record,
+    Source,
+    TopicSpec,
+    ensure_topics,
+    read_all,
+)
+from headrace.serving.deployments.deployed_models import DeployedModels, Opened
+from headrace.serving.deployments.deployment_records import Deployments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from headrace.ingest.kafka import KafkaSettings, Reader
+    from headrace.serving.deployments.deployed_models import ModelHost
+    from headrace.serving.deployments.deployment_records import DeploymentChange
+    from headrace.serving.deployments.deployment_status import DeploymentStatus
+    from headrace.serving.models import Aliases
+
+log = logging.getLogger(__name__)
+
+DEPLOYMENTS_TOPIC = "deployments"
+_ONLY = Source(DEPLOYMENTS_TOPIC, 0)
+_POLL_S = 0.1
+_AGAIN_S = 2.0
+
+
+def deployments_spec(replicas: int = AS_THE_BROKER_SAYS) -> TopicSpec:
+    """Return the topic. One partition, since the order of models and aliases matters."""
+    return TopicSpec(DEPLOYMENTS_TOPIC, 1, {"cleanup.policy": "compact"}, replicas=replicas)
+
+
+def write_deployments(kafka: KafkaSettings, changes: Iterable[DeploymentChange]) -> None:
+    """Write changes in order, and create the topic if it is missing. Raises StreamError."""
+    ensure_topics(kafka, [deployments_spec()])
+    with closing(KafkaWriter(kafka)) as writer:
+        for each in changes:
+            writer.send(_ONLY, each.value, each.key)
+        writer.flush()
+
+
+def read_deployments(kafka: KafkaSettings) -> Deployments:
+    """Return the state of the topic. Raises MissingTopic, KafkaUnreachable."""
+    found = Deployments()
+    for each in read_all(kafka, DEPLOYMENTS_TOPIC):
+        found = found.after(each.key, each.value)
+    return found
+
+
+class TopicFollower:
+    """Keeps the models of a server as the topic says, in a thread between `start` and `stop`."""
+
+    def __init__(
+        self,
+        reading: Callable[[], Reader],
+        deployed: Callable[[ThreadPoolExecutor], DeployedModels[Any]],
+    ) -> None:
+        """Begin without threads.
+
+        reading: connects to Kafka. deployed: returns the models, which load with the given
+        executor.
+        """
+        self._reading = reading
+        self._executor = ThreadPoolExecutor(1, "deployments")
+        self._deployed = deployed(self._executor)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="deployments", daemon=True)
+
+    @property
+    def status(self) -> DeploymentStatus:
+        """The present deployments."""
+        return self._deployed.status
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and release the models that it loaded."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._executor.shutdown(cancel_futures=True)
+        self._deployed.close()
+
+    def _run(self) -> None:
+        said = ""
+        while not self._ended.is_set():
+            try:
+                with closing(self._reading()) as reader:
+                    said = ""
+                    self._follow(reader)
+            except MissingTopic:  # the first change creates it
+                self._deployed.begin()
+                self._deployed.read()
+                self._wait()
+            except StreamError as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("models and aliases stay as they are: %s", said)
+                self._wait()
+
+    def _wait(self) -> None:
+        self._deployed.step()
+        self._ended.wait(_AGAIN_S)
+
+    def _follow(self, reader: Reader) -> None:
+        self._deployed.begin()
+        while not self._ended.is_set():
+            for event in reader.poll(_POLL_S):
+                if isinstance(event, PartitionAssigned):
+                    reader.start({event.source: reader.held(event.source)[0]})
+                elif isinstance(event, Record):
+                    self._deployed.take(event.key, event.value)
+                elif isinstance(event, AtEnd):
+                    self._deployed.read()
+            self._deployed.step()
+
+
+def follow_topic(
+    kafka: KafkaSettings,
+    host: ModelHost[Opened],
+    aliases: Aliases,
+    fixed: Mapping[str, str],
+) -> TopicFollower:
+    """Return a follower that loads models with `host`; `fixed`: specs of the flags, by name."""
+
+    def deployed(executor: ThreadPoolExecutor) -> DeployedModels[Opened]:
+        return DeployedModels(host, aliases, fixed, executor.submit, time.monotonic)
+
+    return TopicFollower(lambda: KafkaReader(kafka, None, [DEPLOYMENTS_TOPIC]), deployed)
