@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from base64 import b85encode
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
@@ -52,9 +52,30 @@ class EventLogs:
         """Add a message, and perhaps a marker of a transaction; return its offset."""
         life = self.now
         offset = life.ends[source]
-        life.records[source].append(Record(source, offset, append_ms, value))
+        epoch = len(life.epochs[source]) - 1
+        life.records[source].append(Record(source, offset, append_ms, value, leader_epoch=epoch))
         life.ends[source] = offset + (2 if marker else 1)
         return offset
+
+
+class _Event(NamedTuple):
+    """An impression or a click that counts, and where it is first in its log."""
+
+    source: Source
+    offset: int
+    name: str
+    """Of the impression."""
+    rows: tuple[int, int, int]
+    second: int
+
+    @property
+    def shown(self) -> bool:
+        """Whether this is an impression."""
+        return self.source.topic == IMPRESSIONS
+
+    def gain(self, row: int) -> Total:
+        """Return what one of its rows gains."""
+        return int(self.shown), int(not self.shown), self.second, self.second, step_of(row)
 
 
 class Producer:
@@ -65,8 +86,8 @@ class Producer:
     ) -> None:
         self._topics, self._plan, self._dice, self._tally = topics, plan, dice, tally
         self._count = 0
-        self._events: list[tuple[int, Total]] = []
-        """(row, what it gains) of every event that counts."""
+        self._events: list[_Event] = []
+        """Every event that counts."""
         self._unclicked: list[list[tuple[str, tuple[int, int, int]]]]
         self._unclicked = [[] for _ in topics.shares]
         """Impressions of each partition without a click so far: id and rows."""
@@ -87,7 +108,21 @@ class Producer:
 
     def truth(self) -> dict[int, Total]:
         """Return what every row must have gained."""
-        return summed(self._events)
+        shown = {event.name for event in self._events if event.shown}
+        counted = (event for event in self._events if event.name in shown)
+        return summed([(row, event.gain(row)) for event in counted for row in event.rows])
+
+    def lose(self, source: Source, end: int, letters: list[tuple[str, int, int]]) -> None:
+        """Take from the list what a log lost when it was cut to `end`, but not `letters` of it."""
+
+        def kept(topic: str, partition: int, offset: int) -> bool:
+            return (topic, partition) != tuple(source) or offset < end
+
+        self._events = [event for event in self._events if kept(*event.source, event.offset)]
+        self.refused = [place for place in self.refused if kept(*place) or place in letters]
+        shown = {event.name for event in self._events if event.shown}
+        for waiting in self._unclicked:
+            waiting[:] = [impression for impression in waiting if impression[0] in shown]
 
     def _impression(self, partition: int, now_ms: int, long: int) -> None:
         dice, values = self._dice, self._plan.values
@@ -123,12 +158,12 @@ class Producer:
             self._tally["events dated far ahead"] += 1
             stated_ms = now_ms + _FAR_AHEAD_MS
         value = orjson.dumps(event | {"timestamp_ms": stated_ms})
-        self._topics.append(source, value, now_ms, marker=dice.random() < 0.2)
+        offset = self._topics.append(source, value, now_ms, marker=dice.random() < 0.2)
         if dice.random() < _REPEATED:
             self._tally["events sent twice"] += 1
             self._topics.append(source, value, now_ms, marker=False)
-        shown, second = int(source.topic == IMPRESSIONS), min(stated_ms, now_ms) // 1000
-        self._events += [(i, (shown, 1 - shown, second, second, step_of(i))) for i in ids]
+        name, second = str(event["impression_id"]), min(stated_ms, now_ms) // 1000
+        self._events.append(_Event(source, offset, name, ids, second))
 
     def _no_event(self, partition: int, now_ms: int) -> None:
         source = Source(self._dice.choice((IMPRESSIONS, CLICKS)), partition)

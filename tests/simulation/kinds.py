@@ -258,6 +258,8 @@ def _restored_before(plan: Plan, dice: random.Random) -> Plan:
 
 def _joined(plan: Plan, dice: random.Random) -> Plan:
     """Events that joiners make examples of: each counts once, from its producer to its rows."""
+    calm = not plan.weather.lost_request  # elsewhere aborted transactions are looked at
+    cuts = random.Random(plan.seed ^ 0xC07).choice((0.0, 2.0)) if calm else 0.0
     hostile = dice.choice((0.0, 0.08))
     return replace(
         plan,
@@ -274,6 +276,7 @@ def _joined(plan: Plan, dice: random.Random) -> Plan:
         hostile=hostile,
         far_ahead=dice.choice((0.0, 0.1)),
         forgotten=dice.choice((0.0, 4.0)),
+        event_cuts=cuts,
         rebalances=dice.choice((0.0, 12.0)),
         clock_jumps=0.0,
         losses=0.0,

@@ -290,6 +290,14 @@ MUTANTS = (
         "joined",
     ),
     Mutant(
+        "a joiner does not compare leader epochs",
+        "headrace.ingest.joiner.loop:Joiner._check_logs",
+        "positions and (cut := self._reader.truncated(positions))",
+        "cut := {}",
+        24,
+        "joined",
+    ),
+    Mutant(
         "an event's time is not bounded by its append",
         "headrace.ingest.joiner.core.input:ChunkReader.read",
         "decoded.found.times, block.append_ms,",

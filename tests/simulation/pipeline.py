@@ -31,7 +31,7 @@ from tests.simulation.bounded import projected
 from tests.simulation.events import EventLogs, Producer
 from tests.simulation.kafka import Group
 from tests.simulation.ledger import Broken, differences
-from tests.simulation.processes import Place, Process
+from tests.simulation.processes import Place, Process, Refused
 from tests.simulation.topic import TOPIC
 
 if TYPE_CHECKING:
@@ -69,12 +69,16 @@ class Pipeline:
         """Committed offsets of joiners, until Kafka forgets them."""
         self.joined: dict[Source, int] = {}
         """Offsets of the last transactions, without the delayed ones."""
+        self._reached: dict[Source, int] = {}
+        """The greatest offsets ever committed."""
         self.delay_dice = random.Random(world.plan.seed ^ 0x0FF5E7)
         """Decides which requests with offsets are delayed; no other dice depend on it."""
         self.delayed = 0
         """Times that delayed offsets were committed with a later transaction."""
         self.forgotten = 0
         """Times that Kafka forgot them."""
+        self.cut_beyond_positions = False
+        """Whether a log lost events that were joined."""
         self.letters: list[tuple[str, int, int]] = []
         names = [f"joiner {i}" for i in range(world.plan.joiners)]
         self.joiners = [JoinerProcess(name, self, world) for name in names]
@@ -88,6 +92,31 @@ class Pipeline:
                 joiner.kill()
             self.offsets.clear()
             self.joined.clear()
+
+    def cut_a_log(self) -> None:
+        """Let a log of events lose its end with the power of all joiners, and grow beyond it."""
+        world, life = self._world, self.topics.now
+        source = world.dice.choice(list(life.records))
+        records = len(life.records[source])
+        if not records or any(joiner.running for joiner in self.joiners):
+            return
+        for joiner in self.joiners:
+            joiner.kill()
+        before = life.cut(source, world.dice.randint(1, min(3, records)))
+        end = life.ends[source]
+        self.producer.lose(source, end, self.letters)
+        committed = self.offsets.get(source)
+        beyond = max(self._reached.get(source, 0), committed.offset if committed else 0) > end
+        world.tally["logs cut that were joined" if beyond else "logs of events cut"] += 1
+        self.cut_beyond_positions |= beyond
+        while life.ends[source] <= before:
+            self.producer.send(source.partition, world.wall_ms())
+
+    def join_up_to(self, offsets: Mapping[Source, int]) -> None:
+        """Note where a transaction ends."""
+        self.joined.update(offsets)
+        for source, offset in offsets.items():
+            self._reached[source] = max(self._reached.get(source, 0), offset)
 
     def unjoined(self) -> str:
         """Say which events are not joined; empty if all are."""
@@ -171,7 +200,7 @@ class SimulatedTransactions:
         for target in {target for target, *_ in messages if target.topic == TOPIC}:
             topic.now.ends[target] += 1  # the marker
         self._pipeline.offsets.update(offsets)
-        self._pipeline.joined.update({source: at.offset for source, at in offsets.items()})
+        self._pipeline.join_up_to({source: at.offset for source, at in offsets.items()})
         self._receive_delayed()
 
     def _receive_delayed(self) -> None:
@@ -237,7 +266,11 @@ class JoinerProcess(Process):
         assert self.joiner is not None
         try:
             self.joiner.step(0.0)
-        except (WriteRefused, OffsetGone, BadCheckpoint, KafkaUnreachable) as error:
+        except OffsetGone as refusal:
+            if not self._pipeline.cut_beyond_positions:
+                raise Broken(f"{self.name} refuses logs that have all it joined") from refusal
+            raise Refused from refusal
+        except (WriteRefused, BadCheckpoint, KafkaUnreachable) as error:
             self.world.tally[f"joiners stopped by {type(error).__name__}"] += 1
             self._drop()
 

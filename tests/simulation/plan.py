@@ -129,6 +129,8 @@ class Plan:
     """Examples that a learner learns while a bucket does not answer."""
     log_cuts: float = 0.0
     """A power loss that ends the learners, and takes the last examples from a log."""
+    event_cuts: float = 0.0
+    """A power loss that ends the joiners, and takes the last events from a log."""
 
     @classmethod
     def storm(cls, seed: int, dice: random.Random) -> Plan:

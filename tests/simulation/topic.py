@@ -43,6 +43,14 @@ class TopicLife:
         """Return the place of the first record at or beyond an offset."""
         return bisect_left(self.records[source], offset, key=lambda record: record.offset)
 
+    def cut(self, source: Source, records: int) -> int:
+        """Let the log lose its last records, with a new leader epoch; return its end before."""
+        before = self.ends[source]
+        self.ends[source] = self.records[source][-records].offset
+        self.epochs[source].append(self.ends[source])
+        del self.records[source][-records:], self.batches[source][-records:]
+        return before
+
     def end_of_epoch(self, source: Source, epoch: int) -> int:
         """Return the first offset that is not of this leader epoch or an earlier one."""
         later = self.epochs[source][epoch + 1 :]
@@ -90,12 +98,7 @@ class SimulatedTopic:
 
     def cut(self, source: Source, records: int) -> int:
         """Let the log lose its last records; return its end before."""
-        life = self.now
-        before = life.ends[source]
-        life.ends[source] = life.records[source][-records].offset
-        life.epochs[source].append(life.ends[source])
-        del life.records[source][-records:], life.batches[source][-records:]
-        return before
+        return self.now.cut(source, records)
 
     def accept(self) -> str:
         """Let the operator go on with the present life; return its identity."""

@@ -204,6 +204,7 @@ class World:
             self._run_joiner: plan.joiner_steps,
             self._forget_offsets: plan.forgotten,
             self._cut_a_log: plan.log_cuts,
+            self._cut_events: plan.event_cuts,
             self._failovers.fall_silent: plan.silences,
             self._failovers.come_back: plan.silences / 4,
         }
@@ -302,6 +303,10 @@ class World:
         self.topic.cut_beyond_marks |= beyond
         while self.topic.now.ends[source] <= end:
             self._append(source)
+
+    def _cut_events(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.cut_a_log()
 
     def _restart(self) -> None:
         free = [process for process in self.processes if process.up and not process.running]
