@@ -20,7 +20,8 @@
     batch_s = 3600
     cycle_s = 86_400
 
-It is checked like a spec: unknown keys are refused with their line, and every arm's spec is parsed.
+`[promotion]` (`promotion_rules`) says how the best arm takes over traffic. The file is checked like
+a spec: unknown keys are refused with their line, and every arm's spec is parsed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from msgspec import Meta, Struct
 
 from headrace.ingest.features import SpecError, SpecText, one_of, read_section, table_of
 from headrace.learner.experiments.decisions import DecisionRules
+from headrace.learner.experiments.promotion_rules import PromotionRules, read_promotion
 from headrace.learner.experiments.space import changed_spec, random_settings, read_space
 from headrace.learner.spec import load_spec, parse_spec
 
@@ -46,8 +48,7 @@ if TYPE_CHECKING:
     from headrace.learner.spec import ModelSpec
 
 CONTROL = "control"
-_SECTIONS = ("experiment", "arm", "space", "rungs", "decision")
-_RESERVED = "promotion"
+_SECTIONS = ("experiment", "arm", "space", "rungs", "decision", "promotion")
 
 
 class ExperimentSection(Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +119,7 @@ class Experiment:
     rules: DecisionRules
     fingerprint: str
     """Of the file and the control's spec."""
+    promotion: PromotionRules
 
     def plan(self, number: int, suggested: Settings | None = None) -> ArmPlan:
         """Return arm `number`: the control, then the listed arms, then suggested ones.
@@ -178,8 +180,6 @@ def load_experiment(path: Path) -> Experiment:
     where = SpecText(path, text)
     tables = where.tables()
     for section in tables:
-        if section == _RESERVED:
-            raise where.error((section,), "no [promotion]: it is reserved", "one")
         if section not in _SECTIONS:
             wanted = f"a section, {one_of(_SECTIONS, section)}"
             raise where.error((section,), wanted, f'"{section}"')
@@ -215,6 +215,7 @@ def load_experiment(path: Path) -> Experiment:
             *(decision.least_batches, decision.least_gain),
         ),
         fingerprint=digest,
+        promotion=read_promotion(table_of(tables, where, "promotion"), where),
     )
     _check_specs(experiment)
     return experiment

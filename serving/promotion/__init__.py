@@ -1,0 +1,9 @@
+"""Promotes the winning arm of an experiment, or rolls it back.
+
+`promotion_state` is the state, as the topic keeps it. `promotion_checks` compares the figures of a
+moment with the rules, and `promotion_steps` decides the next state; both are pure.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,9 @@
+from .promotion_checks import ServedFigures as ServedFigures
+from .promotion_state import Promotion as Promotion
+from .promotion_state import PromotionDecision as PromotionDecision
+from .promotion_state import PromotionStage as PromotionStage
+from .promotion_state import decoded_promotion as decoded_promotion
+from .promotion_state import deployments_of as deployments_of
+from .promotion_steps import PromotionFigures as PromotionFigures
+from .promotion_steps import next_promotion as next_promotion
+from .promotion_steps import waits_for as waits_for
