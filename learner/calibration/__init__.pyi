@@ -1,2 +1,3 @@
 from .isotonic import IsotonicScaling as IsotonicScaling
 from .platt import PlattScaling as PlattScaling
+from .shrinkage import ShrinkageMixture as ShrinkageMixture

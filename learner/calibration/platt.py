@@ -35,7 +35,8 @@ b settle where predictions and clicks agree. After a restart, clicks take the lo
 Order is kept: with 1 + a > 0 the layer changes no ranking at any moment.
 
 `kind = "isotonic"` has a number for each of many log-odds instead of two for all: see
-`learner.calibration.isotonic`. Only the shape of the answer differs.
+`learner.calibration.isotonic`. `kind = "shrinkage"` mixes the model with the click rate:
+`learner.calibration.shrinkage`.
 """
 
 from __future__ import annotations
@@ -87,13 +88,20 @@ class PlattScaling:
     ids = np.array([_SLOPE, _OFFSET], np.uint64)
     """The ids of its rows."""
 
-    def __init__(self, calibration: Calibration, window_ms: int) -> None:
+    _levels = 1
+    """Log-odds that are remembered of each impression."""
+
+    def __init__(
+        self, calibration: Calibration, window_ms: int, first_log_odds: float = 0.0
+    ) -> None:
+        """first_log_odds: of the model before it learned anything."""
         self._alpha, self._window_ms = calibration.alpha, window_ms
-        self.memory = empty_memory(1)
+        self._first_log_odds = first_log_odds
+        self.memory = empty_memory(self._levels)
 
     def forget(self) -> None:
         """Drop what is remembered of impressions."""
-        self.memory = empty_memory(1)
+        self.memory = empty_memory(self._levels)
 
     def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
         """Put the calibrated probabilities in the place of the model's own. Adds no row.

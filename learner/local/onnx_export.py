@@ -35,8 +35,8 @@ from headrace.learner.spec import (
     DCN_V2,
     DEEPFM,
     FACTORIZATION_MACHINE,
-    ISOTONIC,
     LOGISTIC_REGRESSION,
+    PLATT,
     WIDE_AND_DEEP,
 )
 from headrace.pserver.intrinsics import row_of
@@ -140,8 +140,9 @@ def _check(spec: ModelSpec) -> None:
     if pooled:
         wanted = "bags without pooling, decay and last, which the graph lacks"
         raise NotExportable(spec.name, wanted, ", ".join(pooled))
-    if spec.calibration is not None and spec.calibration.kind == ISOTONIC:
-        raise NotExportable(spec.name, 'a [calibration] of kind "platt", or none', ISOTONIC)
+    if spec.calibration is not None and spec.calibration.kind != PLATT:
+        wanted = 'a [calibration] of kind "platt", or none'
+        raise NotExportable(spec.name, wanted, spec.calibration.kind)
 
 
 def _check_size(spec: ModelSpec, rows: LearnedRows, layers: Mapping[str, Floats]) -> None:

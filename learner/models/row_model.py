@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import CachedDispatch, read_only
-from headrace.learner.calibration import IsotonicScaling, PlattScaling
+from headrace.learner.calibration import IsotonicScaling, PlattScaling, ShrinkageMixture
 from headrace.learner.inputs import BLOCK, InputPreparation, RequiredRows, longest_slate
 from headrace.learner.models.explanations import (
     INTERCEPT_PART,
@@ -25,7 +25,7 @@ from headrace.learner.models.explanations import (
     part_names,
 )
 from headrace.learner.models.uncertainty import rates_of, uncertainty
-from headrace.learner.spec import ISOTONIC
+from headrace.learner.spec import ISOTONIC, PLATT, SHRINKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.learner.models.explanations import Tables
     from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
+
+_CALIBRATIONS = {PLATT: PlattScaling, ISOTONIC: IsotonicScaling, SHRINKAGE: ShrinkageMixture}
 
 
 class RowModel(ABC):
@@ -57,8 +59,8 @@ class RowModel(ABC):
         window_ms = spec.fields.label.window_ms
         self._calibrated: PlattScaling | None = None
         if spec.calibration is not None:
-            kind = IsotonicScaling if spec.calibration.kind == ISOTONIC else PlattScaling
-            self._calibrated = kind(spec.calibration, window_ms)
+            layer = _CALIBRATIONS[spec.calibration.kind]
+            self._calibrated = layer(spec.calibration, window_ms, self._first_log_odds)
 
     @property
     def admissions(self) -> AdmissionCounts:

@@ -10,7 +10,7 @@ from headrace.ingest.features import Variant, Variants
 
 CALIBRATION_NUMBER = 1002
 """Field number of the rows of the layer."""
-PLATT, ISOTONIC = "platt", "isotonic"
+PLATT, ISOTONIC, SHRINKAGE = "platt", "isotonic", "shrinkage"
 
 
 class Calibration(Struct, frozen=True):
@@ -20,8 +20,8 @@ class Calibration(Struct, frozen=True):
     """The form of the layer."""
     alpha: Annotated[float, Meta(ge=1e-6, le=1.0)] = 0.0005
     """Learning rate. The layer forgets outcomes after about 1 / (`alpha` p (1 - p)) examples,
-    `isotonic` per knot: 20,000 for `platt` and 1,000 for `isotonic` where a tenth is clicked. A
-    larger rate makes it noisier."""
+    `isotonic` per knot: 20,000 for `platt` and 1,000 for `isotonic` where a tenth is clicked.
+    `shrinkage` forgets them after 1 / `alpha` clicks. A larger rate makes the layer noisier."""
 
 
 CALIBRATION = Variants(
@@ -31,6 +31,11 @@ CALIBRATION = Variants(
         PLATT: Variant("Two numbers, scale and shift.", ("alpha",)),
         ISOTONIC: Variant(
             "A number for each of 25 log-odds, from -8 to 4.", ("alpha",), defaults={"alpha": 0.01}
+        ),
+        SHRINKAGE: Variant(
+            "A mixture of the model, the click rate, and the middle of both.",
+            ("alpha",),
+            defaults={"alpha": 0.005},
         ),
     },
 )

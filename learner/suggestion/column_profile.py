@@ -36,8 +36,6 @@ class ColumnProfile:
     distinct: int
     codes: npt.NDArray[np.int32] | None = None
     """For ids: a number for each row's value, absent being one; shape (rows,)."""
-    inputs: float = 1.0
-    """Inputs of an example from it, on average: the items of a bag."""
 
 
 def profile_of(name: str, column: pa.Array) -> ColumnProfile:
@@ -58,8 +56,7 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
         distinct = pc.count_distinct(items).as_py() if len(items) else 0
         each = len(items) / present
         return ColumnProfile(
-            *(name, "bag", f"{each:.1f} items a row, {distinct:,} different{absent}", distinct),
-            inputs=len(items) / len(column),
+            name, "bag", f"{each:.1f} items a row, {distinct:,} different{absent}", distinct
         )
     if pa.types.is_nested(kind):
         return ColumnProfile(name, "", "nested values, which events cannot have", 0)

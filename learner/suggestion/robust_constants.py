@@ -1,24 +1,30 @@
 """Chooses constants that learn on any log, from its click rate and the inputs of an example.
 
-Two things made the defaults of [optimizer] fail on unseen logs. A model began at
+Three things made the defaults of [optimizer] fail on unseen logs. A model began at
 a rate of one half, and the weights of all ids shared in learning the true rate: the log loss was
 twice that of a constant for thousands of examples. And the rate of a coordinate did not depend on
 how many inputs step together. An example with n inputs moves its log-odds by n steps, and vectors
-by more: a factorization machine with bags of a hundred items diverged.
+by more: a factorization machine with bags of a hundred items diverged. And a model with few clicks
+or after a sudden drift answered worse than the click rate, with any constants.
 
 So the intercept starts from the base rate, and the rates are divided by the inputs. For weights
 that is the normalization of Ross, Mineiro and Langford ("Normalized Online Learning", UAI 2013),
-taken once for the log instead of per example. Within a coordinate, FTRL-Proximal keeps the decaying
-rate of McMahan et al. (KDD 2013), and `l2` holds the vectors of rare ids near their start. Layers
-step by Adagrad (Duchi, Hazan and Singer, JMLR 2011), slowly, because they see the sum of the
-gradients of a mini-batch.
+taken once for the log instead of per example. A bag counts as one input, since the items of a
+suggested bag weigh 1/sqrt(n) each: the sum of their squares is 1.
+
+Within a coordinate, FTRL-Proximal keeps the decaying rate of McMahan et al. (KDD 2013), and `l2`
+holds the vectors of rare ids near their start. Layers step by Adagrad (Duchi, Hazan and Singer,
+JMLR 2011), slowly, because they see the sum of the gradients of a mini-batch.
+
+The answer is a mixture of the model and the click rate (`learner.calibration.shrinkage`), which
+bounds what a bad model costs.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.learner.spec import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from headrace.learner.spec import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION, SHRINKAGE
 
 _WEIGHTS, _MOST_WEIGHTS = 2.0, 0.3
 """Rate of a weight never stepped, times inputs, and its bound for few inputs."""
@@ -34,23 +40,29 @@ class RobustConstants(NamedTuple):
     """For `[model]`."""
     optimizer: list[str]
     """The section `[optimizer]` and its groups."""
+    calibration: list[str]
+    """The section `[calibration]`."""
 
 
 def robust_constants(architecture: str, shows: int, clicks: int, inputs: float) -> RobustConstants:
     """Return constants for a log of this many shows and clicks.
 
-    inputs: of an example, on average: fields, statistics and the items of bags.
+    inputs: of an example, on average: fields and statistics; a bag is one.
     """
     rate = min(max((clicks + 0.5) / (shows + 1.0), 1e-6), 0.999)
     inputs = max(inputs, 1.0)
     weights = min(_MOST_WEIGHTS, _WEIGHTS / inputs)
     lines = [
         "[optimizer]",
-        f"alpha = {weights:.3g}  # {_WEIGHTS:g} / {inputs:.1f} inputs an example",
+        f"alpha = {weights:.3g}  # {_WEIGHTS:g} / {inputs:g} inputs an example",
     ]
     if architecture != LOGISTIC_REGRESSION:
         lines += ["", "[optimizer.embeddings]", 'name = "ftrl"']
         lines += [f"alpha = {min(_MOST_VECTORS, _VECTORS / inputs):.3g}", f"l2 = {_VECTORS_L2}"]
     if architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE):
         lines += ["", "[optimizer.dense]", f"alpha = {_LAYERS}"]
-    return RobustConstants([f"base_rate = {rate:.4g}  # where it starts"], lines)
+    calibration = [
+        "[calibration]",
+        f'kind = "{SHRINKAGE}"  # limits what a bad model costs',
+    ]
+    return RobustConstants([f"base_rate = {rate:.4g}  # where it starts"], lines, calibration)

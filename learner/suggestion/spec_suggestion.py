@@ -61,7 +61,7 @@ def suggest_spec(
     lines = _head(path, sample)
     crosses = find_crosses(chosen, sample.labels)
     rates = _counted(chosen, sample.rows)
-    inputs = sum(each.inputs for each in chosen) + len(crosses) + len(rates)
+    inputs = len(chosen) + len(crosses) + len(rates)
     clicks = int(sample.labels.sum())
     constants = robust_constants(architecture, sample.rows, clicks, inputs)
     lines += ["[model]", f'name = "{name or _name(path.name.partition(".")[0])}"']
@@ -74,6 +74,8 @@ def suggest_spec(
     number = 0
     for number, each in enumerate(chosen, 1):
         keys = f'number = {number}, transform = "{each.transform}"'
+        if each.transform == "bag":
+            keys += ', pooling = "sqrt"'
         if names[each.source] != each.source:
             keys += f', source = "{_escaped(each.source)}"'
         lines.append(f"{names[each.source]} = {{ {keys} }}  # {each.reason}")
@@ -85,7 +87,7 @@ def suggest_spec(
         f"# not used: {each.source}: {each.reason}" for each in profiles if not each.transform
     ]
     lines += _statistics(rates, names, sample.rows)
-    lines += ["", *constants.optimizer]
+    lines += ["", *constants.optimizer, "", *constants.calibration]
     text = "\n".join(lines) + "\n"
     parse_spec(text, f"spec suggested for {path}")
     return text

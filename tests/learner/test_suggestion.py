@@ -97,8 +97,12 @@ def test_the_suggested_spec_fits_the_columns_of_a_log_in_every_format(
     assert [each.name for each in spec.statistics] == ["user_id_rate"]
     clicks = sum(each is not None for each in columns()["clicked_at"])
     assert spec.structure.base_rate == pytest.approx(clicks / ROWS, rel=0.01)
-    # fields and the cross, one rate, two items of a bag on average
-    assert spec.optimizer.alpha == pytest.approx(2.0 / 9.0, abs=0.02)
+    # fields with the bag, the cross and one rate
+    assert spec.optimizer.alpha == pytest.approx(2.0 / 8.0)
+    assert spec.calibration is not None
+    assert spec.calibration.kind == "shrinkage"
+    [bag] = spec.fields.bags
+    assert bag.pooling == "sqrt"
 
 
 @pytest.mark.parametrize("architecture", ["factorization_machine", "deepfm"])

@@ -70,21 +70,22 @@ def spec_text(log: GeneratedLog, name: str, optimizer: str | None = None) -> str
     replaces the sections that it suggests.
     """
     plan, clicks = log.plan, int(log.labels[:FIRST].sum())
-    inputs = log.ids.shape[1] + np.diff(log.bag_offsets[: FIRST + 1]).sum() / FIRST
+    inputs = log.ids.shape[1] + bool(plan.bag_items)
     constants = robust_constants(ARCHITECTURES[name], FIRST, clicks, float(inputs))
     lines = ["[model]", 'name = "generated"', f'architecture = "{ARCHITECTURES[name]}"']
     lines += [*constants.model, "[label]", f"window_s = {plan.window_s}", "[fields]"]
     for field in range(log.ids.shape[1]):
         lines.append(f'f{field} = {{ number = {field + 1}, transform = "id" }}')
     if plan.bag_items:
-        lines.append('bag = { number = 100, transform = "bag" }')
+        lines.append('bag = { number = 100, transform = "bag", pooling = "sqrt" }')
     lines += constants.optimizer if optimizer is None else [optimizer]
+    lines += constants.calibration
     return "\n".join(lines) + "\n"
 
 
 def plain_text(log: GeneratedLog, name: str) -> str:
     """Return the same spec without any constant."""
-    text = spec_text(log, name, "")
+    text = spec_text(log, name, "").partition("[calibration]")[0].replace(', pooling = "sqrt"', "")
     return "\n".join(line for line in text.splitlines() if not line.startswith("base_rate"))
 
 
