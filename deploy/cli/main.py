@@ -124,6 +124,15 @@ def expected_errors() -> tuple[type[Exception], ...]:
     return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError, ServingError)
 
 
+def _documented() -> tuple[type[Exception], ...]:
+    """Return the errors that docs/guides/errors.md explains; their messages end with the class."""
+    from headrace.ingest import StreamError
+    from headrace.learner import LearnerError
+    from headrace.pserver import StoreError
+
+    return StreamError, LearnerError, StoreError
+
+
 def _unreachable() -> tuple[type[Exception], ...]:
     from headrace.ingest import KafkaUnreachable
     from headrace.pserver import Unreachable
@@ -139,7 +148,8 @@ def _refusals() -> Iterator[None]:
         if not isinstance(error, expected_errors()):
             raise
         logging.getLogger(__name__).debug("refused", exc_info=True)
-        typer.echo(f"headrace: {error}", err=True)
+        looked_up = f" [{type(error).__name__}]" if isinstance(error, _documented()) else ""
+        typer.echo(f"headrace: {error}{looked_up}", err=True)
         sys.exit(UNREACHABLE if isinstance(error, _unreachable()) else REFUSED)
 
 

@@ -64,7 +64,7 @@ class RequestStats:
     unanswered: int = 0
     """No answer by the deadline."""
     refused: int = 0
-    """Rejected by the server."""
+    """Refused by the server."""
     took_s: list[float] = field(default_factory=list)
     """Latency of each answered request, retries included."""
 

@@ -1,4 +1,4 @@
-"""Confidence sequences: intervals for a mean that hold at all looks together.
+"""Confidence sequences: intervals for a mean that hold at all comparisons at once.
 
 A fixed-horizon interval at 95 % is wrong far more often than in 5 % of experiments if it is looked
 at again and again. A confidence sequence covers the mean at *every* n at once with probability

@@ -4,6 +4,9 @@ A row holds z and n. The weight is computed from them when it is needed (McMahan
 Prediction: a View from the Trenches", KDD 2013, Algorithm 1), so two learners that step the same
 row at once only add: neither overwrites the other's step, which is computed from a slightly older
 weight.
+
+The learning rate of a coordinate falls with its data: alpha / (beta + sqrt(n)), where n is the sum
+of its squared gradients. There is no other schedule.
 """
 
 from __future__ import annotations

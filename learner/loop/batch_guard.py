@@ -57,15 +57,15 @@ _REMEMBERED = 10_000
 
 def quarantine_letter(examples: int, reason: str) -> str:
     """Return the text of the dead letter of quarantined examples."""
-    return f"batch of {examples} examples held back: {reason}"
+    return f"batch of {examples} examples quarantined: {reason}"
 
 
 def quarantine_reason(letter: str) -> tuple[int, str]:
     """Return the count and the reason of a dead letter of quarantined examples.
 
-    (0, the text itself) if it is another letter.
+    (0, the text itself) if it is another letter. Older versions wrote "held back".
     """
-    found = re.match(r"batch of (\d+) examples held back: (.*)", letter, re.DOTALL)
+    found = re.match(r"batch of (\d+) examples (?:quarantined|held back): (.*)", letter, re.DOTALL)
     return (int(found[1]), found[2]) if found else (0, letter)
 
 

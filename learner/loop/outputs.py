@@ -82,7 +82,7 @@ class LearnerOutputs:
         batch, places = held.batch, held.places
         examples, source = batch.examples, batch.source
         place = source.topic, source.partition, batch.offset
-        log.error("%s/%d at offset %d held back: %s", *place, held.reason)
+        log.error("%s/%d at offset %d quarantined: %s", *place, held.reason)
         record = Record(
             source,
             batch.offset,

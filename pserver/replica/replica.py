@@ -7,9 +7,9 @@ that were not seen since it was decided, at the same place of the log in every r
 
 To copy a bucket: read its complete log; then its rows, each with the version up to which it is
 folded; add to each row the entries beyond its version; then follow the log at least to the version
-that the bucket had after its rows were read. Only then is the copy complete. The log is read on
-between any two chunks of rows, because a keeper trims it meanwhile: a copy that takes longer than
-the log is kept would otherwise never be complete. It replaces the
+that the bucket had after its rows were read. Only then is the copy complete. Between any two
+chunks of rows, the log is read further, because a keeper trims it meanwhile: a copy that takes
+longer than the log is kept would otherwise never be complete. The complete copy replaces the
 bucket's rows in the table, which stayed visible until then. A row that was not found was never
 folded, so all its entries are in the log that was read; or it was removed, and then the log has all
 entries beyond its removal, if not the removal itself.

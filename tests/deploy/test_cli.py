@@ -64,6 +64,7 @@ def test_a_refusal_is_one_message_on_standard_error_within_seconds() -> None:
     assert result.returncode == UNREACHABLE
     assert result.stdout == ""
     assert result.stderr.startswith("headrace: ")
+    assert result.stderr.rstrip().endswith("[Unreachable]"), "the class that errors.md explains"
     assert "Traceback" not in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""docs/guides/producing.md is true: its commands, rejected events, layout and Python."""
+"""docs/guides/producing.md is true: its commands, refused events, layout and Python."""
 
 from __future__ import annotations
 

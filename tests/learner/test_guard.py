@@ -122,7 +122,7 @@ def _stream(policy: str, model: str = LINEAR) -> tuple[ModelSpec, list[Examples]
     """Return a spec and its batches.
 
     With `immediate` there are no statistics: a click is counted where its impression was when it
-    was shown, which is remembered of impressions held back, too.
+    was shown, which is remembered of quarantined impressions, too.
     """
     dice = np.random.default_rng(3)
     spec = random_spec(dice, policy, statistics=policy == "window", model=LINES[model])
@@ -262,7 +262,7 @@ def test_a_group_quarantines_one_mini_batch_and_learns_the_rest_of_its_batch() -
     stage = Stage(spec, _spoiled(batches, "1e30"))
     rows = stage.run()
     (letter,) = stage.letters()
-    assert letter.reason.startswith("batch of 40 examples held back: ")
+    assert letter.reason.startswith("batch of 40 examples quarantined: ")
     assert letter.value is not None
     names, shown = batches[BAD].impression_ids.to_pylist(), batches[BAD].kinds != CLICKED
     spans = [slice(begin, begin + 40) for begin in range(0, BATCH, 40)]
@@ -303,7 +303,7 @@ def test_a_mini_batch_is_inspected_by_scores_gradients_and_loss() -> None:
 
 
 def test_a_lasting_rise_of_the_loss_is_learned_after_some_batches() -> None:
-    """Everything is clicked: some batches are held back, then the model follows."""
+    """Everything is clicked: some batches are quarantined, then the model follows."""
     spec, batches = _stream("window")
     often = [replace(each, labels=np.ones(BATCH, np.uint8)) for each in batches]
     stage = Stage(spec, [*batches[:40], *often, *often])

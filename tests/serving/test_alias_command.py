@@ -1,35 +1,17 @@
 """`headrace serving alias` on a running server: show, switch, revert, and errors."""
 
 import pytest
-from typer.testing import CliRunner
 
-from headrace.deploy.cli.main import app
 from headrace.deploy.cli.serving import aliases_of
 from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.aliases import AliasRefused
-from headrace.serving.models.loading import StoreModel
-from tests.serving.served_models import eventually, memory_store, news
-from tests.serving.server_in_thread import SETTINGS, ready, running
-from tests.serving.two_models import second
+from tests.serving.alias_server import alias_server
 
 
 def test_the_alias_command_shows_switches_and_reverts_an_alias() -> None:
-    models = [
-        StoreModel(news(), memory_store(news())),
-        StoreModel(second(), memory_store(second())),
-    ]
-    with running(models, SETTINGS) as server:
-        eventually(lambda: ready(server.url))
-
-        def command(*words: str) -> str:
-            said = CliRunner().invoke(app, ["serving", "alias", *words, "--server", server.url])
-            if said.exception is not None and not isinstance(said.exception, SystemExit):
-                raise said.exception
-            assert said.exit_code == 0, said.output
-            return said.output.strip()
-
+    with alias_server() as (url, command):
         assert command() == ""
-        assert command("production", "news") == f"{server.url}  production is news"
+        assert command("production", "news") == f"{url}  production is news"
         changed = command("production", "news-2", "--expected", "news")
         assert changed.endswith("production is news-2, before news")
         assert command("production", "--revert").endswith("production is news, before news-2")

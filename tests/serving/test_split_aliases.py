@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from headrace.deploy.cli.main import app
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Aliases
-from headrace.serving.models.loading import StoreModel
 from headrace.serving.models.traffic_split import split_of
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
 from headrace.serving.requests.splitting_key import split_key
+from tests.serving.alias_server import alias_server
 from tests.serving.app_client import ask
-from tests.serving.served_models import NOW_MS, Clock, eventually, memory_store, news
-from tests.serving.server_in_thread import SETTINGS, ready, running
-from tests.serving.two_models import Two, second
+from tests.serving.served_models import NOW_MS, Clock, eventually
+from tests.serving.two_models import Two
 
 HALVES = "news=1 news-2=1"
 BY_USER = f"{HALVES} by user_id"
@@ -198,18 +195,7 @@ def test_tables_of_aliases_are_read_across_versions(
 
 
 def test_the_alias_command_splits_traffic_and_reverts() -> None:
-    models = [
-        StoreModel(news(), memory_store(news())),
-        StoreModel(second(), memory_store(second())),
-    ]
-    with running(models, SETTINGS) as server:
-        eventually(lambda: ready(server.url))
-
-        def command(*words: str) -> str:
-            said = CliRunner().invoke(app, ["serving", "alias", *words, "--server", server.url])
-            assert said.exit_code == 0, said.output
-            return said.output.strip()
-
+    with alias_server() as (_, command):
         command("production", "news")
         split = command("production", "news=95", "news-2=5", "--by", "user_id")
         assert split.endswith("production is news=95 news-2=5 by user_id, before news")

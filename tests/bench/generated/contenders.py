@@ -57,7 +57,7 @@ _BATCH = 512
 
 
 class LearnedLog(NamedTuple):
-    """The scores of n impressions, and how many batches the guard would have held back."""
+    """The scores of n impressions, and how many batches the guard would have quarantined."""
 
     scores: Floats
     held_back: int

@@ -8,7 +8,7 @@ Each contender scores an impression before it learns it; the first 2,000 are not
     ne          normalized entropy (He et al., ADKDD 2014): the log loss over that of a constant
                 that knows the click rate of what is counted
     worst_ne    the same in the worst window, over a constant that knows the rate of that window
-    held_back   batches that the guard would have held back
+    held_back   batches that the guard would have quarantined
 
 `lr`, `fm`, `deepfm`, `dcn_v2` are headrace with the constants that `headrace suggest` takes from
 the first 2,000 impressions; `plain_lr` and so on with a spec that names fields and nothing else.
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.json:
         print(json.dumps(found))
         return
-    table = Table("contender", "logs", "mean NE", "worst window", "logs above 1", "held back")
+    table = Table("contender", "logs", "mean NE", "worst window", "logs above 1", "quarantined")
     for name, each in found["summary"].items():
         if name in everyone:
             cells = (each["logs"], each["mean_ne"], each["worst_ne"], each["logs_above_1"])
