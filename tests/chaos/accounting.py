@@ -123,15 +123,22 @@ class Growth:
     """Steepest growth of a life after its warm time. None: no life was long enough."""
     grown_mb: float
     """Growth of that life after its warm time."""
+    ceiling_mb: float = 0.0
+    """Size that the process cannot pass, such as that of a Java heap; growth below it is no leak.
+    0: unknown."""
 
     @property
     def bounded(self) -> bool:
         """Whether the process does not grow without bound, as far as its lives can show."""
+        if self.ceiling_mb and self.most_mb <= self.ceiling_mb:
+            return True
         steep = self.slope_mb_h is not None and self.slope_mb_h > MOST_SLOPE_MB_H
         return not (steep and self.grown_mb > MOST_GROWTH_MB)
 
 
-def growth(name: str, weighed: Sequence[tuple[float, int, float]]) -> Growth:
+def growth(
+    name: str, weighed: Sequence[tuple[float, int, float]], ceiling_mb: float = 0.0
+) -> Growth:
     """Return the growth of a process; the samples are time, pid and MB."""
     lives: dict[int, list[tuple[float, float]]] = {}
     for at_s, pid, resident in weighed:
@@ -145,7 +152,7 @@ def growth(name: str, weighed: Sequence[tuple[float, int, float]]) -> Growth:
                 slope = steepness
                 grown = steepness / 3600 * (warm[-1][0] - warm[0][0])
     sizes = [resident for *_, resident in weighed]
-    return Growth(name, len(lives), sizes[0], sizes[-1], max(sizes), slope, grown)
+    return Growth(name, len(lives), sizes[0], sizes[-1], max(sizes), slope, grown, ceiling_mb)
 
 
 def slope_of(points: Sequence[tuple[float, float]]) -> float:

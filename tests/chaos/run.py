@@ -32,7 +32,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.plan import steps
 from tests.chaos.record import Run
 from tests.chaos.sampler import Sampler
-from tests.chaos.servers import serving
+from tests.chaos.servers import BROKER_MB, serving
 from tests.chaos.traffic import Traffic
 from tests.chaos.trail import follow
 
@@ -164,7 +164,10 @@ class _Play:
 
     def _record(self, seconds: float, counted: Counted | None) -> Run:
         options, sampler, asked = self._options, self._sampler, self._traffic.requests
-        growths = [growth(name, weighed) for name, weighed in sorted(sampler.memory.items())]
+        growths = [
+            growth(name, weighed, BROKER_MB if name.startswith("broker") else 0.0)
+            for name, weighed in sorted(sampler.memory.items())
+        ]
         violations = list(self._director.violations)
         violations += differences(counted) if counted else ["the run did not reach its count"]
         violations += [

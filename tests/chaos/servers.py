@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PRIMARIES = 3
 HEAP_MB = 256
+BROKER_MB = 2.0 * HEAP_MB
+"""A broker's heap, and as much for its code, buffers and threads."""
 _BACKLOG_MB = 16
 """It is allocated whole once a replica connects, and fills during the first minutes of a run."""
 

@@ -79,6 +79,12 @@ def test_a_process_that_grows_steadily_breaks_the_memory_bound() -> None:
     assert not found.bounded
 
 
+def test_a_process_with_a_ceiling_may_grow_up_to_it() -> None:
+    steep = life(7, 0, 600, 3 * MOST_SLOPE_MB_H)
+    assert growth("broker-1", steep, ceiling_mb=500).bounded
+    assert not growth("broker-1", steep, ceiling_mb=400).bounded
+
+
 def test_memory_of_a_process_that_restarts_is_judged_by_each_life() -> None:
     lives = [sample for n in range(6) for sample in life(n, 600 * n, 500, 10)]
     found = growth("learner", lives)
