@@ -93,6 +93,12 @@ class WitnessedStore(RedisStore):
 
     # ---------------------------------------------------------------- what processes call
 
+    def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
+        """See Store. A learner that reads an empty store may begin the present topic."""
+        if not self._learned():
+            self._topic.accepted.add(self._topic.now.identity)
+        return super().marks(buckets)
+
     def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         """See Store."""
         answers: list[BucketAnswer | Unreachable] = []
@@ -315,18 +321,22 @@ class WitnessedStore(RedisStore):
     def _check_accepted(self, bucket: int, span: OffsetSpan) -> None:
         """Check that examples of a topic made again are learned because its operator said so."""
         identity = span.source.rpartition("/")[0]
-        learned = {
-            name.rpartition("/")[0]
-            for each in range(self.shape().buckets)
-            if (state := self._state_or_none(each)) is not None
-            for name, mark in state.marks.items()
-            if mark
-        }
+        learned = self._learned()
         if learned - {identity} and identity not in self._topic.accepted:
             raise Broken(f"{span} was learned after {learned}, and no operator accepted it")
         self._topic.accepted.add(identity)  # a late push of an earlier life changes nothing now
         if self._behind.get((bucket, span.source)) == self._topic.acceptances:
             raise Broken(f"{span} was learned in bucket {bucket}, restored from before that topic")
+
+    def _learned(self) -> set[str]:
+        """Return the identities of the topics of which any bucket has learned something."""
+        return {
+            name.rpartition("/")[0]
+            for bucket in range(self.shape().buckets)
+            if (state := self._state_or_none(bucket)) is not None
+            for name, mark in state.marks.items()
+            if mark
+        }
 
     def _check_fold(self, fold: Fold) -> None:
         ledger, trimmed = self.ledgers[fold.bucket], self.state(fold.bucket).trimmed
