@@ -40,6 +40,7 @@ from headrace.serving.models import (
 from headrace.serving.observers import (
     PredictionLog,
     PredictionLogSettings,
+    ScoreSums,
     Shadows,
     ensure_predictions,
 )
@@ -195,7 +196,7 @@ def serve(
     tokens = tokens_of(settings)
     rows = [each.rows for each in served]
     metrics = RequestMetrics(registry)
-    beside = _beside(settings, served, metrics)
+    beside = _beside(settings, served, metrics, registry)
     parts = AppParts(
         *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens),
         admin_tokens=Tokens(settings.admin_tokens),
@@ -257,10 +258,17 @@ class _ServerExit:
 
 
 def _beside(
-    settings: ServerSettings, models: ModelRegistry, metrics: RequestMetrics
-) -> list[Shadows | PredictionLog]:
+    settings: ServerSettings,
+    models: ModelRegistry,
+    metrics: RequestMetrics,
+    registry: CollectorRegistry,
+) -> list[Shadows | PredictionLog | ScoreSums]:
     """Return the observers of answers."""
-    logs: list[PredictionLog] = []
+    logs: list[PredictionLog | ScoreSums] = []
+    if settings.deployments_from is not None:
+        sums = ScoreSums()
+        registry.register(sums)
+        logs.append(sums)
     kafka = settings.predictions_to
     if kafka is not None:
         short_timeout = replace(kafka, lost_timeout_s=_LOST_S)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.deploy.cli.promotion import promote, promotion, rollback
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
@@ -18,8 +19,12 @@ EXIT_STOPPED = 1
 """Exit status of a run that was stopped before the end of its log."""
 
 app = typer.Typer(
-    help="Compare many arms with a control, on the same examples.", no_args_is_help=True
+    help="Compare many arms with a control, on the same examples, and promote one.",
+    no_args_is_help=True,
 )
+app.command()(promote)
+app.command()(rollback)
+app.command()(promotion)
 
 ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (TOML).")]
 RunPath = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, as given to --to.")]

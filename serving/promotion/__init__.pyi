@@ -1,4 +1,10 @@
 from .promotion_checks import ServedFigures as ServedFigures
+from .promotion_controller import DeployedState as DeployedState
+from .promotion_controller import KafkaPromotionPorts as KafkaPromotionPorts
+from .promotion_controller import PromotionPorts as PromotionPorts
+from .promotion_controller import UnknownPromotion as UnknownPromotion
+from .promotion_controller import drive_promotion as drive_promotion
+from .promotion_controller import read_promotion_state as read_promotion_state
 from .promotion_state import Promotion as Promotion
 from .promotion_state import PromotionDecision as PromotionDecision
 from .promotion_state import PromotionStage as PromotionStage

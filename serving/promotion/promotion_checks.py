@@ -73,14 +73,15 @@ def promotion_checks(rules: PromotionRules, served: ServedFigures) -> list[Promo
 
 def _loss(rules: PromotionRules, served: ServedFigures) -> PromotionCheck:
     low, high = served.loss_low, served.loss_high
-    if low is None or high is None:
-        return PromotionCheck("loss", PromotionResult.UNKNOWN, "no confidence sequence yet")
-    text = f"{low:+.5f} to {high:+.5f}, expected at most {rules.worse_by:+.5f}"
+    if low is None:
+        return PromotionCheck("loss", PromotionResult.UNKNOWN, "too few batches yet")
+    shown = "unbounded" if high is None else f"{high:+.5f}"
+    text = f"{low:+.5f} to {shown}, expected at most {rules.worse_by:+.5f}"
     if low > rules.worse_by or math.isnan(low):
         return PromotionCheck("loss", PromotionResult.VIOLATED, text)
-    if high > rules.worse_by or math.isnan(high):
-        return PromotionCheck("loss", PromotionResult.UNKNOWN, text)
-    return PromotionCheck("loss", PromotionResult.HOLDS, text)
+    holds = high is not None and high <= rules.worse_by  # False for NaN
+    result = PromotionResult.HOLDS if holds else PromotionResult.UNKNOWN
+    return PromotionCheck("loss", result, text)
 
 
 def _calibration(rules: PromotionRules, served: ServedFigures) -> PromotionCheck:

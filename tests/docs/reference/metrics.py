@@ -25,6 +25,7 @@ from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.deployments.deployment_status import DeploymentCollector, DeploymentStatus
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.feeder import FeedFigures
+from headrace.serving.observers.score_sums import ScoreSums
 from headrace.serving.replicas.replica_metrics import (
     CacheMetrics,
     FreshnessMetrics,
@@ -118,6 +119,7 @@ def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     yield from collected(ReplicaCollector([], lambda: 0).collect())
     status = DeploymentStatus(settled=True)
     yield from collected(DeploymentCollector(lambda: status).collect())
+    yield from collected(ScoreSums().collect())
 
 
 def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:

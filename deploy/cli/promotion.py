@@ -1,0 +1,208 @@
+"""`headrace experiment promote` and `rollback`: an arm takes over the traffic of its control."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import KAFKA, REDIS, KafkaAddress, KafkaClient, RedisUrl
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.experiments import ArmPlan, Experiment
+    from headrace.serving.promotion import Promotion, PromotionDecision
+
+EXIT_ROLLED_BACK = 1
+"""Exit status of a promotion that ended otherwise than promoted."""
+
+ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (TOML).")]
+ArmName = Annotated[
+    str,
+    typer.Argument(metavar="[ARM]", help="Arm. Default: the one that --run has found better."),
+]
+RunFolderPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        metavar="DIR",
+        help="Folder of the run that found the arm. Needed for arms of the space.",
+        show_default=False,
+    ),
+]
+PromotedModel = Annotated[str, typer.Argument(metavar="MODEL", help="Model of the promotion.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="Begin anew after a promotion that was rolled back.")
+]
+
+
+def promote(
+    file: ExperimentFile,
+    arm: ArmName = "",
+    run: RunFolderPath = None,
+    again: Again = False,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    redis: RedisUrl = REDIS,
+) -> None:
+    """Turn an arm into a model, and move the control's traffic to it in steps.
+
+    The rules are in `[promotion]` of the experiment file. Servers need --deployments. The model
+    needs its own joiner, learner, keeper and evaluation. If interrupted, run it again: it goes on.
+    """
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.runtime import wall_ms
+    from headrace.learner.experiments import load_experiment
+    from headrace.serving.promotion import (
+        KafkaPromotionPorts,
+        Promotion,
+        drive_promotion,
+        read_promotion_state,
+    )
+
+    experiment = load_experiment(file)
+    plan, settings = _winner(experiment, arm, run), kafka_settings(kafka, kafka_client)
+    spec, control, rules = plan.spec, experiment.control.name, experiment.promotion
+    deployments, state = read_promotion_state(settings, spec.name)
+    fresh = state is None or (state.ended and again)
+    if fresh:
+        now = deployments.aliases.get(rules.alias, control)
+        if now != control:
+            raise BadOption(f"alias {rules.alias}: expected {control}, the control, got {now}")
+        _write_spec(file.parent / f"{spec.name}.toml", spec.text)
+        _prepare(experiment, plan, settings, redis)
+    rows_ready = _rows_ready(spec.name, redis)
+    with (
+        stopped_by_signals() as stop,
+        KafkaPromotionPorts(settings, spec.name, control, rows_ready) as ports,
+    ):
+        if fresh:
+            ports.write(Promotion.begin(spec.name, spec.text, control, rules, wall_ms()))
+        ended = drive_promotion(ports, stop, _Lines())
+    if not ended.ended:
+        typer.echo("stopped: run the same command again to go on", err=True)
+    if ended.target != ended.model or not ended.ended:
+        raise typer.Exit(EXIT_ROLLED_BACK)
+
+
+def rollback(
+    model: PromotedModel, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+) -> None:
+    """Switch the traffic of a promotion back to its control, at any stage and afterwards.
+
+    A running `promote` of this model ends.
+    """
+    from headrace.deploy.connections import kafka_settings
+    from headrace.ingest.runtime import wall_ms
+    from headrace.serving.promotion import KafkaPromotionPorts, PromotionStage
+
+    settings = kafka_settings(kafka, kafka_client)
+    state = _promotion(settings, model)
+    with KafkaPromotionPorts(settings, model, state.control, lambda: True) as ports:
+        state = _promotion(settings, model)  # the controller is fenced now
+        if state.stage is not PromotionStage.ROLLED_BACK:
+            state = state.moved(PromotionStage.ROLLED_BACK, "by an operator", wall_ms())
+            ports.write(state)
+    typer.echo(_line(state.decisions[-1]))
+
+
+def promotion(
+    model: PromotedModel, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+) -> None:
+    """Print the decisions of a promotion, with their reasons."""
+    from headrace.deploy.connections import kafka_settings
+
+    for each in _promotion(kafka_settings(kafka, kafka_client), model).decisions:
+        typer.echo(_line(each))
+
+
+class _Lines:
+    """Prints each decision once, and each new reason to wait."""
+
+    def __init__(self) -> None:
+        self._decisions, self._stage = 0, ""
+
+    def __call__(self, state: "Promotion", waiting: str) -> None:
+        for each in state.decisions[self._decisions :]:
+            typer.echo(_line(each))
+        if len(state.decisions) > self._decisions and waiting:
+            typer.echo(f"  waits for {waiting}", err=True)
+        self._decisions = len(state.decisions)
+
+
+def _line(decision: "PromotionDecision") -> str:
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(decision.time_ms / 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC  {decision.stage} {decision.share:.0%}: {decision.reason}"
+
+
+def _winner(experiment: "Experiment", arm: str, run: Path | None) -> "ArmPlan":
+    """Return the plan of an arm. Raises BadOption."""
+    from headrace.learner.experiments import read_history
+
+    begun = {} if run is None else {r.name: r for r in read_history(run) if r.kind == "begun"}
+    if not arm and run is not None:
+        better = [r for r in read_history(run) if r.kind == "better"]
+        if not better:
+            raise BadOption(f"{run}: expected an arm found better, got none: name an arm")
+        arm = min(better, key=lambda record: record.difference or 0.0).name
+    names = list(experiment.listed)
+    if arm in names:
+        return experiment.plan(names.index(arm) + 1)
+    if arm in begun and arm != "control":
+        return experiment.plan(begun[arm].arm, begun[arm].settings)
+    known = ", ".join([*names, *(name for name in begun if name not in (*names, "control"))])
+    raise BadOption(f"expected an arm ({known or 'none is listed: give --run'}), got {arm!r}")
+
+
+def _write_spec(path: Path, text: str) -> None:
+    """Write the spec of the arm. Raises BadOption if the file has another one."""
+    if path.exists() and path.read_text("utf-8") != text:
+        raise BadOption(f"{path}: expected no file, or the spec of the arm, got another spec")
+    path.write_text(text, "utf-8")
+    typer.echo(f"wrote {path}: start its joiner, learner, keeper and evaluation", err=True)
+
+
+def _prepare(experiment: "Experiment", plan: "ArmPlan", kafka: "KafkaSettings", redis: str) -> None:
+    """Create the topics and rows of the model, as many as the control has. Can be repeated."""
+    from headrace.deploy.connections import open_store
+    from headrace.ingest.kafka import ensure_topics, examples_topic, partition_counts, topics_for
+    from headrace.pserver import Shape
+
+    control, spec = experiment.control.name, plan.spec
+    topic = examples_topic(control)
+    counts = partition_counts(kafka, [topic])
+    if topic not in counts:
+        raise BadOption(f"expected the topic {topic} of the control, got none")
+    ensure_topics(kafka, topics_for(spec.name, counts[topic]))
+    with closing(open_store(redis, control, read_only=True)) as store:
+        buckets = store.shape().buckets
+    with closing(open_store(redis, spec.name)) as store:
+        store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))
+
+
+def _rows_ready(model: str, redis: str) -> Callable[[], bool]:
+    def ready() -> bool:
+        from headrace.deploy.connections import open_store
+        from headrace.pserver import StoreError
+
+        try:
+            with closing(open_store(redis, model, read_only=True)) as store:
+                return not store.missing()
+        except StoreError:
+            return False
+
+    return ready
+
+
+def _promotion(kafka: "KafkaSettings", model: str) -> "Promotion":
+    from headrace.serving.promotion import read_promotion_state
+
+    state = read_promotion_state(kafka, model).promotion
+    if state is None:
+        raise BadOption(f"expected the model of a promotion, got {model}")
+    return state

@@ -1,0 +1,212 @@
+"""Drives one promotion: reads figures, decides, and writes the next step, until it ends.
+
+The decisions are pure (`promotion_steps`). The controller keeps nothing beside the record in the
+topic: it may be killed at any line and started again, here or elsewhere. A second controller of the
+same model fences the first through its transactional id, and the first one ends.
+
+While no controller runs, traffic stays at its step. A supervisor should restart it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from headrace.ingest import KafkaUnreachable, MissingTopic, TransactionAborted
+from headrace.ingest.kafka import (
+    STATUS_TOPIC,
+    KafkaOffsets,
+    KafkaReader,
+    KafkaTransactions,
+    Outgoing,
+    PartitionAssigned,
+    Record,
+    Source,
+    ensure_topics,
+    read_all,
+)
+from headrace.ingest.runtime import UnreadableStatus, unpack, wall_ms
+from headrace.serving.deployments import DEPLOYMENTS_TOPIC, Deployments, deployments_spec
+from headrace.serving.errors import ServingError
+from headrace.serving.evaluation import read_minutes
+from headrace.serving.promotion.promotion_checks import ServedFigures
+from headrace.serving.promotion.promotion_state import (
+    PromotionStage,
+    decoded_promotion,
+    deployments_of,
+    promotion_key,
+)
+from headrace.serving.promotion.promotion_steps import PromotionFigures, next_promotion, waits_for
+from headrace.serving.promotion.served_loss import ServedLoss, canary_began_ms, served_loss
+from headrace.serving.promotion.status_figures import StatusFigures
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.serving.promotion.promotion_state import Promotion
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 2.0
+_LOSS_EVERY_S = 15.0
+"""Interval of reading the topic of evaluation, whose minutes settle once a minute."""
+_ONLY = Source(DEPLOYMENTS_TOPIC, 0)
+
+
+class UnknownPromotion(ServingError):
+    """The topic has no promotion of this model, or one that does not fit."""
+
+
+class DeployedState(NamedTuple):
+    """The state of the topic that matters to one promotion."""
+
+    deployments: Deployments
+    promotion: Promotion | None
+
+
+class PromotionPorts(Protocol):
+    """Everything that a controller reads and writes."""
+
+    def deployed(self) -> DeployedState:
+        """Return the state of the topic. Raises KafkaUnreachable."""
+
+    def write(self, promotion: Promotion) -> None:
+        """Write a state and its deployments in one transaction. Raises StreamError."""
+
+    def figures(self, promotion: Promotion, target: str, now_ms: int) -> PromotionFigures:
+        """Return the figures of this moment. Raises KafkaUnreachable."""
+
+
+def drive_promotion(
+    ports: PromotionPorts,
+    stop: threading.Event,
+    shown: Callable[[Promotion, str], None],
+    now_ms: Callable[[], int] = wall_ms,
+    look_s: float = _LOOK_S,
+) -> Promotion:
+    """Drive the promotion of the topic until it ends or `stop` is set; return its state.
+
+    shown: called after each look, with what the promotion waits for. Raises Fenced if another
+    controller took over, UnknownPromotion, and the errors of Kafka except its outages.
+    """
+    while True:
+        try:
+            deployments, state = ports.deployed()
+            if state is None:
+                raise UnknownPromotion("expected a promotion in the topic deployments, got none")
+            if state.ended or stop.is_set():
+                return state
+            target = deployments.aliases.get(state.rules.alias, "")
+            figures = ports.figures(state, target, now_ms())
+            after = next_promotion(state, figures, now_ms())
+            if after is not state:
+                ports.write(after)
+                log.info("%s: %s", after.model, after.decisions[-1])
+            shown(after, waits_for(after, figures, now_ms()))
+        except (KafkaUnreachable, TransactionAborted) as error:
+            # unknown whether it was written: the next look reads the topic
+            log.warning("the promotion waits for Kafka: %s", error)
+        stop.wait(look_s)
+
+
+class KafkaPromotionPorts:
+    """The ports of one promotion. A context manager."""
+
+    def __init__(
+        self, kafka: KafkaSettings, model: str, control: str, rows_ready: Callable[[], bool]
+    ) -> None:
+        """Connect, and fence an earlier controller. Raises StreamError.
+
+        rows_ready: whether the parameter server has the model.
+        """
+        self._kafka, self._model, self._rows_ready = kafka, model, rows_ready
+        self._figures = StatusFigures(model, control)
+        self._began_ms = wall_ms()
+        self._loss, self._loss_due_s = ServedLoss(), 0.0
+        ensure_topics(kafka, [deployments_spec()])
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            group = f"headrace.promotion.{model}"
+            offsets = stack.enter_context(closing(KafkaOffsets(kafka, group)))
+            transactions = KafkaTransactions(kafka, group, offsets)
+            self._transactions = stack.enter_context(closing(transactions))
+            self._statuses = KafkaReader(kafka, None, [STATUS_TOPIC])
+            stack.enter_context(closing(self._statuses))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> KafkaPromotionPorts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def deployed(self) -> DeployedState:
+        """Return the state of the topic."""
+        return read_promotion_state(self._kafka, self._model)
+
+    def write(self, promotion: Promotion) -> None:
+        """Write a state and its deployments in one transaction."""
+        messages = [Outgoing(_ONLY, value, key) for key, value in deployments_of(promotion)]
+        self._transactions.write(messages, {})
+
+    def figures(self, promotion: Promotion, target: str, now_ms: int) -> PromotionFigures:
+        """Return the figures of this moment."""
+        self._read_statuses()
+        figures, loss = self._figures, self._served_loss(promotion)
+        servers, ready = figures.servers(now_ms)
+        served = ServedFigures(
+            *(loss.low, loss.high, loss.clicks, loss.expected_clicks, figures.level(now_ms)),
+            *(figures.p99_ms(now_ms), figures.freshness_s(now_ms), figures.held_back(now_ms)),
+        )
+        newest_ms = max(figures.newest_ms(), self._began_ms)
+        rows_ready = promotion.stage is not PromotionStage.PREPARING or self._rows_ready()
+        behind_s = figures.behind_s(now_ms)
+        return PromotionFigures(
+            *(target, max(0, now_ms - newest_ms), rows_ready, behind_s, servers, ready, served)
+        )
+
+    def _read_statuses(self) -> None:
+        for event in self._statuses.poll(0.0):
+            if isinstance(event, PartitionAssigned):
+                source = event.source
+                self._statuses.start({source: self._statuses.held(source)[0]})
+            elif isinstance(event, Record) and event.value:
+                try:
+                    self._figures.take(unpack(event.value))
+                except UnreadableStatus as error:
+                    log.warning("in topic %s: %s", STATUS_TOPIC, error)
+
+    def _served_loss(self, promotion: Promotion) -> ServedLoss:
+        if canary_began_ms(promotion) is None or time.monotonic() < self._loss_due_s:
+            return self._loss
+        self._loss_due_s = time.monotonic() + _LOSS_EVERY_S
+        try:
+            minutes = list(read_minutes(self._kafka, promotion.rules.alias))
+        except MissingTopic:  # no evaluation runs yet
+            return self._loss
+        self._loss = served_loss(minutes, promotion)
+        return self._loss
+
+
+def read_promotion_state(kafka: KafkaSettings, model: str) -> DeployedState:
+    """Return the state of the topic for one model. Raises KafkaUnreachable, UnknownPromotion."""
+    deployments, value, key = Deployments(), b"", promotion_key(model)
+    try:
+        for each in read_all(kafka, DEPLOYMENTS_TOPIC):
+            deployments = deployments.after(each.key, each.value)
+            if each.key == key:
+                value = each.value
+        return DeployedState(deployments, decoded_promotion(value) if value else None)
+    except MissingTopic:
+        return DeployedState(deployments, None)
+    except msgspec.MsgspecError as error:
+        raise UnknownPromotion(
+            f"topic {DEPLOYMENTS_TOPIC}, {key.decode()}: expected a promotion of this version, "
+            f"got: {error}"
+        ) from error

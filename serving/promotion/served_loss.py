@@ -1,0 +1,64 @@
+"""Loss and clicks of a promotion, from the topic of live evaluation.
+
+The confidence sequence of `headrace evaluate compare` covers the minutes since the first step of
+the canary, in batches of event time (`batch_s`). Traffic is split by a hash, so both models serve a
+random part of the requests of each minute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.serving.evaluation import ServedArms
+from headrace.serving.promotion.promotion_state import PromotionStage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.serving.evaluation import WindowMetrics
+    from headrace.serving.promotion.promotion_state import Promotion
+
+
+LEAST_BATCHES = 10
+"""Fewest batches that prove a model good enough; half of it prove it worse. Means of few batches
+are not nearly normal."""
+
+
+class ServedLoss(NamedTuple):
+    """Loss and clicks of the model in its canary. None: unknown."""
+
+    low: float | None = None
+    high: float | None = None
+    """Bounds of the difference of mean log loss to the control."""
+    clicks: int = 0
+    expected_clicks: float = 0.0
+
+
+def canary_began_ms(promotion: Promotion) -> int | None:
+    """Return the time of the first step; None before it."""
+    for each in promotion.decisions:
+        if each.stage is PromotionStage.CANARY:
+            return each.time_ms
+    return None
+
+
+def served_loss(minutes: Sequence[WindowMetrics], promotion: Promotion) -> ServedLoss:
+    """Return the loss of the model over these settled minutes of its alias."""
+    began_ms = canary_began_ms(promotion)
+    if began_ms is None:
+        return ServedLoss()
+    rules = promotion.rules
+    both = promotion.model, promotion.control
+    own = [each for each in minutes if each.begin_ms >= began_ms and each.model in both]
+    batch_ms = 1000 * rules.batch_s
+    arms = ServedArms.of(own, rules.alias, promotion.control, rules.alpha, batch_ms, batch_ms)
+    found = next((each for each in arms.compare() if each.model == promotion.model), None)
+    mine = {each.begin_ms: each for each in own if each.model == promotion.model}.values()
+    expected = sum(each.ctr_predicted * each.scored for each in mine if each.ctr_predicted)
+    batches = 0 if found is None else found.batches
+    return ServedLoss(
+        found.low if found is not None and 2 * batches >= LEAST_BATCHES else None,
+        found.high if found is not None and batches >= LEAST_BATCHES else None,
+        sum(each.clicks for each in mine),
+        expected,
+    )

@@ -1,0 +1,124 @@
+"""Figures from statuses: rates over the recent past, restarts, processes that are gone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+from headrace.serving.promotion.status_figures import GONE_MS, StatusFigures
+
+MODEL, CONTROL = "news-2", "news"
+
+
+def status(time_ms: int, *samples: tuple[str, float, dict[str, str]], **how: Any) -> ProcessStatus:
+    figures = [MetricSample(f"headrace_{name}", labels, value) for name, value, labels in samples]
+    return ProcessStatus(
+        how.pop("process", "server"), how.pop("name", "a"), time_ms, figures, **how
+    )
+
+
+def scores(model: str, count: float, mean: float) -> list[tuple[str, float, dict[str, str]]]:
+    labels = {"model": model}
+    total = count * mean
+    return [
+        ("server_scores_total", count, labels),
+        *([] if math.isnan(total) else [("server_score_sum_total", total, labels)]),
+    ]
+
+
+def both(time_ms: int, model: float, control: float, count: float, **how: Any) -> ProcessStatus:
+    return status(time_ms, *scores(MODEL, count, model), *scores(CONTROL, count, control), **how)
+
+
+@pytest.fixture
+def figures() -> StatusFigures:
+    return StatusFigures(MODEL, CONTROL)
+
+
+def test_the_level_is_that_of_the_last_seconds(figures: StatusFigures) -> None:
+    for second in range(0, 62, 2):
+        figures.take(both(1000 * second, 0.1, 0.1, 100.0 * second))
+    assert figures.level(60_000) == pytest.approx(1.0)
+    mixed = [*scores(MODEL, 7000, 0.1 * 6000 / 7000), *scores(CONTROL, 7000, 0.1)]
+    figures.take(status(70_000, *mixed))  # scores of 0 since second 60
+    assert figures.level(70_000) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_scores_that_are_nan_give_a_level_of_zero(figures: StatusFigures) -> None:
+    figures.take(both(0, 0.1, 0.1, 0))
+    figures.take(both(2000, float("nan"), 0.1, 1000))
+    assert figures.level(2000) == 0.0
+
+
+def test_too_few_scores_have_no_level(figures: StatusFigures) -> None:
+    assert figures.level(0) is None
+    figures.take(both(0, 0.1, 0.1, 0))
+    figures.take(both(2000, 0.1, 0.1, 99))
+    assert figures.level(2000) is None
+
+
+def test_counters_of_a_restarted_server_begin_anew(figures: StatusFigures) -> None:
+    figures.take(both(0, 0.1, 0.1, 5000))
+    figures.take(both(2000, 0.2, 0.1, 200))
+    assert figures.level(2000) == pytest.approx(2.0)
+
+
+def test_servers_are_added_and_those_that_are_gone_do_not_count(figures: StatusFigures) -> None:
+    loaded = ("server_deployed_model", 1.0, {"model": MODEL, "stage": "ready"})
+    loading = ("server_deployed_model", 0.0, {"model": MODEL, "stage": "ready"})
+    figures.take(status(0, loaded, name="a"))
+    figures.take(status(1000, loading, name="b"))
+    assert figures.servers(2000) == (2, 1)
+    assert figures.servers(GONE_MS + 500) == (1, 0)
+    figures.take(status(2000, name="b", ended=True))
+    assert figures.servers(2000) == (1, 1)
+    assert figures.newest_ms() == 0
+
+
+def test_the_p99_is_a_bound_of_recent_requests(figures: StatusFigures) -> None:
+    def at(time_ms: int, fast: float, slow: float) -> ProcessStatus:
+        sums = {"0.01": fast, "0.05": fast + slow, "+Inf": fast + slow}
+        name = "server_request_seconds_bucket"
+        return status(time_ms, *((name, n, {"model": MODEL, "le": le}) for le, n in sums.items()))
+
+    figures.take(at(0, 1000, 1000))
+    figures.take(at(30_000, 1019, 1000))
+    assert figures.p99_ms(30_000) is None, "19 requests"
+    figures.take(at(60_000, 2000, 1000))
+    assert figures.p99_ms(60_000) == 10.0
+    figures.take(at(62_000, 2000, 1100))
+    assert figures.p99_ms(62_000) == 50.0
+
+
+def test_a_learner_without_lag_is_not_behind_even_if_its_stream_pauses(
+    figures: StatusFigures,
+) -> None:
+    def at(lag: float, age: float) -> ProcessStatus:
+        labels = {"model": MODEL}
+        samples = [("learner_lag", lag, labels), ("learner_age_seconds", age, labels)]
+        return status(0, *samples, process="learner")
+
+    assert figures.behind_s(0) is None
+    figures.take(at(0, 3600))
+    assert figures.behind_s(0) == 0.0
+    figures.take(at(5, 3600))
+    assert figures.behind_s(0) == 3600
+
+
+def test_batches_held_back_before_the_promotion_do_not_count(figures: StatusFigures) -> None:
+    def at(time_ms: int, held: float) -> ProcessStatus:
+        labels = {"model": MODEL}
+        return status(time_ms, ("learner_held_batches_total", held, labels), process="learner")
+
+    assert figures.held_back(0) is None
+    figures.take(at(0, 7))
+    assert figures.held_back(0) == 0
+    figures.take(at(1, 9))
+    assert figures.held_back(1) == 2
+    figures.take(at(2, 1))  # restarted
+    assert figures.held_back(2) == 0
+    figures.take(at(3, 2))
+    assert figures.held_back(3) == 1
