@@ -7,7 +7,9 @@ from .partition_tasks import ScoreTask as ScoreTask
 from .partition_tasks import StageTask as StageTask
 from .sources import BatchSource as BatchSource
 from .sources import ExampleBlock as ExampleBlock
+from .sources import ExampleLog as ExampleLog
 from .sources import FilePosition as FilePosition
+from .sources import LogBlock as LogBlock
 from .sources import UnreadableData as UnreadableData
 from .staged_file import STAGED as STAGED
 from .staged_file import StagedFileLearner as StagedFileLearner

@@ -6,7 +6,7 @@ after the last position that it saved, and learns every example exactly once per
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.learner.errors import LearnerError
 
@@ -37,6 +37,33 @@ class ExampleBlock(NamedTuple):
     """The position behind this block."""
     read: float
     """Share of the source before `after`, 0 to 1."""
+
+
+class LogBlock(Protocol):
+    """Some examples of a log. They are empty if the log has no end and nothing new."""
+
+    @property
+    def examples(self) -> Examples:
+        """The examples."""
+
+    @property
+    def after(self) -> object:
+        """The position behind them; it can be compared and pickled."""
+
+    @property
+    def read(self) -> float:
+        """Share of the log before `after`, 0 to 1; 0 if the log has no end."""
+
+
+class ExampleLog(Protocol):
+    """Files or a topic, read in the same order each time."""
+
+    @property
+    def identity(self) -> str:
+        """Text that names the log."""
+
+    def blocks(self, after: Any) -> Iterator[LogBlock]:
+        """Yield the blocks behind a position; `FilePosition()` is the begin of any log."""
 
 
 class BatchSource(Protocol):

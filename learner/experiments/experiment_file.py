@@ -29,8 +29,10 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
@@ -66,6 +68,9 @@ class ExperimentSection(Struct, frozen=True, forbid_unknown_fields=True):
     """Of the arms drawn from the space."""
     sampler: Literal["random", "optuna"] = "random"
     """The sampler of arms in the space. `optuna` needs the package optuna."""
+    from_: datetime | None = msgspec.field(default=None, name="from")
+    """Of a live experiment: examples appended to Kafka from this time on; all that Kafka still
+    has if it is missing. UTC if it names no offset."""
 
 
 class RungSection(Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,6 +125,8 @@ class Experiment:
     fingerprint: str
     """Of the file and the control's spec."""
     promotion: PromotionRules
+    from_ms: int | None = None
+    """Append time of the first examples of a live experiment."""
 
     def plan(self, number: int, suggested: Settings | None = None) -> ArmPlan:
         """Return arm `number`: the control, then the listed arms, then suggested ones.
@@ -216,9 +223,16 @@ def load_experiment(path: Path) -> Experiment:
         ),
         fingerprint=digest,
         promotion=read_promotion(table_of(tables, where, "promotion"), where),
+        from_ms=_unix_ms(head.from_),
     )
     _check_specs(experiment)
     return experiment
+
+
+def _unix_ms(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _check_specs(experiment: Experiment) -> None:

@@ -13,8 +13,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-BEGUN, RUNG, STOPPED, ELIMINATED, BETTER, ENDED = (
-    *("begun", "rung", "stopped", "eliminated"),
+BEGUN, SCORED, RUNG, STOPPED, ELIMINATED, BETTER, ENDED = (
+    *("begun", "scored", "rung", "stopped", "eliminated"),
     *("better", "ended"),
 )
 
@@ -23,8 +23,9 @@ class ArmRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event in the life of an arm."""
 
     kind: str
-    """begun, rung (goes on from it), stopped (at a rung), eliminated, better (may be promoted),
-    ended (with the log)."""
+    """begun, scored (after a batch of event time), rung (goes on from it), stopped (at a rung),
+    eliminated, better (may be promoted), ended (with the log); in the topic log, too (what a live
+    experiment reads)."""
     arm: int
     name: str
     examples: int = 0

@@ -111,8 +111,22 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
         aside.rename(path)
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the rename survives a loss of power before older states go
+        finally:
+            os.close(folder)
         for state in older:
             state.unlink()
+
+    def saved_lines(self) -> list[bytes]:
+        """Return the lines of the history."""
+        return (self.path / _HISTORY).read_bytes().splitlines()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a state was saved."""
+        return bool(self._states())
 
     def restart(self) -> None:
         """Forget the run."""

@@ -24,6 +24,7 @@ from headrace.learner.experiments.history import (
     ELIMINATED,
     ENDED,
     RUNG,
+    SCORED,
     STOPPED,
     ArmRecord,
 )
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from headrace.learner.batch import BatchSource, ExampleBlock
+    from headrace.learner.batch import ExampleLog, LogBlock
     from headrace.learner.experiments.decisions import Look
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
     from headrace.learner.experiments.run_folder import RunFolder
@@ -81,7 +82,7 @@ class Cohort:
         label, rules = experiment.control.fields.label, experiment.rules
         self.arms: list[Arm] = []
         self.outcomes = OutcomeJoin(label.window_ms, rules.batch_ms)
-        self.after = FilePosition()
+        self.after: object = FilePosition()
         self.examples = self.event_ms = self.rung = 0
         self.read = 0.0
         self.ended = False
@@ -107,19 +108,25 @@ class ExperimentRunner:
     def __init__(
         self,
         experiment: Experiment,
-        source: BatchSource,
+        source: ExampleLog,
         folder: RunFolder,
         save_every_s: float = 60.0,
+        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Continue where the folder says, or begin. Raises OtherExperiment, MissingOptuna."""
+        """Continue where the folder says, or begin.
+
+        may_begin: whether the log still has its first examples, which new arms learn first. Raises
+        OtherExperiment, MissingOptuna.
+        """
         self._experiment, self._source, self._folder = experiment, source, folder
-        self._save_every_s = save_every_s
+        self._save_every_s, self._may_begin = save_every_s, may_begin
         saved = folder.load(experiment.fingerprint, source.identity)
         self.resumed = saved is not None
         """Whether this goes on with an interrupted run."""
         self._run: _Run = saved.run if saved is not None else _Run(experiment)
-        self._reading: dict[int, Iterator[ExampleBlock]] = {}
+        self._reading: dict[int, Iterator[LogBlock]] = {}
         """By the identity of a cohort: its place in the log."""
+        self._saved_steps = self._run.steps if self.resumed else -1
 
     def run(
         self, stop: threading.Event, tell: Callable[[ExperimentProgress], object]
@@ -135,7 +142,8 @@ class ExperimentRunner:
             self._begin_arms()
             tell(self._progress())
             if stop.is_set() or time.monotonic() >= save_at_s:
-                self._save()
+                if self._run.steps != self._saved_steps:
+                    self._save()
                 save_at_s = time.monotonic() + self._save_every_s
             if stop.is_set():
                 return None
@@ -162,6 +170,9 @@ class ExperimentRunner:
                 arm.settle(settled)
             return
         examples = block.examples
+        if not len(examples):
+            cohort.after, cohort.read = block.after, block.read
+            return
         settled = cohort.outcomes.offer(examples)
         closed = {arm: arm.losses.closed for arm in cohort.arms}
         for arm in cohort.arms:
@@ -194,7 +205,11 @@ class ExperimentRunner:
         run, experiment = self._run, self._experiment
         learning = sum(len(cohort.arms) for cohort in run.cohorts)
         plans: list[ArmPlan] = []
-        while run.begun < experiment.arms and learning + len(plans) < experiment.slots + 1:
+        while (
+            run.begun < experiment.arms
+            and learning + len(plans) < experiment.slots + 1
+            and (run.begun < 0 or self._may_begin())
+        ):
             run.begun += 1
             listed = run.begun <= len(experiment.listed)
             plans.append(
@@ -252,6 +267,7 @@ class ExperimentRunner:
         if arm.plan.number == _CONTROL:
             return
         found = self._look(arm)
+        self._tell_found(SCORED, arm, cohort, found)
         if found.verdict is Verdict.ELIMINATED:
             self._tell_found(ELIMINATED, arm, cohort, found)
             self._end(arm, cohort)
@@ -352,7 +368,13 @@ class ExperimentRunner:
         learning = sum(len(cohort.arms) for cohort in run.cohorts)
         return ExperimentProgress(run.cohorts[0].read, run.begun, learning - 1, run.steps)
 
+    @property
+    def position(self) -> object:
+        """The place of the control, which no arm has passed."""
+        return self._run.cohorts[0].after
+
     def _save(self) -> None:
+        self._saved_steps = self._run.steps
         self._folder.save(self._experiment.fingerprint, self._source.identity, self._run)
 
 

@@ -1,0 +1,11 @@
+from .history_topic import EXPERIMENTS_TOPIC as EXPERIMENTS_TOPIC
+from .history_topic import PublishedHistory as PublishedHistory
+from .history_topic import experiments_spec as experiments_spec
+from .history_topic import histories_of as histories_of
+from .history_topic import read_histories as read_histories
+from .history_topic import request_stop as request_stop
+from .live_process import LiveSettings as LiveSettings
+from .live_process import run_live_experiment as run_live_experiment
+from .topic_source import ExamplesExpired as ExamplesExpired
+from .topic_source import TopicPosition as TopicPosition
+from .topic_source import TopicSource as TopicSource

@@ -1,0 +1,154 @@
+"""The compacted topic `experiments`: the histories of all live experiments.
+
+    NAME/00000000      the log that the experiment reads: topic and first offsets
+    NAME/00000001 ...  records of arms, rungs, scores and decisions, as in history.ndjson
+    NAME/stop          a request to stop, until the experiment is begun again
+
+Each record has a key of its own, so compaction keeps all of them, and a record that is published
+twice stays one. Keys of other forms belong to other parts and are skipped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.ingest.kafka import Source, TopicSpec, read_all
+from headrace.learner.errors import LearnerError
+from headrace.learner.experiments.history import ArmRecord, decoded
+from headrace.learner.experiments.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from headrace.ingest.kafka import KafkaSettings, Record, Writer
+
+EXPERIMENTS_TOPIC = "experiments"
+_TARGET = Source(EXPERIMENTS_TOPIC, 0)
+_STOP = "stop"
+
+
+class DivergedHistory(LearnerError):
+    """The published history is not that of this experiment file and folder."""
+
+
+class PublishedHistory(NamedTuple):
+    """The published history of one experiment."""
+
+    lines: tuple[bytes, ...] = ()
+    """Records as JSON, in their order."""
+    stop: bool = False
+    """Whether the experiment should stop."""
+
+    @property
+    def records(self) -> list[ArmRecord]:
+        """The records."""
+        return decoded(b"\n".join(self.lines))
+
+
+def experiments_spec() -> TopicSpec:
+    """Return the topic, which Kafka keeps without a limit."""
+    return TopicSpec(EXPERIMENTS_TOPIC, 1, {"cleanup.policy": "compact"})
+
+
+def histories_of(records: Iterable[Record]) -> dict[str, PublishedHistory]:
+    """Return the history of each experiment by its name, from the records of the topic."""
+    numbered: dict[str, dict[int, bytes]] = {}
+    stops: dict[str, bool] = {}
+    for record in records:
+        name, _, rest = (record.key or b"").decode().partition("/")
+        if rest == _STOP:
+            stops[name] = bool(record.value)
+        elif rest.isdecimal() and len(rest) == len(_key(name, 0)) - len(name) - 1:
+            held = numbered.setdefault(name, {})
+            if record.value:
+                held[int(rest)] = record.value
+            else:
+                held.pop(int(rest), None)
+    return {
+        name: PublishedHistory(_consecutive(held), stops.get(name, False))
+        for name, held in numbered.items()
+        if held
+    }
+
+
+def _consecutive(held: dict[int, bytes]) -> tuple[bytes, ...]:
+    """Return the lines up to the first that is missing: a restart removes the last ones first."""
+    lines: list[bytes] = []
+    while len(lines) in held:
+        lines.append(held[len(lines)])
+    return tuple(lines)
+
+
+def read_histories(kafka: KafkaSettings) -> dict[str, PublishedHistory]:
+    """Return the history of each experiment. Raises KafkaUnreachable, MissingTopic."""
+    return histories_of(read_all(kafka, EXPERIMENTS_TOPIC))
+
+
+def request_stop(writer: Writer, name: str) -> None:
+    """Ask the runner of an experiment to end it, which it does within seconds."""
+    writer.send(_TARGET, b'{"kind":"stop"}', f"{name}/{_STOP}".encode())
+    writer.flush()
+
+
+def stop_asked(record: Record, name: str) -> bool | None:
+    """Return whether a record asks an experiment to stop; None if it is about something else."""
+    return bool(record.value) if record.key == f"{name}/{_STOP}".encode() else None
+
+
+def forget(writer: Writer, name: str, published: PublishedHistory) -> None:
+    """Remove an experiment from the topic, its last record first."""
+    for number in reversed(range(len(published.lines))):
+        writer.send(_TARGET, b"", _key(name, number).encode())
+    writer.send(_TARGET, b"", f"{name}/{_STOP}".encode())
+    writer.flush()
+
+
+class PublishedFolder(RunFolder):
+    """A run's folder whose history is published after each save."""
+
+    def __init__(self, path: Path, writer: Writer, name: str, published: PublishedHistory) -> None:
+        """`published`: what the topic has. Raises BusyExperiment."""
+        super().__init__(path)
+        self._writer, self._name = writer, name
+        self._published, self._checked = list(published.lines), 0
+
+    def save(self, fingerprint: str, source: str, run: object) -> None:
+        """Make `run` the state, then publish all records so far. Raises DivergedHistory."""
+        super().save(fingerprint, source, run)
+        self.publish()
+
+    def publish(self) -> None:
+        """Publish what the folder has and the topic lacks, and compare the rest."""
+        lines = self.saved_lines()
+        for number in range(self._checked, len(lines)):
+            if number < len(self._published):
+                self._compare(number, lines[number])
+            else:
+                self._writer.send(_TARGET, lines[number], _key(self._name, number).encode())
+                self._published.append(lines[number])
+        self._writer.flush()
+        self._checked = len(lines)
+
+    def _compare(self, number: int, line: bytes) -> None:
+        if self._published[number] != line:
+            raise DivergedHistory(
+                f"topic {EXPERIMENTS_TOPIC}, experiment {self._name}, record {number}: expected "
+                f"{self._published[number].decode()}, got {line.decode()} from this folder, file "
+                "and log. Use the folder that published it, or begin again with --restart"
+            )
+
+
+def first_record(topic: str, topic_id: str, begins: Iterable[int], fingerprint: str) -> ArmRecord:
+    """Return the record of the log that an experiment reads."""
+    settings = {
+        "topic": topic,
+        "topic_id": topic_id,
+        "offsets": list(begins),
+        "experiment": fingerprint,
+    }
+    return ArmRecord("log", 0, "log", settings=settings)
+
+
+def _key(name: str, number: int) -> str:
+    return f"{name}/{number:08}"

@@ -1,0 +1,46 @@
+"""Prometheus metrics of a live experiment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from headrace.learner.experiments.runner import ExperimentProgress
+
+
+class ExperimentCollector(Collector):
+    """The metrics of one experiment, labelled with its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.progress: ExperimentProgress | None = None
+        """The newest."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the present metrics."""
+        now = self.progress
+        steps = CounterMetricFamily(
+            "headrace_experiment_examples",
+            "Examples learned by the arms of an experiment, all arms and the control together.",
+            labels=["experiment"],
+        )
+        steps.add_metric([self._name], now.steps if now else 0)
+        yield steps
+        for name, text, value in (
+            ("arms_begun", "Arms begun, the control aside.", now.arms if now else 0),
+            (
+                "arms_learning",
+                "Arms that learn now, the control aside.",
+                now.learning if now else 0,
+            ),
+        ):
+            gauge = GaugeMetricFamily(f"headrace_experiment_{name}", text, labels=["experiment"])
+            gauge.add_metric([self._name], value)
+            yield gauge

@@ -1,0 +1,264 @@
+"""A topic of examples as the source of an experiment: batches of all partitions in one order.
+
+The next batch is that of the partition whose event time is furthest behind. Its event time is the
+greatest watermark of its batches so far. Ties go to the lower partition. The order is therefore a
+function of the log: each cohort of an experiment reads it again for itself, and gets the same.
+
+A partition without a batch leaves open which batch is next. The source then waits for it, but not
+for longer than `hold_s`: a partition that is idle must not stop the experiment. If a joiner makes
+no progress for longer than that in one partition alone, its batches come later than a replay of the
+log would place them. A continued run is still consistent, since its position has the offset of
+each partition. *Refused:* the order of arrival, which differs from read to read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.ingest.examples import Examples, UnreadableExamples, unpack
+from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
+from headrace.learner.errors import LearnerError, WrongExamples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import Reader
+
+_MOST_QUEUED_BYTES = 4 << 20
+"""Limit of one partition, which is then paused until the others caught up."""
+_POLL_S = 0.2
+"""Waiting for a batch; as long until a stop is noticed."""
+
+
+class ExamplesExpired(LearnerError):
+    """Kafka deleted examples that an experiment still needs."""
+
+
+class TopicPosition(NamedTuple):
+    """The place between two batches."""
+
+    offsets: tuple[int, ...]
+    """First offset of each partition that was not delivered."""
+    reached_ms: tuple[int, ...]
+    """Event time that the batches of each partition reached."""
+
+
+class TopicBlock(NamedTuple):
+    """A batch of the topic; without examples while the topic has no new ones."""
+
+    examples: Examples
+    after: TopicPosition
+    read: float = 0.0
+    """A topic has no end."""
+
+
+class _Queued(NamedTuple):
+    offset: int
+    append_ms: int
+    value: bytes
+    examples: Examples
+
+
+class _Partition:
+    """The fetched batches of one partition."""
+
+    def __init__(self, offset: int, reached_ms: int) -> None:
+        self.offset, self.reached_ms = offset, reached_ms
+        self.queue: deque[_Queued] = deque()
+        self.bytes = 0
+        self.end: int | None = None
+        """First offset not yet written, if all before it were fetched."""
+        self.paused = False
+
+    @property
+    def key(self) -> int:
+        """Event time of the partition with its next batch."""
+        return max(self.reached_ms, self.queue[0].examples.watermark_ms)
+
+    @property
+    def passed(self) -> int:
+        """The first offset that was not delivered, beyond markers of transactions."""
+        return self.offset if self.queue or self.end is None else max(self.offset, self.end)
+
+
+class TopicSource:
+    """The examples of a topic from given offsets on."""
+
+    refused = 0
+
+    def __init__(
+        self,
+        open_reader: Callable[[], Reader],
+        topic: str,
+        topic_id: str,
+        fields: FieldSet,
+        begins: Sequence[int],
+        *,
+        hold_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`begins`: the first offset of each partition. now_ms: Unix time."""
+        self._open, self._topic, self._fields = open_reader, topic, fields
+        self.begins = tuple(begins)
+        self.identity = f"{topic} {topic_id} from {','.join(map(str, self.begins))}"
+        self._hold_ms, self._now_ms = 1000.0 * hold_s, now_ms
+        self._readers: set[_TopicReading] = set()
+        self._end: TopicPosition | None = None
+        self._asking = open_reader()
+
+    @property
+    def sources(self) -> list[Source]:
+        """The partitions."""
+        return [Source(self._topic, partition) for partition in range(len(self.begins))]
+
+    def first(self) -> TopicPosition:
+        """Return the place before the first batch."""
+        return TopicPosition(self.begins, (0,) * len(self.begins))
+
+    def end_at(self, position: TopicPosition) -> None:
+        """End the topic at a position; the first call decides."""
+        self._end = self._end or position
+
+    def held(self, source: Source) -> tuple[int, int]:
+        """Return the first offset that Kafka has, and the first that it does not have yet."""
+        return self._asking.held(source)
+
+    def whole(self) -> bool:
+        """Return whether Kafka still has the first examples, which a new arm begins with."""
+        return all(self.held(source)[0] <= self.begins[source.partition] for source in self.sources)
+
+    def passed(self) -> dict[Source, int]:
+        """Return the offsets that the cohort in front has passed."""
+        readings = list(self._readers)
+        if not readings:
+            return {}
+        return {
+            source: max(each.partitions[source.partition].passed for each in readings)
+            for source in self.sources
+        }
+
+    def blocks(self, after: object) -> Iterator[TopicBlock]:
+        """Yield the batches behind a position, and empty blocks while the topic has no more.
+
+        Raises ExamplesExpired, WrongExamples, and the errors of `Reader.poll`.
+        """
+        position = after if isinstance(after, TopicPosition) else self.first()
+        reading = _TopicReading(self._open(), self.sources, position, self._fields)
+        self._readers.add(reading)
+        try:
+            while not self._ended(reading):
+                taken = reading.take(self._now_ms() - self._hold_ms, self._end)
+                if taken is not None:
+                    yield TopicBlock(taken, reading.position)
+                elif not reading.fetch(_POLL_S):
+                    yield TopicBlock(Examples.empty(self._fields), reading.position)
+        finally:
+            self._readers.discard(reading)
+            reading.reader.close()
+
+    def _ended(self, reading: _TopicReading) -> bool:
+        if self._end is None:
+            return False
+        reached = zip(reading.position.offsets, self._end.offsets, strict=True)
+        return all(offset >= end for offset, end in reached)
+
+    def close(self) -> None:
+        """Close the reader that answers `held`. Those of `blocks` close with their iterators."""
+        self._asking.close()
+
+
+class _TopicReading:
+    """One pass over the topic."""
+
+    def __init__(
+        self, reader: Reader, sources: list[Source], position: TopicPosition, fields: FieldSet
+    ) -> None:
+        self.reader, self._sources, self._fields = reader, sources, fields
+        self.partitions = [
+            _Partition(offset, reached_ms)
+            for offset, reached_ms in zip(position.offsets, position.reached_ms, strict=True)
+        ]
+        assigned: set[Source] = set()
+        while not assigned.issuperset(sources):
+            news = reader.poll(_POLL_S)
+            assigned |= {each.source for each in news if isinstance(each, PartitionAssigned)}
+        for source, partition in zip(sources, self.partitions, strict=True):
+            first, _ = reader.held(source)
+            if first > partition.offset:
+                raise ExamplesExpired(
+                    f"topic {source.topic}, partition {source.partition}: expected examples from "
+                    f"offset {partition.offset}, got {first}: Kafka deleted those between. Start "
+                    "again with --restart, or keep examples for longer (retention.ms)"
+                )
+        reader.start(
+            {source: self.partitions[source.partition].offset for source in sources},
+        )
+
+    @property
+    def position(self) -> TopicPosition:
+        """The place behind the last batch that was taken."""
+        return TopicPosition(
+            tuple(each.offset for each in self.partitions),
+            tuple(each.reached_ms for each in self.partitions),
+        )
+
+    def fetch(self, timeout_s: float) -> bool:
+        """Fetch what the topic has; return whether there was anything."""
+        arrived = False
+        for event in self.reader.poll(timeout_s):
+            if isinstance(event, Record):
+                partition = self.partitions[event.source.partition]
+                partition.end = None
+                partition.queue.append(
+                    _Queued(event.offset, event.append_ms, event.value, self._unpacked(event))
+                )
+                partition.bytes += len(event.value)
+                arrived = True
+            elif isinstance(event, AtEnd):
+                self.partitions[event.source.partition].end = event.offset
+                arrived = True
+        self._balance()
+        return arrived
+
+    def take(self, before_ms: float, end: TopicPosition | None) -> Examples | None:
+        """Return the next batch; None if it is not fetched, or not known yet.
+
+        before_ms: append time of the batches that wait for idle partitions no longer.
+        """
+        waiting = [
+            number
+            for number, each in enumerate(self.partitions)
+            if each.queue and (end is None or each.queue[0].offset < end.offsets[number])
+        ]
+        number = min(waiting, key=lambda each: (self.partitions[each].key, each), default=None)
+        if number is None:
+            return None
+        for other, each in enumerate(self.partitions):
+            over = end is not None and each.offset >= end.offsets[other]
+            if each.queue or over:
+                continue
+            if each.end is None or self.partitions[number].queue[0].append_ms > before_ms:
+                return None
+        chosen = self.partitions[number]
+        chosen.reached_ms = chosen.key
+        taken = chosen.queue.popleft()
+        chosen.offset = taken.offset + 1
+        chosen.bytes -= len(taken.value)
+        return taken.examples
+
+    def _unpacked(self, record: Record) -> Examples:
+        try:
+            return unpack(record.value, self._fields)
+        except UnreadableExamples as error:
+            raise WrongExamples(record.source.topic, error) from error
+
+    def _balance(self) -> None:
+        for source, each in zip(self._sources, self.partitions, strict=True):
+            if not each.paused and each.bytes > _MOST_QUEUED_BYTES:
+                self.reader.pause([source])
+                each.paused = True
+            elif each.paused and each.bytes < _MOST_QUEUED_BYTES // 4:
+                self.reader.resume([source])
+                each.paused = False

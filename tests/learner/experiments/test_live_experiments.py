@@ -1,0 +1,232 @@
+"""Live experiments: one order of all partitions, kills, replays, stops, and the published history.
+
+Kafka is in memory here: partitions that grow while a runner reads, and a topic of experiments.
+"""
+
+from __future__ import annotations
+
+import itertools
+from threading import Event
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from headrace.ingest.examples import part_of
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka import ListReader, ListWriter, Record, Source
+from headrace.learner.batch import FilePosition
+from headrace.learner.experiments.live.history_topic import (
+    DivergedHistory,
+    PublishedFolder,
+    PublishedHistory,
+    forget,
+    histories_of,
+    request_stop,
+    stop_asked,
+)
+from headrace.learner.experiments.live.live_process import LiveRun
+from headrace.learner.experiments.live.topic_source import ExamplesExpired, TopicSource
+from tests.learner.experiments.experiment_runs import log_of, write_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.learner.experiments.experiment_file import Experiment
+    from headrace.learner.experiments.runner import ExperimentProgress, ExperimentResult
+
+FIRST = FilePosition()
+TOPIC = "examples.test"
+PARTITIONS = 3
+
+
+class Killed(Exception):
+    """The end of a process between two steps."""
+
+
+class Broker:
+    """A topic of examples that grows, and the topic of experiments."""
+
+    def __init__(self, experiment: Experiment, seed: int = 1, impressions: int = 1500) -> None:
+        self.experiment = experiment
+        self.records: dict[Source, list[Record]] = {
+            Source(TOPIC, number): [] for number in range(PARTITIONS)
+        }
+        self.experiments = ListWriter()
+        self._dice = np.random.default_rng(seed)
+        self._coming = [block.examples for block in log_of(experiment, impressions).blocks(FIRST)]
+        self.now_ms = 0
+
+    def append(self, batches: int = 1) -> bool:
+        """Append some batches to random partitions, with gaps of markers; False at the end."""
+        for examples in self._coming[:batches]:
+            source = Source(TOPIC, int(self._dice.integers(PARTITIONS)))
+            held = self.records[source]
+            offset = held[-1].offset + 1 + int(self._dice.integers(2)) if held else 0
+            reached_ms = int(examples.event_ms.max())
+            self.now_ms = max(self.now_ms, reached_ms)
+            watermarked = part_of(examples, 0, len(examples))
+            object.__setattr__(watermarked, "watermark_ms", reached_ms)
+            held.append(Record(source, offset, self.now_ms, pack(watermarked)))
+        del self._coming[:batches]
+        return bool(self._coming)
+
+    def source(
+        self, hold_s: float = 1e9, begins: tuple[int, ...] = (0,) * PARTITIONS
+    ) -> TopicSource:
+        """Return the topic as a source."""
+        return TopicSource(
+            *(self._reader, TOPIC, "id", self.experiment.control.fields, begins),
+            hold_s=hold_s,
+            now_ms=lambda: self.now_ms,
+        )
+
+    def _reader(self) -> ListReader:
+        reader = ListReader(self.records, largest_poll=7)
+        reader.records = self.records  # shared: it grows
+        return reader
+
+    def published(self) -> PublishedHistory:
+        """Return the published history."""
+        sent = [
+            Record(each.target, offset, 0, each.value, each.key)
+            for offset, each in enumerate(self.experiments.sent)
+        ]
+        return histories_of(sent).get(self.experiment.name, PublishedHistory())
+
+    def run(
+        self, folder: Path, *, kill_after: int = 10**9, end: bool = True, save_every_s: float = 0.0
+    ) -> ExperimentResult | None:
+        """Run one process of the runner; each step appends, and it stops with the stream's end."""
+        held = PublishedFolder(folder, self.experiments, self.experiment.name, self.published())
+        source, steps, idle = self.source(), 0, 0
+        before = -1
+        try:
+            live = LiveRun(self.experiment, source, held, save_every_s)
+            if live.runner.resumed:
+                held.publish()
+
+            def tell(progress: ExperimentProgress) -> bool:
+                nonlocal steps, idle, before
+                steps += 1
+                if steps >= kill_after:
+                    raise Killed
+                more = self.append(int(self._dice.integers(3)))
+                idle = idle + 1 if progress.steps == before and not more else 0
+                before = progress.steps
+                return end and idle > 20
+
+            return live.run(Event(), tell)
+        finally:
+            held.close()
+            source.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_live_experiment_killed_anywhere_decides_as_one_that_was_not(
+    tmp_path: Path, seed: int
+) -> None:
+    experiment = write_files(tmp_path)
+    whole = Broker(experiment, seed)
+    result = whole.run(tmp_path / "whole")
+    killed, dice = Broker(experiment, seed), np.random.default_rng(seed)
+    killed.records = whole.records
+    killed._coming.clear()
+    for _ in range(6):
+        before = killed.published().lines
+        steps, save_every_s = int(dice.integers(1, 18)), float(dice.choice([0.0, 0.02]))
+        with pytest.raises(Killed):
+            killed.run(tmp_path / "killed", kill_after=steps, save_every_s=save_every_s)
+        assert killed.published().lines[: len(before)] == before, f"seed {seed}"
+    again = killed.run(tmp_path / "killed")
+    assert result is not None
+    assert again is not None
+    assert again.loss == result.loss
+    assert killed.published().lines == whole.published().lines, f"seed {seed}"
+    assert {"begun", "scored", "rung", "stopped", "ended"} <= {
+        record.kind for record in whole.published().records
+    }
+
+
+def test_a_lost_folder_is_replayed_from_the_log_and_decides_the_same(tmp_path: Path) -> None:
+    experiment = write_files(tmp_path)
+    broker = Broker(experiment)
+    broker.run(tmp_path / "first")
+    lines = broker.published().lines
+    sent = len(broker.experiments.sent)
+    broker.run(tmp_path / "second")
+    assert broker.published().lines == lines
+    assert len(broker.experiments.sent) == sent
+
+
+def test_another_experiment_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    broker = Broker(write_files(tmp_path))
+    broker.run(tmp_path / "first")
+    broker.experiment = write_files(tmp_path, (tmp_path / "experiment.toml").read_text() + "\n")
+    with pytest.raises(DivergedHistory, match="begin again with --restart"):
+        broker.run(tmp_path / "second")
+
+
+def test_an_experiment_that_was_asked_to_stop_ends_with_the_result_so_far(tmp_path: Path) -> None:
+    broker = Broker(write_files(tmp_path))
+    request_stop(broker.experiments, "rates")
+    request_stop(broker.experiments, "others")
+    requests = [Record(each.target, 0, 0, each.value, each.key) for each in broker.experiments.sent]
+    assert [stop_asked(each, "rates") for each in requests] == [True, None]
+    result = broker.run(tmp_path / "run")
+    assert result is not None
+    assert broker.published().stop
+    assert broker.published().records[-1].kind == "ended"
+    forget(broker.experiments, "rates", broker.published())
+    assert broker.published() == PublishedHistory()
+
+
+def test_partitions_are_merged_in_the_order_of_their_event_times(tmp_path: Path) -> None:
+    broker = Broker(write_files(tmp_path))
+    while broker.append(5):
+        pass
+    source = broker.source()
+    reached = []
+    for block in source.blocks(source.first()):
+        if not len(block.examples):
+            break
+        reached.append(block.examples.watermark_ms)
+    assert reached == sorted(reached)
+    assert len(reached) > 20
+
+
+def test_an_idle_partition_holds_others_up_for_a_bounded_time(tmp_path: Path) -> None:
+    broker = Broker(write_files(tmp_path))
+    broker.append(40)
+    idle = Source(TOPIC, 2)
+    broker.records[idle] = broker.records[idle][:1]
+    source = broker.source(hold_s=30.0)
+
+    def delivered() -> int:
+        blocks = source.blocks(source.first())
+        return sum(1 for _ in itertools.takewhile(lambda block: len(block.examples), blocks))
+
+    of = sum(map(len, broker.records.values()))
+    assert delivered() < of
+    broker.now_ms += 31_000
+    assert delivered() == of
+
+
+def test_examples_that_kafka_deleted_are_refused_and_begin_no_arms(tmp_path: Path) -> None:
+    broker = Broker(write_files(tmp_path))
+    broker.append(20)
+    source = broker.source()
+    assert source.whole()
+    del broker.records[Source(TOPIC, 1)][0]
+    assert not source.whole()
+    with pytest.raises(ExamplesExpired, match="expected examples from offset 0, got"):
+        next(source.blocks(source.first()))
+
+
+def test_a_restart_removes_the_last_record_first() -> None:
+    lines = tuple(b'{"kind":"begun","arm":%d,"name":"a"}' % number for number in range(3))
+    writer = ListWriter()
+    forget(writer, "x", PublishedHistory(lines))
+    assert [each.key for each in writer.sent][:3] == [
+        *(b"x/00000002", b"x/00000001", b"x/00000000")
+    ]
