@@ -230,8 +230,9 @@ class KafkaTransactions:
     def _close(self, producer: Producer) -> None:
         try:
             producer.close()
-        except (KafkaException, RuntimeWarning) as error:  # the client warns of a failed abort
-            # a fenced producer has no transaction to end, and reports that
+        except (KafkaException, RuntimeWarning, SystemError) as error:
+            # a fenced producer has no transaction to end: the client warns of the failed abort,
+            # which is a SystemError if warnings are errors
             log.warning("closing transactions %s: %s", self._id, error)
 
     def _connect(self) -> Producer:

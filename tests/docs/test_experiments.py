@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.deploy.models.shipped import path_of
-from headrace.learner.experiments import load_experiment
+from headrace.learner.experiments import PromotionRules, load_experiment
 from tests.docs.pages import DOCS, blocks, command_of, commands
 
 if TYPE_CHECKING:
@@ -17,11 +17,12 @@ PAGE = (DOCS / "guides" / "experiments.md").read_text()
 
 
 def test_the_file_of_the_page_is_an_experiment(tmp_path: Path) -> None:
-    [text] = blocks(PAGE, "toml")
-    (tmp_path / "experiment.toml").write_text(text)
+    text, promotion = blocks(PAGE, "toml")
+    (tmp_path / "experiment.toml").write_text(f"{text}\n{promotion}")
     (tmp_path / "news.toml").write_text(path_of("news").read_text())
     experiment = load_experiment(tmp_path / "experiment.toml")
     assert (experiment.arms, experiment.slots, len(experiment.space)) == (64, 16, 5)
+    assert experiment.promotion == PromotionRules(), "the page shows the defaults"
 
 
 @pytest.mark.parametrize("line", commands(PAGE))
