@@ -32,10 +32,12 @@ from headrace.serving.promotion.promotion_controller import (
 )
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from headrace.serving.requests.limits import RequestLimits
+from tests.deploy.command import headrace, running
 from tests.serving.served_models import SPEC, Pusher, deltas_of_article, eventually, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SHARE = 5.0
 BODY_CANDIDATES = [{"article_id": "hot"}] * 20
@@ -175,3 +177,44 @@ def test_an_alias_is_switched_everywhere_by_one_command(site: Site) -> None:
     write_deployments(site.kafka, [alias_change(site.alias, None), model_change(arm, None)])
     eventually(lambda: site.answered_by("x") == control)
     eventually(lambda: site.stage(arm) is None)
+
+
+def test_a_promotion_killed_and_started_again_goes_on_until_it_is_rolled_back(
+    site: Site, tmp_path: Path
+) -> None:
+    control, model = site.control.name, f"{site.control.name}-slow"
+    (tmp_path / "control.toml").write_text(site.control.text)
+    (tmp_path / "experiment.toml").write_text(
+        '[experiment]\nname = "rates"\ncontrol = "control.toml"\n'
+        '[arm.slow]\n"optimizer.alpha" = 0.01\n'
+        f'[promotion]\nalias = "{site.alias}"\n'
+    )
+    kafka = ["--kafka", site.kafka.bootstrap]
+    file = str(tmp_path / "experiment.toml")
+    promote = ["experiment", "promote", file, "slow", *kafka, "--redis", site.valkey]
+
+    def state() -> Promotion | None:
+        return read_promotion_state(site.kafka, model).promotion
+
+    with running(*promote) as first:
+        first.wait_for("catching up 0%: rows created")
+        first.process.kill()
+        first.end()
+    before = state()
+    assert before is not None
+    assert (tmp_path / f"{model}.toml").read_text() == before.spec
+    with running(*promote) as second:
+        second.wait_for("waits for learners")
+        assert state() == before, "it goes on, and decides nothing twice"
+        rolled = headrace("experiment", "rollback", model, *kafka)
+        assert rolled.returncode == 0, rolled.stderr
+        assert second.end() == 1
+    after = state()
+    assert after is not None
+    assert after.decisions[:-1] == before.decisions
+    assert read_deployments(site.kafka).aliases[site.alias] == control
+    shown = headrace("experiment", "promotion", model, *kafka)
+    assert "rolled back 0%: by an operator" in shown.stdout
+    refused = headrace(*[each if each != "slow" else "fast" for each in promote])
+    assert refused.returncode == 2
+    assert "expected an arm (slow), got 'fast'" in refused.stderr
