@@ -229,9 +229,19 @@ class KafkaReader:
             raise
 
     def _held(self, source: Source) -> tuple[int, int]:
-        timeout_s = self._settings.connect_timeout_s
-        with self._asking, translated(f"asking for the ends of {source}", self._settings.bootstrap):
-            low, high = self._consumer.get_watermark_offsets(_partition(source), timeout=timeout_s)
+        timeout_s, address = self._settings.connect_timeout_s, self._settings.bootstrap
+        doing = f"asking for the ends of {source}"
+        try:
+            with self._asking, translated(doing, address):
+                low, high = self._consumer.get_watermark_offsets(
+                    _partition(source), timeout=timeout_s
+                )
+        except MissingTopic as error:
+            # after an outage the client may not have the partitions of a topic that exists
+            there = {Source(p.topic, p.partition) for p in self._check_topics([source.topic])}
+            if source in there:
+                raise unreachable(address, str(error)) from error
+            raise
         return low, high
 
     def _seek(self, source: Source) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.ingest.errors import (
     Fenced,
@@ -209,6 +209,35 @@ def test_the_end_of_a_source_is_past_the_transaction_marker(
     assert reader.held(source) == (0, 4)
     assert [(r.offset, r.value) for r in read_all(settings, topic)] == [(2, b"seen")]
     producer.close()
+
+
+class WithoutPartitions:
+    """A consumer that does not know the partitions of its topics, this many times."""
+
+    def __init__(self, consumer: Any, times: int) -> None:
+        self._consumer, self.times = consumer, times
+
+    def get_watermark_offsets(self, *args: Any, **kwargs: Any) -> Any:
+        if self.times:
+            self.times -= 1
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        return self._consumer.get_watermark_offsets(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+def test_a_reader_waits_for_partitions_that_its_client_does_not_have_after_an_outage(
+    topic: str, reader: KafkaReader
+) -> None:
+    reader.poll(0.0)
+    consumer = WithoutPartitions(reader._consumer, times=2)
+    reader._consumer = cast("Any", consumer)
+    assert reader.held(Source(topic, 0)) == (0, 0)
+    assert not consumer.times
+    consumer.times = 1
+    with pytest.raises(MissingTopic, match="absent"):
+        reader.held(Source("absent", 0))
 
 
 def test_a_reader_stops_at_a_deleted_offset_and_skips_no_gap(
