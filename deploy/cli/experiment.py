@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.deploy.cli.options import (
+    KAFKA,
+    LOOPBACK,
+    KafkaAddress,
+    KafkaClient,
+    MetricsHost,
+    MetricsPort,
+)
 from headrace.deploy.cli.promotion import promote, promotion, rollback
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
     from headrace.learner.batch import BatchSource
-    from headrace.learner.experiments import ArmRecord, ExperimentResult
+    from headrace.learner.experiments import ArmRecord, Experiment, ExperimentResult
     from headrace.learner.spec import ModelSpec
 
 EXIT_STOPPED = 1
@@ -27,7 +35,23 @@ app.command()(rollback)
 app.command()(promotion)
 
 ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (TOML).")]
-RunPath = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, as given to --to.")]
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR|NAME", help="Folder of a run, as given to --to, or name of a live experiment."
+    ),
+]
+RunsPath = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="DIR", help="Folder with the folders of runs. Default: the live experiments."
+    ),
+]
+LiveName = Annotated[str, typer.Argument(metavar="NAME", help="Name of a live experiment.")]
+Page = Annotated[
+    Path | None,
+    typer.Option("--page", metavar="FILE", help="Write an HTML page, too.", show_default=False),
+]
 Data = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,6 +90,15 @@ SaveEvery = Annotated[
         "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving what is done."
     ),
 ]
+Hold = Annotated[
+    float,
+    typer.Option(
+        "--hold",
+        min=0.0,
+        metavar="SECONDS",
+        help="Without --data: time for which examples wait for a partition that is idle.",
+    ),
+]
 Restart = Annotated[bool, typer.Option("--restart", help="Forget what is saved and begin again.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -79,19 +112,54 @@ def run(
     archive: ArchiveFolder = None,
     save_every: SaveEvery = 60.0,
     restart: Restart = False,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    hold: Hold = 30.0,
+    metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
-    """Run an experiment over a log, and print the best arm.
+    """Run an experiment over a log, or on Kafka's examples of the control.
 
     If interrupted, run it again: it goes on as it would have.
     """
+    from headrace.learner.experiments import load_experiment
+
+    experiment = load_experiment(file)
+    if data or archive:
+        result = _run_over_log(
+            experiment,
+            to,
+            source_of_log(experiment.control, data, layout, archive),
+            save_every,
+            restart,
+        )
+    else:
+        from headrace.deploy.connections import kafka_settings
+        from headrace.deploy.termination import stopped_by_signals
+        from headrace.learner.experiments.live import LiveSettings, run_live_experiment
+
+        settings = LiveSettings(to, save_every, hold, restart, metrics_port, metrics_host)
+        with stopped_by_signals() as stop:
+            result = run_live_experiment(
+                settings, kafka_settings(kafka, kafka_client), experiment, stop
+            )
+        if result is None:
+            return
+    if result is None:
+        typer.echo("stopped: run the same command again to go on", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    _say(result)
+
+
+def _run_over_log(
+    experiment: "Experiment", to: Path, source: "BatchSource", save_every: float, restart: bool
+) -> "ExperimentResult | None":
     from rich.console import Console
 
     from headrace.deploy.termination import stopped_by_signals
     from headrace.deploy.views import StepView
-    from headrace.learner.experiments import ExperimentRunner, RunFolder, load_experiment
+    from headrace.learner.experiments import ExperimentRunner, RunFolder
 
-    experiment = load_experiment(file)
-    source = source_of_log(experiment.control, data, layout, archive)
     folder = RunFolder(to)
     try:
         if restart:
@@ -100,32 +168,59 @@ def run(
         if runner.resumed:
             typer.echo("going on with a run that was interrupted, or is done", err=True)
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
-            result = runner.run(stop, shown.experiment(experiment.name))
+            return runner.run(stop, shown.experiment(experiment.name))
     finally:
         folder.close()
-    if result is None:
-        typer.echo("stopped: run the same command again to go on", err=True)
-        raise typer.Exit(EXIT_STOPPED)
-    _say(result)
+
+
+def _history_of(
+    run: str, kafka: str, kafka_client: list[str] | None
+) -> "tuple[list[ArmRecord], bool]":
+    """Return the records of a run, and whether it was asked to stop. Raises BadOption."""
+    from headrace.learner.experiments import read_history
+
+    if Path(run).is_dir():
+        return read_history(Path(run)), False
+    from headrace.deploy.connections import kafka_settings
+    from headrace.learner.experiments.live import read_histories
+
+    histories = read_histories(kafka_settings(kafka, kafka_client))
+    if run not in histories:
+        known = ", ".join(sorted(histories)) or "no experiment"
+        raise BadOption(
+            f"expected the folder of a run, or a live experiment of topic experiments ({known}), "
+            f"got {run}"
+        )
+    return histories[run].records, histories[run].stop
 
 
 @app.command("show")
-def show(folder: RunPath, as_json: AsJson = False) -> None:
+def show(
+    run: RunName,
+    as_json: AsJson = False,
+    page: Page = None,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+) -> None:
     """Print the arms of a run: how far each came, its difference to the control, and why it ended.
 
     Differences are of mean log loss; less is better.
     """
-    from headrace.learner.experiments import read_history
+    history, _ = _history_of(run, kafka, kafka_client)
+    if page is not None:
+        from headrace.deploy.reports import render_experiment
 
-    history = read_history(folder)
+        page.write_text(render_experiment(Path(run).name, history), "utf-8")
+        typer.echo(f"page: {page}", err=True)
     if as_json:
         import msgspec
 
         typer.echo(json.dumps([msgspec.to_builtins(each) for each in history]))
         return
-    last = {record.arm: record for record in history}
-    settings = {record.arm: record.settings for record in history if record.kind == "begun"}
-    better = {record.arm for record in history if record.kind == "better"}
+    told = [record for record in history if record.kind != "log"]
+    last = {record.arm: record for record in told}
+    settings = {record.arm: record.settings for record in told if record.kind == "begun"}
+    better = {record.arm for record in told if record.kind == "better"}
     ordered = sorted(last.values(), key=_order)
     for record in ordered:
         keys = ", ".join(f"{key} = {value}" for key, value in settings[record.arm].items())
@@ -139,17 +234,47 @@ def show(folder: RunPath, as_json: AsJson = False) -> None:
 
 
 @app.command("list")
-def list_runs(folder: RunPath) -> None:
-    """Print the runs in the folders of a folder."""
+def list_runs(
+    folder: RunsPath = None, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+) -> None:
+    """Print the runs in the folders of a folder, or the live experiments."""
     from headrace.learner.experiments import read_history
 
-    for path in sorted(folder.glob("*/history.ndjson")):
-        history = read_history(path.parent)
-        arms = {record.arm for record in history} - {0}
-        ended = {record.arm for record in history if record.kind == "ended"}
-        state = "done" if ended else "unfinished"
-        examples = max((record.examples for record in history), default=0)
-        typer.echo(f"{path.parent.name}: {state}, {len(arms)} arms, {examples:,} examples")
+    if folder is not None:
+        for path in sorted(folder.glob("*/history.ndjson")):
+            typer.echo(_state_of(path.parent.name, read_history(path.parent)))
+        return
+    from headrace.deploy.connections import kafka_settings
+    from headrace.learner.experiments.live import read_histories
+
+    histories = read_histories(kafka_settings(kafka, kafka_client))
+    for name, found in sorted(histories.items()):
+        asked = ", asked to stop" if found.stop else ""
+        typer.echo(f"{_state_of(name, found.records)}{asked}")
+
+
+def _state_of(name: str, history: "list[ArmRecord]") -> str:
+    arms = {record.arm for record in history} - {0}
+    state = "done" if any(record.kind == "ended" for record in history) else "unfinished"
+    examples = max((record.examples for record in history), default=0)
+    return f"{name}: {state}, {len(arms)} arms, {examples:,} examples"
+
+
+@app.command("stop")
+def stop_experiment(
+    name: LiveName, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+) -> None:
+    """End a live experiment: its runner ranks the arms that are left, and ends."""
+    from contextlib import closing
+
+    from headrace.deploy.connections import kafka_settings
+    from headrace.ingest.kafka import KafkaWriter
+    from headrace.learner.experiments.live import request_stop
+
+    _history_of(name, kafka, kafka_client)
+    with closing(KafkaWriter(kafka_settings(kafka, kafka_client))) as writer:
+        request_stop(writer, name)
+    typer.echo(f"asked the runner of {name} to stop")
 
 
 def _order(record: "ArmRecord") -> tuple[int, float]:

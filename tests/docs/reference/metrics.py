@@ -15,6 +15,7 @@ from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pushes import PushTotals
 from headrace.learner.loop.row_prefetcher import PrefetchUsage
@@ -87,6 +88,11 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     yield from collected(ReadLag("headrace_learner_lag", {"model": "m"}).collect())
 
 
+def experiment() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    yield from collected(ExperimentCollector("e").collect())
+    yield from collected(ReadLag("headrace_experiment_lag", {"experiment": "e"}).collect())
+
+
 def keeper() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     registry = CollectorRegistry()
     KeeperMetrics("m", registry)
@@ -139,6 +145,7 @@ PROCESSES = {
     "collector (`headrace ingest collect`)": collector,
     "joiner (`headrace ingest join`)": joiner,
     "learner (`headrace learner run`)": learner,
+    "experiment (`headrace experiment run`, without files)": experiment,
     "keeper (`headrace pserver keep`)": keeper,
     "server (`headrace serving run`)": server,
     "scorer (`headrace serving score`), beside a server's of its rows": scorer,
