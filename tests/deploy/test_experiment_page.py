@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.reports.experiment_page import render_experiment
 from headrace.learner.experiments.history import ArmRecord, encoded
-from tests.deploy.in_process import Commands
+from tests.deploy.in_process import Commands, headrace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+__all__ = ["headrace"]
 
 HISTORY = [
     ArmRecord("log", 0, "log", settings={"topic": "examples.news", "offsets": [0]}),
