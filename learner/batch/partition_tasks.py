@@ -134,7 +134,8 @@ class ScoreTask:
         for batch in batches:
             columns = _columns_of(batch)
             times = times_of(columns, batch.num_rows, now_ms)
-            clicks = model.predict(encoder.features(columns, times), times)
+            alone = np.arange(1, batch.num_rows + 1)  # rows come in any order, not by request
+            clicks = model.predict(encoder.features(columns, times), times, alone)
             near = np.clip(clicks, _LEAST, 1.0 - _LEAST)
             log_odds = np.log(near) - np.log1p(-near)
             classes = (log_odds > 0.0).astype(np.float64)

@@ -20,6 +20,7 @@ from headrace.ingest.examples import Kind
 from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.batch.prefetch import read_ahead
 from headrace.learner.batch.sources import FilePosition
+from headrace.learner.inputs import slate_ends
 from headrace.learner.local import InMemoryModel
 from headrace.learner.validation import LogLossSum
 
@@ -181,7 +182,9 @@ class BatchTrainer:
         with read_ahead(self._blocks(True, FilePosition())) as blocks:
             for block in blocks:
                 examples = block.examples
-                _add(loss, examples, self._model.predict(examples.features, examples.event_ms))
+                ends = slate_ends(examples)
+                scores = self._model.predict(examples.features, examples.event_ms, ends)
+                _add(loss, examples, scores)
         return loss.mean
 
     def _blocks(self, tail: bool, after: FilePosition) -> Iterator[ExampleBlock]:

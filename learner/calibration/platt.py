@@ -36,7 +36,8 @@ Order is kept: with 1 + a > 0 the layer changes no ranking at any moment.
 
 `kind = "isotonic"` has a number for each of many log-odds instead of two for all: see
 `learner.calibration.isotonic`. `kind = "shrinkage"` mixes the model with the click rate:
-`learner.calibration.shrinkage`.
+`learner.calibration.shrinkage`. `kind = "request"` considers the other candidates of the request:
+`learner.calibration.competition`.
 """
 
 from __future__ import annotations
@@ -103,9 +104,15 @@ class PlattScaling:
         """Drop what is remembered of impressions."""
         self.memory = empty_memory(self._levels)
 
-    def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
+    def apply(
+        self,
+        view: RowTable,
+        scores: npt.NDArray[np.float64],
+        ends: npt.NDArray[np.int64] | None = None,  # noqa: ARG002
+    ) -> None:
         """Put the calibrated probabilities in the place of the model's own. Adds no row.
 
+        ends: (n,) the first score after the request of each; None if all are of one request.
         NaN stays NaN.
         """
         apply, _ = self._kernels()

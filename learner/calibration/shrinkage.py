@@ -153,8 +153,11 @@ def _apply(columns, experts, scores):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _promised_at(remembered, labelled, i, promised, z, b):  # type: ignore[no-untyped-def]
-    """Return z and b that example i was shown with; remember those of what is shown now."""
+def promised_at(remembered, labelled, i, promised, z, b):  # type: ignore[no-untyped-def]
+    """Return z and b that example i was shown with; remember those of what is shown now.
+
+    Compiled.
+    """
     kind, (memory, window_ms) = labelled.kinds[i], remembered
     if kind == _CLOSED:
         return z, b
@@ -217,7 +220,7 @@ def _learn(columns, gaining, active, experts, remembered, labelled, asked, score
             if math.isnan(asked[i]):
                 continue  # the guard must find NaN, and no row may learn it
             kind, label, counted = labelled.kinds[i], labelled.labels[i], counts_of(labelled, i)
-            z, b = _promised_at(
+            z, b = promised_at(
                 remembered, labelled, i, experts.promised, log_odds(asked[i]), shown_b
             )
             weight = np.float64(weight_of(labelled, i))

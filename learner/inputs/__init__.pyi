@@ -24,6 +24,7 @@ from .slates import cut_between_slates as cut_between_slates
 from .slates import last_slate as last_slate
 from .slates import longest_slate as longest_slate
 from .slates import part_end as part_end
+from .slates import request_ends as request_ends
 from .slates import slate_ends as slate_ends
 from .slates import slate_order as slate_order
 from .statistics import empty_memory as empty_memory

@@ -24,10 +24,12 @@ from headrace.ingest.runtime import inlined, kernel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
     from headrace.ingest.examples import Examples
 
     Ends = npt.NDArray[np.int64]
+    Times = npt.NDArray[np.int64]
 
 LONGEST_SLATE = 512
 """Examples, since working memory grows with it. A longer request is several slates."""
@@ -46,6 +48,14 @@ def slate_ends(examples: Examples) -> Ends:
     if examples.request_ids.null_count < len(examples):
         requests = hash_strings(examples.request_ids)
         _write_ends(requests, np.array(examples.kinds), np.array(examples.shown_ms), ends)
+    return ends
+
+
+def request_ends(request_ids: pa.StringArray, shown_ms: Times) -> Ends:
+    """Return the first impression after the slate of each, all of them shown; shape (n,)."""
+    ends = np.arange(1, len(request_ids) + 1)
+    kinds = np.full(len(request_ids), Kind.SHOWN, np.uint8)
+    _write_ends(hash_strings(request_ids), kinds, shown_ms, ends)
     return ends
 
 

@@ -198,7 +198,8 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         clicks = np.empty(count)
         for begin, part, size in _blocks(columns, count):
             times = times_of(part, size, now_ms)
-            clicks[begin : begin + size] = self.model_.predict(encoder.features(part, times), times)
+            features, alone = encoder.features(part, times), np.arange(1, size + 1)
+            clicks[begin : begin + size] = self.model_.predict(features, times, alone)
         return np.column_stack((1.0 - clicks, clicks))
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803

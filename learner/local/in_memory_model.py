@@ -111,10 +111,16 @@ class InMemoryModel:
         return scores
 
     def predict(
-        self, features: Encoded, event_ms: npt.NDArray[np.int64]
+        self,
+        features: Encoded,
+        event_ms: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of a click of n candidates; shape (n,). Changes nothing."""
-        return self._model.predict(self._view, features, event_ms)
+        """Return the probability of a click of n candidates; shape (n,). Changes nothing.
+
+        ends: (n,) the first candidate after the request of each; None if all are of one request.
+        """
+        return self._model.predict(self._view, features, event_ms, ends)
 
     def save(self, folder: Path | str, marks: Mapping[str, int] | None = None) -> str:
         """Write the rows as a snapshot; return its name. Raises StorageFailed.

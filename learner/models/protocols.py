@@ -54,10 +54,15 @@ class Model(TrainableModel, Protocol):
         """Counts of admission decisions so far."""
 
     def predict(
-        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+        self,
+        view: RowTable,
+        features: Encoded,
+        event_ms: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
         """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
 
+        ends: (n,) the first impression after the request of each; None if all are of one request.
         Statistics are taken from the rows as they are now. Never adds a row.
         """
 

@@ -14,7 +14,12 @@ import numpy as np
 
 from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import CachedDispatch, read_only
-from headrace.learner.calibration import IsotonicScaling, PlattScaling, ShrinkageMixture
+from headrace.learner.calibration import (
+    CompetitionScaling,
+    IsotonicScaling,
+    PlattScaling,
+    ShrinkageMixture,
+)
 from headrace.learner.inputs import BLOCK, InputPreparation, RequiredRows, longest_slate
 from headrace.learner.models.explanations import (
     INTERCEPT_PART,
@@ -25,7 +30,7 @@ from headrace.learner.models.explanations import (
     part_names,
 )
 from headrace.learner.models.uncertainty import rates_of, uncertainty
-from headrace.learner.spec import ISOTONIC, PLATT, SHRINKAGE
+from headrace.learner.spec import ISOTONIC, PLATT, REQUEST, SHRINKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +45,12 @@ if TYPE_CHECKING:
     from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
 
-_CALIBRATIONS = {PLATT: PlattScaling, ISOTONIC: IsotonicScaling, SHRINKAGE: ShrinkageMixture}
+_CALIBRATIONS = {
+    PLATT: PlattScaling,
+    ISOTONIC: IsotonicScaling,
+    SHRINKAGE: ShrinkageMixture,
+    REQUEST: CompetitionScaling,
+}
 
 
 class RowModel(ABC):
@@ -83,15 +93,20 @@ class RowModel(ABC):
         return self._inputs.rows_needed(examples) + layer
 
     def predict(
-        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+        self,
+        view: RowTable,
+        features: Encoded,
+        event_ms: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
         """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
 
+        ends: (n,) the first impression after the request of each; None if all are of one request.
         Statistics are taken from the rows as they are now. Never adds a row.
         """
         scores = self._answers(view, features, event_ms)
         if self._calibrated is not None:
-            self._calibrated.apply(view, scores)
+            self._calibrated.apply(view, scores, ends)
         return scores
 
     def uncertainty(

@@ -37,9 +37,13 @@ class Scorer(Protocol):
     """The methods of a model that serving needs."""
 
     def predict(
-        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+        self,
+        view: RowTable,
+        features: Encoded,
+        event_ms: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
-        """Return n click probabilities. Never adds a row."""
+        """Return n click probabilities, of one request if `ends` is None. Never adds a row."""
 
     def uncertainty(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
@@ -59,23 +63,31 @@ class Predictor:
         self._encoder = Encoder(fields)
         self._model = model
 
-    def predict(self, rows: RowSource, candidates: Candidates, now_ms: int) -> Scores:
+    def predict(
+        self,
+        rows: RowSource,
+        candidates: Candidates,
+        now_ms: int,
+        ends: npt.NDArray[np.int64] | None = None,
+    ) -> Scores:
         """Return the click probability of each candidate; shape (n,).
 
-        now_ms: time of candidates without a time of their own.
+        now_ms: time of candidates without a time of their own. ends: (n,) the first candidate
+        after the request of each; None if all are of one request.
         """
         features = candidates.encode(self._encoder, now_ms)
         event_ms = candidates.times(now_ms)
-        return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
+        return self._model.predict(rows.table_for(features, event_ms), features, event_ms, ends)
 
     def predict_events(self, rows: RowSource, events: Sequence[Event]) -> Scores:
-        """Return the click probability of each event; shape (n,).
+        """Return the click probability of each event, a request by itself; shape (n,).
 
         Every event needs a time. For few events: the encoder works event by event.
         """
         features = self._encoder.encode_few(events)
         event_ms = np.array([event[TIME] for event in events], np.int64)
-        return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
+        alone = np.arange(1, len(events) + 1)
+        return self._model.predict(rows.table_for(features, event_ms), features, event_ms, alone)
 
     def uncertainty(self, rows: RowSource, candidates: Candidates, now_ms: int) -> Scores:
         """Return the largest change of each log-odds by one more outcome; shape (n,).

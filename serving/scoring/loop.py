@@ -25,10 +25,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.ingest import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.dead_letters import pack
-from headrace.ingest.events import TIME, Reason, is_tick, read_event
+from headrace.ingest.events import REQUEST_ID, TIME, Reason, is_tick, read_event, request_key
 from headrace.ingest.kafka import (
     BY_KEY,
     AtEnd,
@@ -41,6 +42,7 @@ from headrace.ingest.kafka import (
     Source,
     log_states,
 )
+from headrace.learner.inputs import request_ends
 from headrace.serving.requests import ID
 from headrace.serving.scoring.message import message_of
 
@@ -104,6 +106,11 @@ class ImpressionBatch:
     def names(self) -> Sequence[str | None]:
         """Return the impression id of each event."""
         return [each[ID] for each in self.own]  # type: ignore[misc]
+
+    def requests(self) -> pa.StringArray:
+        """Return the request id of each event, null without one."""
+        keys = [request_key(each.get(REQUEST_ID)) for each in self.own]
+        return pa.array([None if key is None else key.decode() for key in keys], pa.string())
 
     def events(self, now_ms: int) -> Iterator[Event]:  # noqa: ARG002
         """Yield the events unchanged."""
@@ -234,7 +241,8 @@ class StreamScorer:
         standing, reading = rows.standing, rows.reading()
         state, model = standing.state(now_ms), self._served.spec.name
         shown = ImpressionBatch([event for _, event in events])
-        scores = self._served.predictor.predict(reading, shown, now_ms).tolist()
+        ends = request_ends(shown.requests(), shown.times(now_ms))
+        scores = self._served.predictor.predict(reading, shown, now_ms, ends).tolist()
         target = Source(self._topics.scores, BY_KEY)
         for (record, event), score in zip(events, scores, strict=True):
             if not math.isfinite(score):
