@@ -104,9 +104,9 @@ def test_a_micro_batch_is_scored_by_a_single_call_of_the_model(
     serving, counts = learned(), []
     predict = serving.model.predict
 
-    def counting(view: Any, features: Any, event_ms: Any) -> Scores:
+    def counting(view: Any, features: Any, event_ms: Any, ends: Any) -> Scores:
         counts.append(len(features))
-        return predict(view, features, event_ms)
+        return predict(view, features, event_ms, ends)
 
     monkeypatch.setattr(serving.model, "predict", counting)
     answers(serving, [of(i) for i in range(6)], together=True)
