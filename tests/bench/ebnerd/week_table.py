@@ -5,7 +5,7 @@
 It measures as `tests.bench.week` does: in one process, with events in one order, each impression
 scored before it is learned. The second half of the week is reported. Inputs are those of
 `news_ids.toml` and of `news.toml`. DIN, the sequence networks, and DCN-V2 in one more row, also get
-the user's earlier clicks (`tests.bench.week_history`). Models *by request* have a calibration by the
+the user's earlier clicks (`tests.bench.week_history`). Models *by request* are calibrated by the
 other candidates of the request.
 
 The constants have the least log loss on the first half, for each model, inputs and policy. They are
