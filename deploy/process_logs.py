@@ -1,8 +1,9 @@
 """Writes the log lines of a process: readable or JSON, and an outage as one line and a count.
 
-While a server is away, its clients repeat one message up to a hundred times a second. So of lines
-from `warning` on that differ in their numbers alone, the first is written at once, and the others
-are counted. A minute later one line has the count. Time has milliseconds and the offset from UTC.
+While a server is away, its clients repeat one message up to a hundred times a second. Warnings and
+errors that differ only in their numbers therefore count as one line. The first is written at once,
+and a minute later one line has the count of the others. Times have milliseconds and the offset from
+UTC.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ REPEATS_S = 60.0
 """Time in which a repeated line is counted and not written."""
 
 _CLIENT = "headrace.ingest.kafka.settings"
-"""The logger that librdkafka writes to. It calls a lost connection critical, which is survived."""
+"""The logger that librdkafka writes to. It calls a lost connection critical,
+although the process survives it."""
 _NUMBERS = re.compile(r"\d+")
 _MOST_KINDS = 1000
-"""Kinds of lines that are counted at a time; beyond it, every line is written."""
+"""Most kinds of lines that are counted at the same time. Lines of further kinds are all written."""
 
 
 class JsonLines(logging.Formatter):

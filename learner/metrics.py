@@ -29,9 +29,9 @@ def unlearned_ratio(
 ) -> float | None:
     """Return the share of Kafka's examples that some bucket has not learned, 0 to 1.
 
-    It is that of the worst partition; None without an example. At 1, retention takes examples that
-    are not learned. marks: of each source the first offset that some bucket lacks. held: its first
-    offset and its end.
+    The worst partition decides; None if Kafka has no example. At 1, retention deletes examples that
+    are not learned yet. marks: for each source, the first offset that some bucket lacks. held:
+    returns the first offset and the end of a source.
     """
     ratios = []
     for source, mark in marks.items():
@@ -76,16 +76,18 @@ class LearnerCollector(Collector):
         )
         yield self._counter("clicks", "Examples learned with label 1.", figures.clicks)
         yield self._counter("scored", "Impressions scored before learning.", figures.scored)
+        yield self._counter("held_batches", "Batches quarantined.", figures.held_batches)
         yield self._counter(
-            "held_batches", "Batches passed over to spare the model.", figures.held_batches
+            "held_examples", "Examples in quarantined batches.", figures.held_examples
         )
-        yield self._counter("held_examples", "Examples in these.", figures.held_examples)
         yield self._counter(
             "gap_offsets",
             "Offsets skipped with --accept-gap: Kafka had deleted their examples.",
             self._learner.intake.gap_offsets,
         )
-        yield self._counter("score_sum", "Sum of these scores.", figures.score_sum)
+        yield self._counter(
+            "score_sum", "Sum of the scores made before learning.", figures.score_sum
+        )
         pushes = CounterMetricFamily(
             "headrace_learner_pushes",
             "Pushes by outcome: applied, refused (discarded and read again), unanswered (retried).",
@@ -132,7 +134,7 @@ class LearnerCollector(Collector):
             )
             yield self._gauge(
                 "age_seconds",
-                "Now less the append time of the newest event learned.",
+                "Now minus the append time of the newest event learned.",
                 (self._now_ms() - progress.append_ms) / 1000,
             )
 
@@ -158,14 +160,14 @@ class LearnerCollector(Collector):
         usage = rows.usage
         asked = CounterMetricFamily(
             "headrace_learner_row_lookups",
-            "With --most-rows: rows that batches needed, of one each once: hit, or pulled.",
+            "With --most-rows: rows that batches needed, each once a batch: hit, or pulled.",
             labels=["model", "outcome"],
         )
         asked.add_metric([self._model, "hit"], usage.hits)
         asked.add_metric([self._model, "pulled"], usage.pulled)
         yield asked
         yield self._counter(
-            "dropped_rows", "With --most-rows: rows that others took the place of.", usage.dropped
+            "dropped_rows", "With --most-rows: rows evicted for others.", usage.dropped
         )
         yield self._counter(
             "batch_stops",
@@ -174,9 +176,11 @@ class LearnerCollector(Collector):
         )
         yield self._counter(
             "bound_passed",
-            "With --most-rows: times that a batch and what is not acknowledged needed more.",
+            "With --most-rows: times that a batch and unacknowledged pushes needed more rows.",
             usage.passed,
         )
         yield self._gauge(
-            "tail_bytes", "With --most-rows: memory of what the logs hold.", rows.tail_bytes
+            "tail_bytes",
+            "With --most-rows: memory of log entries that are not trimmed.",
+            rows.tail_bytes,
         )

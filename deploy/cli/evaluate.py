@@ -70,8 +70,8 @@ BatchS = Annotated[
         "--batch",
         min=1,
         metavar="SECONDS",
-        help="Event time of a batch. Examples of different batches should hardly depend on each "
-        "other.",
+        help="Length of a batch in event time. Examples of different batches should hardly "
+        "depend on each other.",
     ),
 ]
 RecentS = Annotated[
@@ -88,7 +88,10 @@ RecentS = Annotated[
 Alpha = Annotated[
     float,
     typer.Option(
-        "--alpha", min=1e-6, max=0.5, help="Probability that any interval of the table misses."
+        "--alpha",
+        min=1e-6,
+        max=0.5,
+        help="Probability that at least one interval of the table misses the true value.",
     ),
 ]
 JsonReport = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -143,7 +146,7 @@ def show(
     slices: Slices = False,
     as_json: Json = False,
 ) -> None:
-    """Print the figures that were published last."""
+    """Print the metrics that were published last."""
     from headrace.deploy.connections import kafka_settings
 
     found = _published(kafka_settings(kafka, kafka_client), only, slices=slices)
@@ -185,7 +188,7 @@ def compare(
     """Compare the models of an alias on the requests that each of them served.
 
     Needs a running `headrace evaluate run` for each model. The bounds are a confidence sequence:
-    they hold at all looks together. A model is `eliminated` if it is worse than the control.
+    they hold at all comparisons at once. A model is `eliminated` if it is worse than the control.
     """
     import msgspec
 

@@ -86,9 +86,7 @@ To = Annotated[
 ]
 SaveEvery = Annotated[
     float,
-    typer.Option(
-        "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving what is done."
-    ),
+    typer.Option("--save-every", min=0.0, metavar="SECONDS", help="Interval of saving the state."),
 ]
 Hold = Annotated[
     float,
@@ -120,7 +118,7 @@ def run(
 ) -> None:
     """Run an experiment over a log, or on Kafka's examples of the control.
 
-    If interrupted, run it again: it goes on as it would have.
+    If interrupted, run it again: it continues as if never interrupted.
     """
     from headrace.learner.experiments import load_experiment
 
@@ -237,7 +235,7 @@ def show(
 def list_runs(
     folder: RunsPath = None, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
 ) -> None:
-    """Print the runs in the folders of a folder, or the live experiments."""
+    """List the runs in the subfolders of a folder, or the live experiments."""
     from headrace.learner.experiments import read_history
 
     if folder is not None:

@@ -50,7 +50,7 @@ class CollectorMetrics:
         )
         self._bytes = Counter(
             "headrace_collector_body_bytes",
-            "Bytes of bodies as sent.",
+            "Bytes of request bodies, as sent.",
             ("event",),
             registry=registry,
         )

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_MS = 10_000
 """Time that a joiner that died in a transaction holds up the readers of examples."""
 _ANSWER_TIMEOUT_MS = 10_000
-"""For any answer: about the time in which Kafka itself takes a silent broker for dead. The client's
-default is a minute."""
+"""Time to wait for any answer: about the time after which Kafka itself treats a silent broker as
+dead. The client's default is a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class KafkaSettings:
     bootstrap: str
     """host:port of one or more brokers, separated by commas: --kafka or HEADRACE_KAFKA."""
     connect_timeout_s: float = 5.0
-    """For the first answer; without one the address is wrong, and the process reports it."""
+    """Time to wait for the first answer; without one, the process reports a wrong address."""
     lost_timeout_s: float = 60.0
-    """For a broker to come back while running: a restart takes less, an outage more."""
+    """Time to wait for a lost broker: a restart takes less, an outage more."""
     client: Mapping[str, str] = field(default_factory=dict)
     """Settings for librdkafka, passed unchanged (security.protocol, sasl.*, ssl.*). Settings that
     exactly-once processing depends on are refused here."""

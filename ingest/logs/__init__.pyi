@@ -7,6 +7,7 @@ from .layout import load_layout as load_layout
 from .layout import parse_layout as parse_layout
 from .layout_guess import GuessedLayout as GuessedLayout
 from .layout_guess import guess_layout as guess_layout
+from .layout_guess import guess_time_format as guess_time_format
 from .ndjson import CLICKS as CLICKS
 from .ndjson import IMPRESSIONS as IMPRESSIONS
 from .ndjson import DirectoryLog as DirectoryLog

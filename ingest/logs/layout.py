@@ -39,6 +39,7 @@ import msgspec
 
 from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError, SpecText, one_of
+from headrace.ingest.logs.time_columns import FRACTION
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".ndjson": "ndjson"}
 PACKED = (".zst", ".gz")
@@ -67,8 +68,8 @@ class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timestamp: str | None = None
     """Column with the time of the impression. Either this or `start` is required."""
     timestamp_format: str = "ms"
-    """`ms`, `s`, `us` or `ns` since 1970, `iso`, or a pattern of strptime. Times without a zone are
-    UTC. A Parquet column of timestamps needs none."""
+    """`ms`, `s`, `us` or `ns` since 1970, `iso`, or a pattern of strptime, which may end in `.%f`.
+    Times without a zone are UTC. A Parquet column of timestamps needs none."""
     start: datetime | None = None
     """Time of the first row, for a file without times; `timestamp` must then be omitted."""
     rows_per_s: float = 1000.0
@@ -189,6 +190,9 @@ def _check(layout: LogLayout, where: SpecText) -> None:
         start = event.start if event.start.tzinfo else event.start.replace(tzinfo=UTC)
         if start.timestamp() * 1000 < EARLIEST_MS:
             raise where.error(("event", "start"), "a start in 2000 or later", str(start))
+    if "%f" in event.timestamp_format.removesuffix(FRACTION):
+        expected = '%f at the end, after a dot, or "iso"'
+        raise where.error(("event", "timestamp_format"), expected, event.timestamp_format)
     if event.rows_per_s <= 0:
         raise where.error(("event", "rows_per_s"), "more than 0 rows", str(event.rows_per_s))
     if len(layout.file.delimiter) != 1:

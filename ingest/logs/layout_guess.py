@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ROWS = 50_000
 _DELIMITERS = (",", "\t", ";", "|")
-_SEPARATORS = ("|", ";", " ", ",")
+_SEPARATORS = ("|", ";", ",")
 _PATTERNS = (
     *("%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
     *("%Y%m%d%H%M%S", "%y%m%d%H"),
@@ -40,6 +40,9 @@ _REQUEST_NAME = re.compile(
 _ID_NAME = re.compile(r"^(impression|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
 _LEAST_TIMES = 0.95
 _CLICK_DELAY_MS = 1_000
+_MOST_CLICKED = 0.7
+"""Share of rows. A second time that nearly every row has is not that of a click."""
+_LONGEST_DELAY_MS = 7 * 86_400_000
 
 
 class GuessedLayout(NamedTuple):
@@ -117,7 +120,8 @@ def _delimiter(path: Path) -> str:
     return max(_DELIMITERS, key=first.count)
 
 
-def _times_of(name: str, column: pa.Array) -> _Times | None:
+def guess_time_format(column: pa.Array) -> str | None:
+    """Return the `timestamp_format` that reads a column; "" if it needs none, None if none does."""
     present = len(column) - column.null_count
     if not present:
         return None
@@ -131,8 +135,21 @@ def _times_of(name: str, column: pa.Array) -> _Times | None:
         times = milliseconds_of(column, form or ISO).drop_null().to_numpy(zero_copy_only=False)
         good = np.count_nonzero((times >= EARLIEST_MS) & (times <= wall_ms() + AHEAD_MS))
         if good >= _LEAST_TIMES * present:
-            return _Times(name, form, present / len(column))
+            return form
     return None
+
+
+def _times_of(name: str, column: pa.Array) -> _Times | None:
+    column = _without_blanks(column)
+    form = guess_time_format(column)
+    return None if form is None else _Times(name, form, 1 - column.null_count / len(column))
+
+
+def _without_blanks(column: pa.Array) -> pa.Array:
+    if not pa.types.is_string(column.type):
+        return column
+    blank = pc.equal(pc.utf8_trim_whitespace(column), "")
+    return pc.if_else(blank, pa.scalar(None, column.type), column)
 
 
 def _impression_time(times: list[_Times]) -> _Times | None:
@@ -185,7 +202,30 @@ def _click(
             f"column = {_quoted(name)}",
             f"delay_ms = {_CLICK_DELAY_MS:_}  # the file has no time of the click",
         ]
-    return ["", "# no column says whether an item was clicked: the file has only impressions"]
+    return _later_time(columns, times, shown_at, taken) or [
+        "",
+        "# no column says whether an item was clicked: the file has only impressions",
+        '# if a column does: [click] with column = "NAME", or timestamp = "NAME" for a time',
+    ]
+
+
+def _later_time(
+    columns: dict[str, pa.Array], times: list[_Times], shown_at: _Times | None, taken: set[str]
+) -> list[str]:
+    """Return the click of a file in which some rows have a second time, after the first."""
+    if shown_at is None:
+        return []
+    form = shown_at.form or ISO
+    shown = milliseconds_of(columns[shown_at.column], form)
+    for each in times:
+        if each.column in taken or each.form != shown_at.form or each.share > _MOST_CLICKED:
+            continue
+        delays = pc.subtract(milliseconds_of(columns[each.column], form), shown).drop_null()
+        if pc.all(pc.and_(pc.greater_equal(delays, 0), pc.less(delays, _LONGEST_DELAY_MS))).as_py():
+            taken.add(each.column)
+            why = f"  # {100 * each.share:.1f} % of the rows have one, after {shown_at.column}"
+            return ["", "[click]", f"timestamp = {_quoted(each.column)}{why}"]
+    return []
 
 
 def _binary(column: pa.Array) -> bool:
@@ -219,11 +259,14 @@ def _separator(column: pa.Array) -> str | None:
     if not len(texts):
         return None
     different = pc.count_distinct(texts).as_py()
-    for separator in _SEPARATORS[:2]:
+    for separator in _SEPARATORS:
         counts = pc.count_substring(texts, separator)
         if pc.mean(pc.greater(counts, 0)).as_py() >= 0.2:
             items = pc.count_distinct(pc.list_flatten(pc.split_pattern(texts, separator))).as_py()
-            if items < different or different < 20:
+            if separator == ",":  # sentences have commas too, but their parts hardly repeat
+                if 2 * items <= different:
+                    return separator
+            elif items < different or different < 20:
                 return separator
     return None
 

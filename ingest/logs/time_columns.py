@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 PER_MS = {"s": 1e-3, "ms": 1.0, "us": 1e3, "ns": 1e6}
 """Units since 1970 -> how many of them make a millisecond."""
 ISO = "iso"
+FRACTION = ".%f"
+"""End of a pattern of strptime: a fraction of the second, which Arrow does not parse itself."""
 _NUMBER = r"^\s*[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\s*$"
 _MOMENT = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?$"
+_FRACTION_TEXT = r"^(?P<whole>.*)\.(?P<digits>\d{1,9})$"
 _ZONE = r"\s?(Z|[+-]\d\d(:?\d\d)?)$"
 _NOT_CLICKED = pa.array(["", "0", "0.0", "false", "False"])
 
@@ -38,7 +41,14 @@ def milliseconds_of(column: pa.Array, form: str) -> pa.Array:
     texts = pc.utf8_trim_whitespace(column.cast(pa.string()))
     if form == ISO:
         return _iso(texts)
-    return pc.strptime(texts, form, "ms", error_is_null=True).cast(pa.int64())
+    if form.endswith(FRACTION):
+        parts = pc.extract_regex(texts, _FRACTION_TEXT)
+        digits = pc.utf8_slice_codeunits(pc.struct_field(parts, "digits"), 0, 3)
+        fraction = pc.utf8_rpad(digits, 3, "0").cast(pa.int64())
+        return pc.add(
+            _parsed(pc.struct_field(parts, "whole"), form.removesuffix(FRACTION)), fraction
+        )
+    return _parsed(texts, form)
 
 
 def click_times(
@@ -60,6 +70,10 @@ def click_times(
         clicked = pc.and_(clicked, pc.is_valid(given))
     shown = pc.add(times, click.delay_ms)
     return pc.if_else(pc.fill_null(clicked, False), shown, pa.scalar(None, pa.int64()))
+
+
+def _parsed(texts: pa.Array, form: str) -> pa.Array:
+    return pc.strptime(texts, form, "ms", error_is_null=True).cast(pa.int64())
 
 
 def _scaled(column: pa.Array, per_ms: float) -> pa.Array:

@@ -6,6 +6,7 @@ bytes each, and ids of impressions share a table of 64 MB.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,14 +34,20 @@ class RefusalTally:
         self._found: dict[Reason, RefusedEvents] = {}
 
     def add(
-        self, reason: Reason, count: int, place: str, example: str, time: float | None = None
+        self,
+        reason: Reason,
+        count: int,
+        place: str,
+        example: str,
+        time: float | None = None,
+        advice: str = "",
     ) -> None:
-        """Count events refused for a reason; the place and the text are those of the first."""
+        """Count events refused for a reason; all but the count is kept of the first."""
         known = self._found.get(reason)
-        if known is not None:
-            count, place, example = count + known.count, known.place, known.example
-            time = known.time
-        self._found[reason] = RefusedEvents(reason, count, place, example, time)
+        if known is None:
+            self._found[reason] = RefusedEvents(reason, count, place, example, time, advice)
+        else:
+            self._found[reason] = replace(known, count=known.count + count)
 
     def knows(self, reason: Reason) -> bool:
         """Whether an example of this reason is known."""

@@ -23,6 +23,8 @@ class RefusedEvents:
     """The first, shortened."""
     time: float | None = None
     """The time of the first, as given."""
+    advice: str = ""
+    """The cause in the first, and what to do, if the reason does not say it."""
 
 
 @dataclass(slots=True)
@@ -88,6 +90,10 @@ class LogSurvey:
     """Estimate of impressions whose id an earlier one had, within a percent."""
     seconds: float = 0.0
     bytes_read: int = 0
+    unread_clicks: int = 0
+    """Rows of a table whose column of click times has a value that is not a time."""
+    unread_advice: str = ""
+    """The cause in the first of these, and what to do."""
     accepted: int = field(default=0)
     """Impressions that are not refused."""
     readable: int = field(default=0)
@@ -113,11 +119,18 @@ class LogSurvey:
                 f"{each.count:,} of {events:,} events ({share:.1f} %) are refused: {each.reason}\n"
                 f"  first: {each.place}: {each.example}"
             )
+            if each.advice:
+                found[-1] += f"\n  {each.advice}"
             if (unit := unit_of(each.time)) is not None:
                 found[-1] += (
                     f"\n  {each.time:.0f} looks like {unit}. Write milliseconds, or in a layout "
                     f'timestamp_format = "{_short(unit)}".'
                 )
+        if self.unread_clicks:
+            found.append(
+                f"{self.unread_clicks:,} rows have an unreadable time of a click and count as not "
+                f"clicked: {self.unread_advice}"
+            )
         found += self._order_warnings()
         for coverage in self.fields:
             found += _field_warnings(coverage, self.readable)

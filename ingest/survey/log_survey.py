@@ -61,6 +61,7 @@ class _Survey:
         self._coverage = _coverage_of(fields)
         self._impressions = self._clicks = self._accepted = self._readable = 0
         self._names: set[str] = set()
+        self._unread_clicks, self._unread_advice = 0, ""
 
     def read_directory(self) -> None:
         """Read all clicks, then all impressions."""
@@ -88,6 +89,7 @@ class _Survey:
             if block.hashes is not None:
                 self._repeated.add(block.hashes[kept])
             self._clicks_of.add_pairs(block.shown, block.clicked)
+        self._unread_clicks, self._unread_advice = table.unread_clicks, table.unread_advice
 
     def _in_time(
         self,
@@ -131,6 +133,8 @@ class _Survey:
             repeated_ids=self._repeated.result(),
             seconds=round(seconds, 3),
             bytes_read=bytes_total,
+            unread_clicks=self._unread_clicks,
+            unread_advice=self._unread_advice,
             accepted=self._accepted,
             readable=self._readable,
         )

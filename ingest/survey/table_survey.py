@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.ingest.decoding import TEXT, hash_texts
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, REQUEST_ID, Reason
 from headrace.ingest.features import Transform
-from headrace.ingest.logs import BagLayout, UnreadableRow
+from headrace.ingest.logs import BagLayout, UnreadableRow, guess_time_format
 from headrace.ingest.survey.findings import shortened
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class TableReader:
 
     def __init__(self, log: TableLog, refused: RefusalTally) -> None:
         self.log, self.path, self._refused = log, log.path, refused
+        self.unread_clicks = 0
+        """Rows whose column of click times has a value that is not a time."""
+        self.unread_advice = ""
 
     def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[SurveyedRows]:
         """Yield the events of each block of rows, adding to the coverage and the refusals."""
@@ -102,6 +105,7 @@ class TableReader:
         for each in coverage:
             _cover(each, block, columns, self.log.layout.event.request_id, good)
         clicked = clicks.is_valid().to_numpy(zero_copy_only=False)
+        self._look_for_unread_clicks(block, clicked)
         clicked_ms = pc.fill_null(clicks, 0).to_numpy(zero_copy_only=False)
         both = clicked & good
         return SurveyedRows(
@@ -141,7 +145,26 @@ class TableReader:
         place = int(np.argmax(wrong))
         time = _raw_time(block, self.log.layout.event.timestamp, place)
         row = self.place(block.first + place + 1)
-        self._refused.add(reason, count, row, _row_text(block, place), time)
+        event = self.log.layout.event
+        advice = ""
+        if reason is Reason.NO_TIME:
+            advice = _time_advice(block, event.timestamp, event.timestamp_format, place)
+        self._refused.add(reason, count, row, _row_text(block, place), time, advice)
+
+    def _look_for_unread_clicks(self, block: TableBlock, clicked: npt.NDArray[np.bool_]) -> None:
+        """Count the rows whose column of click times has a value that is not a time."""
+        layout = self.log.layout
+        column = layout.click.timestamp if layout.click is not None else None
+        if column is None or column not in block.arrow:
+            return
+        texts = pc.utf8_trim_whitespace(block.arrow[column].cast(pa.string()))
+        given = pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False)
+        unread = given & ~clicked
+        if unread.any() and not self.unread_clicks:
+            place = int(np.argmax(unread))
+            form = layout.event.timestamp_format
+            self.unread_advice = _time_advice(block, column, form, place)
+        self.unread_clicks += int(np.count_nonzero(unread))
 
 
 def _cover(
@@ -195,6 +218,24 @@ def _nested(block: TableBlock, column: str | BagLayout) -> bool:
         inner = kind.value_type
         return bool(pa.types.is_nested(inner))
     return bool(pa.types.is_struct(inner) or pa.types.is_map(inner))
+
+
+def _time_advice(block: TableBlock, column: str | None, form: str, place: int) -> str:
+    """Return why a column has no time in a row."""
+    if column is None or column not in block.arrow:
+        return ""
+    value = block.arrow[column].slice(place, 1)
+    text = value[0].as_py()
+    if text is None or not str(text).strip():
+        return f"the column {column!r} is empty there"
+    fitting = guess_time_format(value)
+    remedy = "Correct timestamp_format in the layout, or the file"
+    if fitting is not None:
+        remedy = f'Set timestamp_format = "{fitting}" in the layout'
+    return (
+        f"expected a time as in timestamp_format = {form!r}, got {text!r} in the column "
+        f"{column!r}. {remedy}"
+    )
 
 
 def _raw_time(block: TableBlock, column: str | None, place: int) -> float | None:

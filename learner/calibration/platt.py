@@ -17,13 +17,14 @@ a and b are a row each, with a reserved field number. So they are pushed, folded
 like all other rows, several learners add to them, and learner and server run the same forward pass.
 The step is plain SGD, which only adds.
 
-An example of weight w steps as w copies of it would, by the first terms of what that comes to
-(Karampatziakis and Langford, "Online importance weight aware updates", UAI 2011): each copy finds p
-a little nearer to its outcome. The cut of the step depends on w and p alone. A cut that depends on
-the outcome, or that grows with w at any p, biases a stream whose negatives are down-sampled: only
-these are heavy, and cut alone they pull too little. *Limits:* no example moves an answer by more
-than 4 of log-odds; if alpha w (1 + z z) comes near that, alpha has to be smaller. And w copies in a
-row are noise of w: weights that vary by hundreds among clicks need a smaller alpha, too.
+An example of weight w takes about the step that w copies of it would take one after another, each
+with p a little nearer to the outcome (the first terms of Karampatziakis and Langford, "Online
+importance weight aware updates", UAI 2011). This shortens the step, by a factor that depends on w
+and p alone. If it depended on the outcome, or grew with w at any p, it would bias a stream with
+down-sampled negatives: only the negatives are heavy there, and they would pull too little.
+*Limits:* an example moves an answer by at most 4 in log-odds; if alpha w (1 + z z) comes near that,
+alpha must be smaller. A heavy example also adds noise in proportion to w: if the weights of clicks
+vary by factors of hundreds, alpha must be smaller, too.
 
 Under `immediate` an impression is a negative when it is shown and its click comes on top, so the
 loss is the positive-unlabelled one (Ktena et al., RecSys 2019): the slope of a show is p, of a
@@ -110,7 +111,7 @@ class PlattScaling:
         scores: npt.NDArray[np.float64],
         ends: npt.NDArray[np.int64] | None = None,  # noqa: ARG002
     ) -> None:
-        """Put the calibrated probabilities in the place of the model's own. Adds no row.
+        """Replace the model's probabilities with the calibrated ones. Adds no row.
 
         ends: (n,) the first score after the request of each; None if all are of one request.
         NaN stays NaN.
@@ -126,7 +127,7 @@ class PlattScaling:
         labelled: LabelledColumns,
         scores: npt.NDArray[np.float64],
     ) -> None:
-        """Do as `apply` with each slate in turn, and learn from it then.
+        """Calibrate each slate in turn, as `apply` does, and then learn it.
 
         scores: (n,) of all examples, clicks too. A row whose bucket is not active stays.
         """
@@ -156,7 +157,7 @@ def log_odds(p):  # type: ignore[no-untyped-def]
 
 @inlined
 def value_at(columns, place):  # type: ignore[no-untyped-def]
-    """Return what a row of the layer has gained. Compiled."""
+    """Return the sum of the gains of a row of the layer. Compiled."""
     return columns.values[place, 0] if place >= 0 else np.float32(0.0)
 
 
@@ -207,7 +208,7 @@ def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
 def gain_of(alpha, slope, weight, p, squares):  # type: ignore[no-untyped-def]
     """Return the step of an example at the probability p, of which rows take their shares.
 
-    squares: of the shares, their sum: the answer moves so many times as far. Compiled.
+    squares: the sum of the squared shares. The answer moves by the step times `squares`. Compiled.
     """
     gain = -alpha * slope / (1.0 + 0.25 * alpha * squares) * weight
     more = max(weight - 1.0, 0.0)

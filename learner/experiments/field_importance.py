@@ -61,7 +61,8 @@ class ImportanceOptions(NamedTuple):
     names: Sequence[str] = ()
     """Fields and statistics; empty: all of the spec."""
     batch_ms: int = 3_600_000
-    """Event time of a batch. Examples of different batches should hardly depend on each other."""
+    """Length of a batch in event time. Examples of different batches should hardly depend on each
+    other."""
     recent_ms: int | None = None
     """Event time at the end of the log whose losses count; None: the second half of the log."""
     alpha: float = 0.05

@@ -7,10 +7,10 @@ A space is a table in the shape of a spec. Where the spec has a value, the space
     optimizer.l2 = { range = [0.0, 10.0] }          # uniform
     model.dimensions = { list = [4, 8], if = { "model.architecture" = "factorization_machine" } }
     model.architecture = ["logistic_regression", "factorization_machine"]
-    fields.user_item = ["on", "off"]                # a whole field or section, or none
+    fields.user_item = ["on", "off"]                # keep or remove a field or a section
 
-A condition names another key of the space and the value, or values, at which this key exists. Keys
-are decided in their order, conditions after what they name.
+A condition names another key of the space, and its value or values at which this key exists. Keys
+are drawn in their order, but a key with a condition after the key that the condition names.
 """
 
 from __future__ import annotations

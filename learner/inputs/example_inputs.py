@@ -160,7 +160,7 @@ def find_common(columns, active, shift, features, scratch):  # type: ignore[no-u
 
 @inlined
 def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles):  # type: ignore[no-untyped-def]
-    """Leave the levels of example i in the scratch: as they were kept, else from the rows."""
+    """Write the levels of example i to the scratch: the kept ones, or those of the rows."""
     kind = labelled.kinds[i]
     if kind != _CLOSED and recall(memory, labelled.impressions[i], scratch.levels):
         return
@@ -180,9 +180,9 @@ def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, 
 
 @inlined
 def find_block(columns, active, shift, gate, features, begin, end, scratch):  # type: ignore[no-untyped-def]
-    """Find the rows of all inputs of a block but its statistics; ask for what is next.
+    """Find the rows of all inputs of a block, except statistics, and prefetch the next block.
 
-    After `find_common`.
+    Call it after `find_common`.
     """
     counts, singles = scratch.counts, 1 + features.ids.shape[1]
     items = singles + features.number_ids.shape[0]
@@ -275,7 +275,7 @@ def find_example(  # type: ignore[no-untyped-def]
 def admit_slate(columns, gate, labelled, begin, end, scratch, row):  # type: ignore[no-untyped-def]
     """Make the rows of ids that are admitted by one of examples [begin, end), a slate.
 
-    row: of the first example. All of the slate are scored by now.
+    row: of the first example. All examples of the slate are already scored.
     """
     if not gate.on:
         return
@@ -293,8 +293,8 @@ def admit_slate(columns, gate, labelled, begin, end, scratch, row):  # type: ign
 def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-untyped-def]
     """Give each input of example i of a slate the place where it is learned.
 
-    All of the slate are scored by now, and one of them may have made a row that was missing then
-    (`admit_slate`).
+    All examples of the slate are already scored, and one of them may have made a row that was
+    missing before (`admit_slate`).
     """
     if not gate.on:
         return
@@ -342,7 +342,7 @@ def settle_strangers(columns, gate, labelled, i, strangers, admitting, scratch, 
 
 @inlined
 def weight_of(labelled, i):  # type: ignore[no-untyped-def]
-    """Return what example i counts as in the loss: its slope is that of so many."""
+    """Return the weight of example i in the loss, by which its slope is multiplied."""
     return labelled.weights[i] if labelled.weights.shape[0] else _ONE
 
 

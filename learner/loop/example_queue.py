@@ -2,9 +2,9 @@
 
 Partitions are filled by the same joiner but read at different speeds. If a model learned an hour of
 one and then an hour of another, time would jump back and forth, which costs accuracy. So batches
-are taken in windows: those of all partitions with the least event times, which are learned example
-by example in the order of event time (`learner.loop.merging`). A batch is learned as a whole, so a
-window ends where it cuts as few batches as possible. The joiner ends the batches of all partitions
+are taken in windows. A window has the batches of all partitions with the least event times, and its
+examples are learned in the order of event time (`learner.loop.merging`). A batch is learned as a
+whole, so a window ends where few batches overlap. The joiner ends the batches of all partitions
 at the same event times, as far as it can (`ingest.examples.splitting`). A partition that may still
 have an earlier batch is waited for, within a bound.
 
@@ -383,7 +383,7 @@ def _least_overlap(batches: Sequence[ExampleBatch], following_ms: list[int], lea
     """Return how many batches to take, of at least `least` examples if there are as many.
 
     following_ms: for each batch, the event time at which the next one begins. Examples of a taken
-    batch beyond that time are learned before earlier ones; the result makes them fewest.
+    batch beyond that time are learned before earlier ones; the result keeps these fewest.
     """
     begins = np.array([_begin_ms(batch) for batch in batches])
     ends = np.array([_end_ms(batch) for batch in batches]) + 1

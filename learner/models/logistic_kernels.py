@@ -103,9 +103,9 @@ def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: igno
 
 @inlined
 def _take_common(columns, gaining, features, scratch):  # type: ignore[no-untyped-def]
-    """Take out the rows that are inputs of every example, while a batch is learned.
+    """Copy the rows that are inputs of every example to the scratch, while a batch is learned.
 
-    They are neighbours then, and are worked on several at a time.
+    They are contiguous there, so that several are computed at a time.
     """
     common = scratch.common
     for k in range(1 + features.number_ids.shape[0]):
@@ -149,7 +149,7 @@ def _scatter_common(scratch, begin, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _put_common(columns, gaining, features, labelled, begin, end, scratch):  # type: ignore[no-untyped-def]
-    """Put them back, with examples [begin, end) counted."""
+    """Write the copied rows back, with examples [begin, end) counted."""
     if end <= begin:
         return
     shows, clicks, first = counts_of(labelled, begin)
@@ -269,7 +269,7 @@ def contribute(  # type: ignore[no-untyped-def]
 ):
     """Add the terms of each row's log-odds to its `parts`, shape (n, parts). Adds no row.
 
-    of_number: (1024,) part by the number of a field; sums, pairs: for machines.
+    of_number: (1024,) part by the number of a field; sums, pairs: for factorization machines.
     """
     for i in range(parts.shape[0]):
         count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)

@@ -43,7 +43,7 @@ class StoreMemoryCollector(Collector):
         )
         limit = GaugeMetricFamily(
             "headrace_keeper_store_memory_limit_bytes",
-            "Its maxmemory; the memory of its machine if that is not set.",
+            "maxmemory of a server; if not set, the memory of its machine.",
             labels=labels,
         )
         for each in self._memory():

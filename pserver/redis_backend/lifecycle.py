@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.pserver.store import Shape
 
 FORMAT = 1
-"""Of all keys of a model. To be raised when older programs could not read them any more."""
+"""Version of the format of a model's keys. Raise it if older programs could not read the keys."""
 _ROWS_A_CALL = 1000
 _NO_IDS = np.zeros(0, np.uint64)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T0_MS = 1_700_000_000_000
 WINDOW_MS = 100
 LONG_AGO_MS = T0_MS + 10_000_000
-"""Append time of history: all at once, and long after it happened."""
+"""Append time of a backlog: all events at once, long after they happened."""
 
 _SPEC = """
 [label]

@@ -94,14 +94,14 @@ def test_metrics_and_health_are_on_one_port_and_other_paths_are_missing() -> Non
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_a_process_is_ready_when_its_work_is(ready: bool) -> None:
+def test_a_process_is_ready_when_all_its_work_is_ready(ready: bool) -> None:
     health = ProcessHealth()
     health.stepped()
     health.ready_when(lambda: ready)
     assert (health.why_not_ready() == "") is ready
 
 
-def test_of_two_watches_the_one_that_stalls_is_seen_beside_the_one_that_goes_on() -> None:
+def test_a_stalled_watch_is_noticed_beside_one_that_makes_progress() -> None:
     scene, other = Scene().watched(), [0]
     scene.health.watch(lambda: other[0], lambda: True)
     for _ in range(3):

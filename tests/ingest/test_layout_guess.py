@@ -11,9 +11,10 @@ import pyarrow.parquet
 import pytest
 
 from headrace.ingest.features.spec_text import SpecError
-from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.layout import BagLayout, parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.logs.time_columns import milliseconds_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,3 +128,34 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(SpecError, match="expected rows to guess a layout from, got none"):
         guess_layout(path)
+
+
+def test_a_second_time_after_the_first_is_that_of_the_click(tmp_path: Path) -> None:
+    path = written(tmp_path / "log.csv", "shown_at,user,opened_at", "{iso},u{i},{clicked_iso}")
+    guessed = guess_layout(path)
+    assert guessed.layout.click is not None
+    assert guessed.layout.click.timestamp == "opened_at"
+    assert "have one, after shown_at" in guessed.text
+
+
+def test_commas_separate_a_bag_only_if_its_items_repeat(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    foods = ["egg", "flour", "milk", "rice", "basil"]
+    bags = [f"{a},{b},{c}" for a in foods for b in foods for c in foods]
+    titles = [f"Story {i}, as told on day {i}" for i in range(len(bags))]
+    rows = [
+        f'{i},"{bag}","{title}"' for i, (bag, title) in enumerate(zip(bags, titles, strict=True))
+    ]
+    path.write_text("n,ingredients,title\n" + "\n".join(rows) + "\n")
+    fields = guess_layout(path).layout.fields
+    assert fields["ingredients"] == BagLayout("ingredients", ",")
+    assert fields["title"] == "title"
+
+
+def test_a_pattern_of_times_may_end_in_a_fraction_of_the_second() -> None:
+    texts = pa.array(["01/03/2024 08:00:01.5", "01/03/2024 08:00:01.123456", "01/03/2024", None])
+    times = milliseconds_of(texts, "%d/%m/%Y %H:%M:%S.%f").to_pylist()
+    second = 1_709_280_001_000
+    assert times == [second + 500, second + 123, None, None]
+    with pytest.raises(SpecError, match=r'expected %f at the end, after a dot, or "iso"'):
+        parse_layout('[event]\ntimestamp = "t"\ntimestamp_format = "%f %S"', "l.toml")

@@ -244,3 +244,34 @@ def test_a_csv_line_with_too_many_columns_is_refused_with_its_line(tmp_path: Pat
     assert (refused.reason, refused.count) == (Reason.NOT_JSON, 1)
     assert refused.place == f"{path}, line 3"
     assert refused.example == f"{T0_MS},u,,,5"
+
+
+@pytest.mark.parametrize(
+    ("shown", "form", "advice"),
+    [
+        ("2024-03-01T08:00:01.151", "%Y-%m-%d %H:%M:%S", 'Set timestamp_format = "iso" in the'),
+        ("1 March 2024", "iso", "Correct timestamp_format in the layout, or the file"),
+        ("", "iso", "the column 'time' is empty there"),
+    ],
+)
+def test_times_that_do_not_fit_the_layout_are_reported_with_value_and_remedy(
+    tmp_path: Path, shown: str, form: str, advice: str
+) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("time,user\n" + f'"{shown}",u\n' * 4)
+    layout = parse_layout(f'[event]\ntimestamp = "time"\ntimestamp_format = "{form}"', "l.toml")
+    [warning, *_] = survey_log(file, FIELDS, layout).warnings()
+    assert "4 of 4 events (100.0 %) are refused: expected timestamp_ms, found none" in warning
+    assert advice in warning
+    assert not shown or f"got {shown!r} in the column 'time'" in warning
+
+
+def test_click_times_that_cannot_be_read_are_counted_with_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    rows = ["1709280001000,u,2024-03-01T08:00:04", "1709280002000,u,", "1709280003000,u,soon"]
+    file.write_text("time,user,clicked\n" + "\n".join(rows) + "\n")
+    found = survey_log(file, FIELDS, LAYOUT)
+    assert (found.clicks, found.unread_clicks) == (0, 2)
+    [warning] = [each for each in found.warnings() if "time of a click" in each]
+    assert warning.startswith("2 rows have an unreadable time of a click and count as not clicked")
+    assert "got '2024-03-01T08:00:04' in the column 'clicked'" in warning

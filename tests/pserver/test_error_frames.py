@@ -56,7 +56,7 @@ def kept_after(failing: Callable[[], Any]) -> int:
 
 
 class Away:
-    """Nodes and a store that answer nothing."""
+    """Nodes and a store that do not answer."""
 
     def run(self, calls: object) -> list[object]:
         return [b"OK", Unreachable("no answer")]

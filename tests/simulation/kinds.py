@@ -323,7 +323,7 @@ def _cut_short(plan: Plan, dice: random.Random) -> Plan:
 
 
 def _bounded(plan: Plan, dice: random.Random) -> Plan:
-    """Learners that hold few rows, and ids that earn theirs, in all weathers."""
+    """Learners that hold few rows, with admission of ids, under all faults."""
     return replace(
         plan,
         partitions=dice.choice((1, 2)),

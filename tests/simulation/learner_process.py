@@ -65,7 +65,7 @@ class LearnerProcess(Process):
 
     @property
     def flying(self) -> bool:
-        """Whether a push of it is under way."""
+        """Whether one of its pushes is under way."""
         return self.learner is not None and self.learner._pushes.awaited
 
     @property
@@ -85,7 +85,7 @@ class LearnerProcess(Process):
         return CachedReplica(connection, shape, asked, plan.most_held)  # type: ignore[arg-type]
 
     def position(self, bucket: int) -> LogPosition | None:
-        """See Process; of a bounded learner the position of its rows."""
+        """See Process; for a bounded learner, the position of its rows."""
         held = self.learner.replica if self.learner else None
         if not isinstance(held, CachedReplica):
             return super().position(bucket)
