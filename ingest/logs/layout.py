@@ -39,10 +39,11 @@ import msgspec
 
 from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError, SpecText, one_of
-from headrace.ingest.logs.time_columns import FRACTION
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".ndjson": "ndjson"}
 PACKED = (".zst", ".gz")
+FRACTION = ".%f"
+"""End of a pattern of strptime: a fraction of the second, which Arrow does not parse itself."""
 
 
 class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

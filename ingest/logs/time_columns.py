@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.ingest.logs.layout import FRACTION
+
 if TYPE_CHECKING:
     from headrace.ingest.logs.layout import ClickLayout
 
 PER_MS = {"s": 1e-3, "ms": 1.0, "us": 1e3, "ns": 1e6}
 """Units since 1970 -> how many of them make a millisecond."""
 ISO = "iso"
-FRACTION = ".%f"
-"""End of a pattern of strptime: a fraction of the second, which Arrow does not parse itself."""
 _NUMBER = r"^\s*[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\s*$"
 _MOMENT = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?$"
 _FRACTION_TEXT = r"^(?P<whole>.*)\.(?P<digits>\d{1,9})$"
