@@ -33,6 +33,7 @@ from headrace.ingest.kafka.consumer_group import (
     member_of_instance,
     membership,
     named,
+    partition_of,
     resumes_at,
     seek,
 )
@@ -150,19 +151,19 @@ class KafkaReader:
             self._seek(source)
             self._reported_ends.pop(source, None)
         begun = [source for source in offsets if source in self._started]
-        self._consumer.resume([_partition(s) for s in begun if s not in self._paused])
+        self._consumer.resume([partition_of(s) for s in begun if s not in self._paused])
 
     def pause(self, sources: Iterable[Source]) -> None:
         """Deliver nothing from these sources until `resume`."""
         ours = [source for source in sources if source in self._started]
         self._paused.update(ours)
-        self._consumer.pause([_partition(source) for source in ours])
+        self._consumer.pause([partition_of(source) for source in ours])
 
     def resume(self, sources: Iterable[Source]) -> None:
         """Undo `pause`."""
         ours = [source for source in sources if source in self._started]
         self._paused.difference_update(ours)
-        self._consumer.resume([_partition(source) for source in ours])
+        self._consumer.resume([partition_of(source) for source in ours])
 
     def held(self, source: Source) -> tuple[int, int]:
         """Return the first offset that Kafka still has, and the first that it does not have yet.
@@ -230,16 +231,13 @@ class KafkaReader:
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s, address = self._settings.connect_timeout_s, self._settings.bootstrap
-        doing = f"asking for the ends of {source}"
+        doing, partition = f"asking for the ends of {source}", partition_of(source)
         try:
             with self._asking, translated(doing, address):
-                low, high = self._consumer.get_watermark_offsets(
-                    _partition(source), timeout=timeout_s
-                )
+                low, high = self._consumer.get_watermark_offsets(partition, timeout=timeout_s)
         except MissingTopic as error:
             # after an outage the client may not have the partitions of a topic that exists
-            there = {Source(p.topic, p.partition) for p in self._check_topics([source.topic])}
-            if source in there:
+            if any(p.partition == source.partition for p in self._check_topics([source.topic])):
                 raise unreachable(address, str(error)) from error
             raise
         return low, high
@@ -269,7 +267,7 @@ class KafkaReader:
         with self._asking:
             lapsed, self._consumer = self._consumer, self._connected()
             lapsed.close()
-        self._on_revoke(lapsed, [_partition(source) for source in self._sources.values()])
+        self._on_revoke(lapsed, [partition_of(source) for source in self._sources.values()])
         self._lapsed = False
         self._join()
 
@@ -358,7 +356,7 @@ class KafkaReader:
                 events.append(block)
                 end = self._started[source] = int(block.offsets[-1]) + 1
                 # Kafka had no more when it answered; the client reports that one answer later
-                held = self._consumer.get_watermark_offsets(_partition(source), cached=True)
+                held = self._consumer.get_watermark_offsets(partition_of(source), cached=True)
                 if end == held[1]:
                     ends.setdefault(place, end)
         for place, offset in ends.items():
@@ -399,7 +397,3 @@ class KafkaReader:
                 doing = f"no answer for {down_s:.0f} s while reading"
                 raise unreachable(self._settings.bootstrap, doing) from error
             self._down_since_s = None
-
-
-def _partition(source: Source) -> TopicPartition:
-    return TopicPartition(source.topic, source.partition)

@@ -131,6 +131,11 @@ def seek(consumer: Consumer, source: Source, offset: int, address: str) -> None:
             return
 
 
+def partition_of(source: Source) -> TopicPartition:
+    """Return a source as the client names it."""
+    return TopicPartition(source.topic, source.partition)
+
+
 def block_of(source: Source, messages: Sequence[Message]) -> MessageBlock:
     """Return one or more messages of one source as a block."""
     leader_epoch = messages[-1].leader_epoch()
