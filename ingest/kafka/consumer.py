@@ -199,10 +199,7 @@ class KafkaReader:
 
     @property
     def settled(self) -> bool:
-        """Whether this process reads the partitions that it was assigned.
-
-        A member without partitions, a spare, counts as settled some time after it joined.
-        """
+        """Whether the assigned partitions are read; a spare has none and settles after a while."""
         sources = list(self._sources.values())
         if not sources:
             return time.monotonic() > self._joined_s + SPARE_AFTER_S
@@ -213,10 +210,7 @@ class KafkaReader:
         return self._consumer.consumer_group_metadata()
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
-        """Return the group's committed offset, metadata and leader epoch, where there is one.
-
-        Waits for a transaction that is still writing them. Raises KafkaUnreachable.
-        """
+        """Return offset, metadata and leader epoch, waiting for a transaction that writes them."""
         return committed_by(self._settings, self._group or "", sources)
 
     # ---------------------------------------------------------------- inside
