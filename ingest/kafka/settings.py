@@ -19,6 +19,9 @@ TRANSACTION_TIMEOUT_MS = 10_000
 _ANSWER_TIMEOUT_MS = 10_000
 """Time to wait for any answer: about the time after which Kafka itself treats a silent broker as
 dead. The client's default is a minute."""
+_REBOOTSTRAP_MS = 5_000
+"""Time without metadata after which a client begins again at the bootstrap addresses. The client's
+default is five minutes, and a Kafka that was frozen comes back with all its brokers fenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class KafkaSettings:
             "reconnect.backoff.max.ms": 1000,  # finds a broker that comes back within a second
             # a broker that is frozen, or behind a cut link, answers no request and closes nothing
             "socket.timeout.ms": _ANSWER_TIMEOUT_MS,
+            # brokers that were all fenced at once vanish from the metadata, and from the client
+            "metadata.recovery.rebootstrap.trigger.ms": _REBOOTSTRAP_MS,
             "log.connection.close": False,
             "logger": log,
             **self.client,
