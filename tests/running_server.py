@@ -28,6 +28,9 @@ class Server(Protocol):
 
 ServerT = TypeVar("ServerT", bound=Server)
 
+SHARED_PARTITIONS = 2
+"""Partitions of the logs' topics in the broker of all tests: the first test creates them."""
+
 
 @contextmanager
 def running_server(server: ServerT) -> Iterator[ServerT]:

@@ -28,6 +28,7 @@ from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.store import Shape
 from tests.learner.streams import part, random_examples, random_spec
+from tests.running_server import SHARED_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from headrace.pserver.rows.row_codec import FoldedRows
 
-PARTITIONS = 2
 DEADLINE_S = 240.0
 """A learner's kernels compile within it, in a fresh clone on a busy machine."""
 FAR_MS = 1 << 52
@@ -57,7 +57,7 @@ class LearnedModel:
         self.topic = examples_topic(name)
         self.shows: Counter[int] = Counter()
         self.clicks: Counter[int] = Counter()
-        ensure_topics(self.kafka, topics_for(name, PARTITIONS))
+        ensure_topics(self.kafka, topics_for(name, SHARED_PARTITIONS))
 
     def write_spec(self, spec: ModelSpec) -> Path:
         path = self.folder / f"{spec.name}.toml"
@@ -72,7 +72,7 @@ class LearnedModel:
             text = text.replace(before, after)
         spec = parse_spec(text, f"{name}.toml")
         self.write_spec(spec)
-        ensure_topics(self.kafka, topics_for(name, PARTITIONS))
+        ensure_topics(self.kafka, topics_for(name, SHARED_PARTITIONS))
         return spec
 
     def make(self, buckets: int) -> None:
@@ -99,7 +99,7 @@ class LearnedModel:
         examples = replace(examples, append_ms=examples.append_ms - earlier_ms)
         writer = KafkaWriter(self.kafka)
         for number, begin in enumerate(range(0, len(examples), BATCH)):
-            target = Source(self.topic, number % PARTITIONS)
+            target = Source(self.topic, number % SHARED_PARTITIONS)
             writer.send(target, pack(part(examples, begin, begin + BATCH)))
         writer.flush()
         writer.close()

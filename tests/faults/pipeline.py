@@ -26,7 +26,8 @@ from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
 from tests.faults.shards import DEADLINE_S, expect
-from tests.faults.traffic import PARTITIONS, Traffic, spec_of
+from tests.faults.traffic import Traffic, spec_of
+from tests.running_server import SHARED_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,7 @@ class Pipeline:
     def __init__(self, url: str, bootstrap: str, name: str, seed: int) -> None:
         self.url, self.kafka = url, KafkaSettings(bootstrap)
         self.spec, self.topic = spec_of(name), examples_topic(name)
-        self.specs = topics_for(name, PARTITIONS)
+        self.specs = topics_for(name, SHARED_PARTITIONS)
         ensure_topics(self.kafka, self.specs)
         self.store = self.connect()
         spec = self.spec

@@ -21,13 +21,13 @@ from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from tests.running_server import SHARED_PARTITIONS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.kafka.settings import KafkaSettings
 
-PARTITIONS = 2
 POOL = 3000
 """Impressions to draw from: some thousand rows, so that many batches meet in one row."""
 
@@ -113,7 +113,7 @@ class Traffic:
         reader = KafkaReader(self._kafka, group=None, topics=[self._topic])
         try:
             identity = reader.topic_id(self._topic)
-            sources = [Source(self._topic, partition) for partition in range(PARTITIONS)]
+            sources = [Source(self._topic, partition) for partition in range(SHARED_PARTITIONS)]
             return {f"{identity}/{s.partition}": reader.held(s)[1] for s in sources}
         finally:
             reader.close()
@@ -137,7 +137,7 @@ class Traffic:
         chosen = self._dice.integers(POOL, size=self.examples_a_batch)
         clicked = self._dice.random(chosen.shape) < 0.2
         np.add.at(self.drawn, (chosen, clicked.astype(np.int64)), 1)
-        target = Source(self._topic, self.batches % PARTITIONS)
+        target = Source(self._topic, self.batches % SHARED_PARTITIONS)
         self._writer.send(target, pack(self._examples(chosen, clicked)))
         self.batches += 1
 

@@ -33,6 +33,7 @@ from headrace.serving.promotion.promotion_controller import (
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from headrace.serving.requests.limits import RequestLimits
 from tests.deploy.command import headrace, running
+from tests.running_server import SHARED_PARTITIONS
 from tests.serving.served_models import SPEC, Pusher, deltas_of_article, eventually, shape_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Site:
         self.alias = f"production-{name}"
         self.stop, self.ports = threading.Event(), list[int]()
         self._thread = threading.Thread(target=self._serve)
-        ensure_topics(self.kafka, topics_for(name, 1))
+        ensure_topics(self.kafka, topics_for(name, SHARED_PARTITIONS))
         for spec in (self.control, self.arm):
             with contextlib.closing(open_store(valkey, spec.name)) as store:
                 store.create(shape_of(spec))
