@@ -1,0 +1,9 @@
+from .cluster_plan import ClusterPlan as ClusterPlan
+from .cluster_plan import greatest_load as greatest_load
+from .cluster_plan import plan_cluster as plan_cluster
+from .unit_costs import UnitCosts as UnitCosts
+from .unit_costs import read_unit_costs as read_unit_costs
+from .workload import Assumptions as Assumptions
+from .workload import Machines as Machines
+from .workload import Prices as Prices
+from .workload import Workload as Workload
