@@ -249,7 +249,12 @@ spec:
     {{- include "headrace.scalingBehavior" . | nindent 4 }}
 {{- end }}
 
-{{/* By the lag of a group of Kafka. Takes a process, and min, max, lag, group, topic. */}}
+{{/*
+By KEDA. Takes a process, and min, max, triggers (YAML text). Optional: formula, over the names of
+the triggers, whose result per pod is compared with target.
+There is no `fallback`: without one, a trigger that fails keeps the number of pods, and an outage of
+Kafka or Prometheus removes none.
+*/}}
 {{- define "headrace.scaledObject" -}}
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
@@ -263,22 +268,54 @@ spec:
   maxReplicaCount: {{ .max }}
   pollingInterval: 10
   advanced:
+    {{- with .formula }}
+    scalingModifiers:
+      formula: {{ . | squote }}
+      target: {{ $.target | quote }}
+      metricType: AverageValue
+    {{- end }}
     horizontalPodAutoscalerConfig:
       behavior:
         {{- include "headrace.scalingBehavior" . | nindent 8 }}
   triggers:
-    - type: kafka
-      {{- with .root.Values.keda.authenticationRef }}
-      authenticationRef: {name: {{ . }}}
-      {{- end }}
-      metadata:
-        bootstrapServers: {{ .root.Values.kafka.bootstrap | quote }}
-        consumerGroup: {{ .group }}
-        topic: {{ .topic }}
-        lagThreshold: {{ .lag | quote }}
-        {{- with .root.Values.keda.settings }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+    {{- range .triggers }}
+    {{- . | nindent 4 }}
+    {{- end }}
+{{- end }}
+
+{{/* A trigger by the lag of a group of Kafka. Takes root, lag, group, topic. */}}
+{{- define "headrace.lagTrigger" -}}
+- type: kafka
+  name: lag
+  {{- with .root.Values.keda.authenticationRef }}
+  authenticationRef: {name: {{ . }}}
+  {{- end }}
+  metadata:
+    bootstrapServers: {{ .root.Values.kafka.bootstrap | quote }}
+    consumerGroup: {{ .group }}
+    topic: {{ .topic }}
+    lagThreshold: {{ int64 .lag | quote }}
+    {{- with .root.Values.keda.settings }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end }}
+
+{{/* A trigger by a query of Prometheus, whose empty result is a failure. Takes root, name, query, threshold. */}}
+{{- define "headrace.queryTrigger" -}}
+{{- $prometheus := .root.Values.keda.prometheus -}}
+- type: prometheus
+  name: {{ .name }}
+  {{- with $prometheus.authenticationRef }}
+  authenticationRef: {name: {{ . }}}
+  {{- end }}
+  metadata:
+    serverAddress: {{ $prometheus.address | quote }}
+    query: {{ .query | quote }}
+    threshold: {{ .threshold | quote }}
+    ignoreNullValues: "false"
+    {{- with $prometheus.settings }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{/* The name in a spec, which names topics and groups. Takes the text. */}}

@@ -141,7 +141,90 @@ def test_autoscaling_by_lag_reads_the_groups_and_topics_of_the_model(
         examples_topic("news"),
     )
     # learners that step together are a group of fixed size
-    assert sorted(triggers) == ["demo-news-joiner", "demo-news-learner"]
+    assert sorted(triggers) == ["demo-news-joiner", "demo-news-learner", "demo-server"]
+
+
+def _scaled_object(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    [spec] = [
+        each["spec"]
+        for each in objects
+        if each["kind"] == "ScaledObject" and each["metadata"]["name"] == name
+    ]
+    found: dict[str, Any] = spec
+    return found
+
+
+def test_learners_keep_their_number_while_logs_are_full(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    spec = _scaled_object(releases["large"], "demo-news-learner")
+    modifiers = spec["advanced"]["scalingModifiers"]
+    assert modifiers["formula"] == "full > 0 && pods > 0 ? pods * 1000 : lag"
+    # the target is per pod: a result of `pods * target` asks for the pods that run
+    assert (modifiers["target"], modifiers["metricType"]) == ("1000", "AverageValue")
+    assert [each["name"] for each in spec["triggers"]] == ["lag", "full", "pods"]
+
+
+def test_learners_scale_by_lag_alone_without_prometheus() -> None:
+    values = example("large")
+    del values["keda"]["prometheus"]
+    values["server"]["scaling"]["max"] = 0
+    spec = _scaled_object(render(values), "demo-news-learner")
+    assert "scalingModifiers" not in spec["advanced"]
+    assert [each["type"] for each in spec["triggers"]] == ["kafka"]
+
+
+def test_queries_of_autoscalers_name_metrics_that_headrace_exports(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    documented = (CHART.parents[1] / "docs/reference/metrics.md").read_text()
+    queries = [
+        trigger["metadata"]["query"]
+        for each in releases["large"]
+        if each["kind"] == "ScaledObject"
+        for trigger in each["spec"]["triggers"]
+        if trigger["type"] == "prometheus"
+    ]
+    assert len(queries) == 3
+    for query in queries:
+        [name] = re.findall(r"headrace_\w+", query)
+        assert f"`{name}`" in documented
+
+
+def test_every_autoscaler_grows_at_once_and_shrinks_by_a_pod_a_minute(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    specs = [
+        each["spec"]
+        for each in releases["large"]
+        if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
+    ]
+    assert len(specs) == 4
+    for spec in specs:
+        least = spec.get("minReplicas", spec.get("minReplicaCount"))
+        assert least >= 1
+        behavior = (
+            spec.get("behavior") or (spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"])
+        )
+        assert behavior["scaleUp"]["stabilizationWindowSeconds"] == 0
+        assert behavior["scaleDown"]["policies"] == [
+            {"type": "Pods", "value": 1, "periodSeconds": 60}
+        ]
+
+
+def test_a_large_lag_is_written_as_a_whole_number() -> None:
+    values = example("large")
+    values["models"]["news"]["learners"]["scaling"]["lag"] = 2_000_000
+    spec = _scaled_object(render(values), "demo-news-learner")
+    assert spec["triggers"][0]["metadata"]["lagThreshold"] == "2000000"
+    assert spec["advanced"]["scalingModifiers"]["target"] == "2000000"
+
+
+def test_servers_do_not_scale_by_requests_without_prometheus() -> None:
+    values = example("large")
+    del values["keda"]["prometheus"]
+    with pytest.raises(ValueError, match=re.escape("keda.prometheus.address")):
+        render(values)
 
 
 def test_replicas_of_a_scaled_process_belong_to_its_autoscaler(
