@@ -7,6 +7,7 @@ the run ends, even by SIGKILL.
 
 import gc
 import itertools
+import os
 import secrets
 import shutil
 import tempfile
@@ -67,8 +68,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 gc.set_threshold(20_000, *gc.get_threshold()[1:])
 
 
+_STATE = tempfile.TemporaryDirectory(prefix="headrace-tests-")
+# commands record their runs there, not in the home of the developer
+os.environ["XDG_STATE_HOME"] = _STATE.name
+
+
 def pytest_unconfigure() -> None:
     """Collect once, then exempt what is left: pytest collects five times before it exits."""
+    _STATE.cleanup()
     gc.collect()
     gc.freeze()
 

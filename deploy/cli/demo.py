@@ -1,13 +1,14 @@
 """`headrace demo`: shows a model that learns from a live stream."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
-from headrace.deploy.cli.options import Port, valid_specs
+from headrace.deploy.cli.options import Port, RunsFolder, valid_specs
 from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
 from headrace.deploy.cli.run import speed_of
+from headrace.deploy.cli.runs import registry_of
 
 
 @with_pipeline_options
@@ -46,12 +47,15 @@ def demo(
         bool, Option("--chaos", help="Kill the learner (SIGKILL) during the demo.")
     ] = False,
     port: Port = 8000,
+    runs: RunsFolder = "",
 ) -> None:
     """Learn from a live stream, and compare with a copy of the model that stopped learning."""
     times_real_time = None if speed is None else speed_of(speed)
     from headrace.deploy.demo import DemoSettings, run_demo
     from headrace.deploy.models import path_of
+    from headrace.deploy.reports.tracking import RunKind, record_run
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.spec import load_spec
 
     spec = model or path_of("demo" if data is None else "news")
     settings = DemoSettings(
@@ -64,5 +68,13 @@ def demo(
         full_speed=speed == "max",
         chaos=chaos,
     )
-    with stopped_by_signals() as stop:
-        run_demo(settings, stop)
+    shown: dict[str, Any] = {"seconds": seconds, "events": events, "chaos": chaos}
+    registry, name = registry_of(runs), load_spec(spec).name
+    logs = () if data is None else (data,)
+    with (
+        stopped_by_signals() as stop,
+        record_run(
+            *(registry, RunKind.DEMO, name, spec), data=logs, seed=seed, settings=shown
+        ) as recorder,
+    ):
+        run_demo(settings, stop, recorder)

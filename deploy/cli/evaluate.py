@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli.experiment import (
+from headrace.deploy.cli.experiments import (
     EXIT_STOPPED,
     ArchiveFolder,
     Data,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli.options import ModelFile
+from headrace.deploy.cli.options import ModelFile, RunsFolder
+from headrace.deploy.cli.runs import registry_of
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def fit(
     holdout: Holdout = 0.0,
     save_every: SaveEvery = 60.0,
     restart: Restart = False,
+    runs: RunsFolder = "",
 ) -> None:
     """Learn tables or archived examples, and write the model as a snapshot.
 
@@ -119,6 +121,7 @@ def fit(
     """
     from rich.console import Console
 
+    from headrace.deploy.reports.tracking import RunKind, RunState, record_run
     from headrace.deploy.termination import stopped_by_signals
     from headrace.deploy.views import StepView
     from headrace.learner.batch import BatchTrainer, FitFolder, FitSettings
@@ -133,8 +136,25 @@ def fit(
     trainer = BatchTrainer(spec, source, folder, FitSettings(epochs, holdout, save_every))
     if trainer.resumed:
         typer.echo("continuing an unfinished fit", err=True)
-    with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+    options = {"epochs": epochs, "holdout": holdout, "to": to}
+    registry, paths = registry_of(runs), data or [str(archive)]
+    with (
+        stopped_by_signals() as stop,
+        record_run(registry, RunKind.FIT, spec.name, model, data=paths, settings=options) as kept,
+        StepView(Console(stderr=True)) as shown,
+    ):
         done = trainer.run(stop, shown.fit(f"fitting {spec.name}", epochs))
+        if done is None:
+            kept.change(state=RunState.STOPPED)
+        else:
+            kept.figures(
+                {
+                    "examples": done.examples,
+                    "rows": done.rows,
+                    "normalized_entropy": done.normalized_entropy,
+                    "log_loss": done.held_out_loss,
+                }
+            )
     if done is None:
         typer.echo("stopped: run the same command again to continue", err=True)
         raise typer.Exit(EXIT_STOPPED)

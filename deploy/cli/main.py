@@ -23,12 +23,13 @@ from headrace.deploy.cli import (
     data,
     demo,
     evaluate,
-    experiment,
+    experiments,
     fit,
     ingest,
     learner,
     pserver,
     run,
+    runs,
     serving,
     spec,
 )
@@ -61,7 +62,8 @@ app.add_typer(pserver.app, name="pserver")
 app.add_typer(serving.app, name="serving")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(spec.app, name="spec")
-app.add_typer(experiment.app, name="experiment")
+app.add_typer(experiments.app, name="experiment")
+app.add_typer(runs.app, name="runs")
 
 
 def _print_version(wanted: bool) -> None:

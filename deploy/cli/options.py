@@ -125,6 +125,17 @@ StateDirectory = Annotated[
         "directory, kept only if a part failed.",
     ),
 ]
+RunsFolder = Annotated[
+    str,
+    Option(
+        "--runs",
+        envvar="HEADRACE_RUNS",
+        metavar="DIR|off",
+        help="Folder of recorded runs. Default: headrace/runs in $XDG_STATE_HOME, or in "
+        "~/.local/state. off: the run is not recorded.",
+        show_default=False,
+    ),
+]
 Partitions = Annotated[
     int,
     Option(

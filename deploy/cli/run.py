@@ -5,8 +5,18 @@ from typing import Annotated
 
 from typer import BadParameter, Option
 
-from headrace.deploy.cli.options import Data, LayoutName, ModelFile, Port, Sort, Speed, layout_of
+from headrace.deploy.cli.options import (
+    Data,
+    LayoutName,
+    ModelFile,
+    Port,
+    RunsFolder,
+    Sort,
+    Speed,
+    layout_of,
+)
 from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
+from headrace.deploy.cli.runs import registry_of
 
 
 def speed_of(text: str) -> float | None:
@@ -41,11 +51,14 @@ def run(
         bool,
         Option("--check/--no-check", help="Read each log once before anything starts."),
     ] = True,
+    runs: RunsFolder = "",
 ) -> None:
     """Replay logs through a pipeline on this machine and report the accuracy."""
     times_real_time = speed_of(speed)
     from headrace.deploy.local import RunSettings, run_log
+    from headrace.deploy.reports.tracking import RunKind, RunState, record_run
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.spec import load_spec
 
     settings = RunSettings(
         pipeline.settings(model, port),
@@ -57,8 +70,14 @@ def run(
         sort,
         check,
     )
-    with stopped_by_signals() as stop:
-        run_log(settings, stop)
+    registry, name = registry_of(runs), load_spec(model).name
+    with (
+        stopped_by_signals() as stop,
+        record_run(registry, RunKind.RUN, name, model, data=data) as recorder,
+    ):
+        run_log(settings, stop, recorder.report)
+        if recorder.run.state is RunState.UNFINISHED:
+            recorder.change(state=RunState.STOPPED)
 
 
 def warm(

@@ -45,6 +45,7 @@ from headrace.deploy.reports import (
     first_impressions,
     served_beside_learned,
 )
+from headrace.deploy.reports.tracking import RunState
 from headrace.ingest.joiner import read_state
 from headrace.ingest.runtime import instance_name, publish_status, wall_ms
 
@@ -54,7 +55,8 @@ if TYPE_CHECKING:
     from headrace.deploy.demo.players import DemoPlayers
     from headrace.deploy.demo.synthetic import Event
     from headrace.deploy.local import Backlog
-    from headrace.deploy.reports import ServerStatus
+    from headrace.deploy.reports import ComparisonSnapshot, ServerStatus
+    from headrace.deploy.reports.tracking import RunRecorder
     from headrace.pserver.rows import RowTable
 
 SHOW_EVERY_S = 0.5
@@ -66,7 +68,7 @@ CHAOS_SHARE = 0.7
 """Share of the demo after which the learner is killed."""
 
 
-def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
+def run_demo(settings: DemoSettings, stop: threading.Event, recorder: RunRecorder) -> None:
     """Show the demo on the terminal, or as plain lines without one. Raises DeployError."""
     if settings.data is not None:
         check_log(settings.data)
@@ -87,7 +89,9 @@ def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
                 publish_status(pipeline.kafka, "demo", instance_name(), figures.registry),
                 playing(settings, pipeline, observer) as playing_it,
             ):
-                _Demo(settings, pipeline, observer, playing_it, console, stop, figures).run()
+                _Demo(
+                    settings, pipeline, observer, playing_it, console, stop, figures, recorder
+                ).run()
         finally:
             observer.close()
 
@@ -104,8 +108,9 @@ class _Demo:
         console: Console,
         stop: threading.Event,
         figures: DemoMetrics,
+        recorder: RunRecorder,
     ) -> None:
-        self._figures = figures
+        self._figures, self._recorder = figures, recorder
         self._killed_at_s: float | None = None
         self._settings, self._road, self._observer = settings, pipeline, observer
         self._playing, self._player = playing_it, playing_it.player
@@ -141,7 +146,9 @@ class _Demo:
             self._player.stop_showing()
             self._finish()
             self._live = None
-        if not self._stop.is_set():
+        if self._stop.is_set():
+            self._recorder.change(state=RunState.STOPPED)
+        else:
             self._summarize(shown_s)
 
     def _schedule(self) -> DemoSchedule:
@@ -206,6 +213,7 @@ class _Demo:
             self._shown_s = now_s
             view = self._view(phase, now_s)
             self._figures.note(view.recent)
+            self._recorder.point(wall_ms(), demo_figures(view.recent))
             self._show(view)
 
     def _show(self, view: DemoView) -> None:
@@ -268,6 +276,8 @@ class _Demo:
                 *(rows.shows_by_field, rows.clicks_by_field),
             ),
         )
+        figures = demo_figures(result.last) | {"rows": rows.rows, "freshness_p99_ms": result.p99_ms}
+        self._recorder.figures(figures)
         self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)
 
     def _served(self) -> ServedAccuracy | None:
@@ -283,6 +293,17 @@ class _Demo:
             len(beside.served),
             self._playing.speed,
         )
+
+
+def demo_figures(found: ComparisonSnapshot) -> dict[str, float | None]:
+    """Return the figures of a comparison under the names that records of runs have."""
+    return {
+        "auc": found.live,
+        "log_loss": found.live_loss,
+        "impressions": found.impressions,
+        "frozen_auc": found.frozen,
+        "frozen_log_loss": found.frozen_loss,
+    }
 
 
 def _sample(settings: DemoSettings) -> list[Event]:

@@ -38,7 +38,7 @@ from headrace.learner.spec import load_spec
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -67,9 +67,14 @@ class RunSettings:
     """Read each log once before anything starts, and refuse one that is mostly unusable."""
 
 
-def run_log(settings: RunSettings, stop: threading.Event) -> None:
+def run_log(
+    settings: RunSettings,
+    stop: threading.Event,
+    keep: Callable[[Mapping[str, Any]], object] = lambda _report: None,
+) -> None:
     """Replay, report, and keep serving if requested. Return early when `stop` is set.
 
+    keep: takes the report, before serving goes on.
     Raises errors that an operator can fix: DeployError, StackError, StreamError, StoreError.
     """
     console = Console(stderr=True)
@@ -102,6 +107,7 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
         report["logs"] = [asdict(each) for each in surveys]
         if settings.report is not None:
             write_report(settings.report, report)
+        keep(report)
         console.print(in_words(report, settings.report), highlight=False, soft_wrap=True)
         if settings.serve_after:
             shown = first_impressions(settings.data[-1], 2, settings.layout)

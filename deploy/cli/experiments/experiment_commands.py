@@ -3,10 +3,11 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from headrace.deploy.cli.experiments.experiment_promotion import promote, promotion, rollback
 from headrace.deploy.cli.options import (
     KAFKA,
     LOOPBACK,
@@ -14,8 +15,9 @@ from headrace.deploy.cli.options import (
     KafkaClient,
     MetricsHost,
     MetricsPort,
+    RunsFolder,
 )
-from headrace.deploy.cli.promotion import promote, promotion, rollback
+from headrace.deploy.cli.runs import registry_of
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
@@ -101,6 +103,17 @@ Restart = Annotated[bool, typer.Option("--restart", help="Forget what is saved a
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+class LiveOptions(NamedTuple):
+    """Options of a live runner, in the order of `LiveSettings`."""
+
+    folder: Path
+    save_every_s: float
+    hold_s: float
+    restart: bool
+    metrics_port: int
+    metrics_host: str
+
+
 @app.command("run")
 def run(
     file: ExperimentFile,
@@ -115,38 +128,43 @@ def run(
     hold: Hold = 30.0,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
+    runs: RunsFolder = "",
 ) -> None:
     """Run an experiment over a log, or on Kafka's examples of the control.
 
     If interrupted, run it again: it continues as if never interrupted.
     """
+    from headrace.deploy.reports.tracking import RunState, record_experiment
     from headrace.learner.experiments import load_experiment
 
     experiment = load_experiment(file)
-    if data or archive:
-        result = _run_over_log(
-            experiment,
-            to,
-            source_of_log(experiment.control, data, layout, archive),
-            save_every,
-            restart,
-        )
-    else:
-        from headrace.deploy.connections import kafka_settings
-        from headrace.deploy.termination import stopped_by_signals
-        from headrace.learner.experiments.live import LiveSettings, run_live_experiment
-
-        settings = LiveSettings(to, save_every, hold, restart, metrics_port, metrics_host)
-        with stopped_by_signals() as stop:
-            result = run_live_experiment(
-                settings, kafka_settings(kafka, kafka_client), experiment, stop
-            )
+    paths = data or ([archive] if archive is not None else [])
+    with record_experiment(registry_of(runs), experiment, file, to, paths) as recorder:
+        if paths:
+            source = source_of_log(experiment.control, data, layout, archive)
+            result = _run_over_log(experiment, to, source, save_every, restart)
+        else:
+            settings = LiveOptions(to, save_every, hold, restart, metrics_port, metrics_host)
+            result = _run_live(experiment, settings, kafka, kafka_client)
         if result is None:
-            return
-    if result is None:
+            recorder.change(state=RunState.STOPPED)
+    if result is not None:
+        _say(result)
+    elif paths:
         typer.echo("stopped: run the same command again to go on", err=True)
         raise typer.Exit(EXIT_STOPPED)
-    _say(result)
+
+
+def _run_live(
+    experiment: "Experiment", options: LiveOptions, kafka: str, kafka_client: list[str] | None
+) -> "ExperimentResult | None":
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.experiments.live import LiveSettings, run_live_experiment
+
+    settings = kafka_settings(kafka, kafka_client)
+    with stopped_by_signals() as stop:
+        return run_live_experiment(LiveSettings(*options), settings, experiment, stop)
 
 
 def _run_over_log(

@@ -1,0 +1,8 @@
+"""`headrace experiment`: runs, shows and stops experiments, and promotes an arm.
+
+`experiment_commands` has the group; `experiment_promotion` adds the promotion of an arm to it.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,214 @@
+"""`headrace runs`: the runs that were recorded, and what they differ in."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import KafkaClient, RunsFolder
+
+if TYPE_CHECKING:
+    from headrace.deploy.reports.tracking import RunRegistry, TrackedRun
+    from headrace.ingest.kafka import KafkaSettings
+
+app = typer.Typer(help="List, show and compare recorded runs.", no_args_is_help=True)
+
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Id of a run, or its begin. RUN/ARM: an arm of it."),
+]
+RunIds = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Ids of two runs or more; of one run, its arms."),
+]
+TopicsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        envvar="HEADRACE_KAFKA",
+        metavar="HOST:PORT",
+        help="Kafka bootstrap servers. If set, live experiments, promotions and evaluations are "
+        "included.",
+        show_default=False,
+    ),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--page", metavar="FILE", help="Write an HTML page with curves, too.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_OFF = "off"
+_MOST_BARS = 60
+
+
+def registry_of(folder: str) -> "RunRegistry | None":
+    """Return the registry of `--runs`; None if runs are not recorded."""
+    from headrace.deploy.reports.tracking import RunRegistry
+
+    return None if folder == _OFF else RunRegistry(folder_of(folder))
+
+
+def folder_of(folder: str) -> Path:
+    """Return the folder of `--runs`, by default in the user's folder of state."""
+    if folder:
+        return Path(folder).expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "headrace" / "runs"
+
+
+@app.command("list")
+def list_runs(
+    runs: RunsFolder = "",
+    kafka: TopicsOf = None,
+    kafka_client: KafkaClient = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs of the folder, and with --kafka those of the topics, oldest first."""
+    found = _found(runs, _settings(kafka, kafka_client))
+    if as_json:
+        _print_json(found)
+        return
+    width = max((len(run.id) for run in found), default=0)
+    for run in found:
+        typer.echo(f"{run.id:{width}}  {run.kind:10} {run.state:10} {_brief(run)}")
+    if not found:
+        typer.echo(f"no runs in {folder_of(runs)}", err=True)
+
+
+@app.command("show")
+def show(
+    run: RunId,
+    runs: RunsFolder = "",
+    kafka: TopicsOf = None,
+    kafka_client: KafkaClient = None,
+    page: Page = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a run: its spec, version, data, figures and decisions."""
+    from headrace.deploy.reports.tracking import described
+
+    settings = _settings(kafka, kafka_client)
+    [found] = _chosen([run], runs, settings)
+    _write_page(page, [found])
+    if as_json:
+        _print_json([found])
+        return
+    lines = {"begun": _moment(found.begun_ms), **described(found)}
+    lines |= {name: f"{value:,.6g}" for name, value in found.figures.items()}
+    if found.reason:
+        lines["reason"] = found.reason
+    if found.report:
+        lines["report"] = str(folder_of(runs) / found.id / found.report)
+    if found.page:
+        lines["page"] = str(folder_of(runs) / found.id / found.page)
+    width = max(map(len, lines))
+    typer.echo(found.id)
+    for name, text in lines.items():
+        typer.echo(f"{name:{width}}  {text}")
+    _print_curves([found, *found.arms])
+    for decision in found.decisions:
+        typer.echo(decision)
+
+
+@app.command("compare")
+def compare(
+    chosen: RunIds,
+    runs: RunsFolder = "",
+    kafka: TopicsOf = None,
+    kafka_client: KafkaClient = None,
+    page: Page = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: the settings that differ, figures side by side, and curves."""
+    import json
+
+    from headrace.deploy.errors import BadOption
+    from headrace.deploy.reports.tracking import compare_runs
+
+    found = _chosen(chosen, runs, _settings(kafka, kafka_client))
+    if len(found) == 1:
+        found = list(found[0].arms)
+    if len(found) < 2:
+        raise BadOption(f"expected two runs or more, or one with arms, got {chosen[0]}")
+    _write_page(page, found)
+    compared = compare_runs(found)
+    if as_json:
+        typer.echo(json.dumps(compared._asdict()))
+        return
+    for line in compared.lines():
+        typer.echo(line)
+    _print_curves(found)
+
+
+def _settings(kafka: str | None, kafka_client: list[str] | None) -> "KafkaSettings | None":
+    from headrace.deploy.connections import kafka_settings
+
+    return kafka_settings(kafka, kafka_client) if kafka else None
+
+
+def _found(runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
+    from headrace.deploy.reports.tracking import published_runs, stored_runs
+
+    stored = stored_runs(folder_of(runs))
+    return stored if kafka is None else [*stored, *published_runs(kafka)]
+
+
+def _chosen(wanted: list[str], runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
+    from headrace.deploy.reports.tracking import find_run
+
+    found = _found(runs, kafka)
+    return [find_run(each, found, kafka) for each in wanted]
+
+
+def _write_page(page: Path | None, found: "list[TrackedRun]") -> None:
+    if page is None:
+        return
+    from headrace.deploy.reports.tracking import render_runs
+
+    page.write_text(render_runs(found), "utf-8")
+    typer.echo(f"page: {page}", err=True)
+
+
+def _print_json(found: "list[TrackedRun]") -> None:
+    import msgspec
+
+    for run in found:
+        typer.echo(msgspec.json.encode(run).decode())
+
+
+def _print_curves(found: "list[TrackedRun]") -> None:
+    """Print a line of bars for each run, of one figure that all runs with points have."""
+    from headrace.deploy.reports.tracking import curve_of, curve_points, sparkline
+
+    drawn = [run for run in found if run.points]
+    figure = curve_of(drawn)
+    if not figure:
+        return
+    typer.echo(f"\n{figure} over event time:")
+    width = max(len(run.id) for run in drawn)
+    for run in drawn:
+        values = [point.figures[figure] for point in curve_points(run, figure)]
+        thinned = values[:: -(-len(values) // _MOST_BARS)]
+        typer.echo(
+            f"{run.id:{width}}  {sparkline(thinned)}  {min(values):.5g} to {max(values):.5g}"
+        )
+
+
+def _brief(run: "TrackedRun") -> str:
+    """Return the figures of a run that identify it in a list."""
+    shown = [_moment(run.begun_ms), run.name]
+    shown += [
+        f"{name} {run.figures[name]:,.5g}"
+        for name in ("arms", "impressions", "log_loss", "auc", "difference", "share")
+        if name in run.figures
+    ]
+    return "  ".join(shown)
+
+
+def _moment(at_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC" if at_ms else "-"

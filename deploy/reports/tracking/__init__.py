@@ -1,0 +1,10 @@
+"""Records of runs: demos, replays of logs, fits, experiments with their arms, promotions, windows.
+
+`tracked_run.py` is a record. `run_registry.py` is the folder that commands write records to.
+`run_sources.py` makes records from that folder and from Kafka's topics. `run_comparison.py` and
+`run_page.py` show several records beside each other.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,119 @@
+"""Compares runs: the settings that differ, and their figures side by side.
+
+Specs are compared key by key, after TOML is parsed, so order and comments do not count.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.deploy.reports.tracking.tracked_run import RunPoint, TrackedRun
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MISSING = "-"
+_CURVES = ("difference", "log_loss", "auc", "share")
+"""Figures that a curve shows, the first that a run has."""
+
+
+class RunComparison(NamedTuple):
+    """Two runs or more, side by side."""
+
+    ids: tuple[str, ...]
+    settings: dict[str, tuple[str, ...]]
+    """Keys whose values differ, with the value of each run; "-" if it is missing."""
+    figures: dict[str, tuple[float | None, ...]]
+    """Figures that two runs have, or all of them for one run; None if it is missing."""
+
+    def lines(self) -> list[str]:
+        """Return the comparison as a table of text."""
+        texts = {
+            name: [_MISSING if value is None else f"{value:,.6g}" for value in values]
+            for name, values in self.figures.items()
+        }
+        labels = [*self.settings, *texts]
+        rows = [*self.settings.values(), *texts.values()]
+        left = max(map(len, labels), default=0)
+        widths = [
+            max([len(run_id), *(len(row[place]) for row in rows)])
+            for place, run_id in enumerate(self.ids)
+        ]
+        table = [("", self.ids), *zip(labels, rows, strict=True)]
+        return [
+            f"{label:{left}}  "
+            + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
+            for label, row in table
+        ]
+
+
+def compare_runs(runs: Sequence[TrackedRun]) -> RunComparison:
+    """Compare runs, of one kind or several."""
+    found = [described(run) for run in runs]
+    names = dict.fromkeys(name for each in found for name in each)
+    settings = {
+        name: tuple(each.get(name, _MISSING) for each in found)
+        for name in names
+        if len({each.get(name, _MISSING) for each in found}) > 1
+    }
+    least = min(2, len(runs))
+    figures = {
+        name: tuple(run.figures.get(name) for run in runs)
+        for name in dict.fromkeys(name for run in runs for name in run.figures)
+        if sum(name in run.figures for run in runs) >= least
+    }
+    return RunComparison(tuple(run.id for run in runs), settings, figures)
+
+
+def described(run: TrackedRun) -> dict[str, str]:
+    """Return everything that describes a run, as text by key; keys of the spec are dotted."""
+    own = {
+        "kind": str(run.kind),
+        "state": str(run.state),
+        "version": run.version,
+        "commit": run.commit,
+        "seed": "" if run.seed is None else str(run.seed),
+        "data": ", ".join(run.data),
+    }
+    flat = _flat(_parsed(run.spec)) | {key: str(value) for key, value in run.settings.items()}
+    return {key: value for key, value in own.items() if value} | flat
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return values as a line of bars, the least as the lowest."""
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    scale = (len(_BARS) - 1) / (most - least) if most > least else 0.0
+    return "".join(_BARS[round((value - least) * scale)] for value in values)
+
+
+def curve_of(runs: Sequence[TrackedRun]) -> str:
+    """Return the figure that the curves of these runs show; empty if they share no figure."""
+    for name in _CURVES:
+        if runs and all(any(name in point.figures for point in run.points) for run in runs):
+            return name
+    return ""
+
+
+def curve_points(run: TrackedRun, figure: str) -> list[RunPoint]:
+    """Return the points of a run that have this figure, by event time."""
+    points = [point for point in run.points if figure in point.figures]
+    return sorted(points, key=lambda point: point.event_ms)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{key}.")
+        else:
+            found[f"{before}{key}"] = str(value)
+    return found

@@ -1,0 +1,86 @@
+"""The folder of runs: one folder for each, with its record, its report and a page.
+
+    RUNS/20261123-091500-run-news/run.json      the record
+                                  report.json   the report of `headrace run`
+                                  page.html     curves over event time
+
+A record is written when a run begins and again when it ends, so a run that was killed is listed as
+unfinished. Names begin with the time in UTC, so they sort by it. Two runs that begin in the same
+second get different names: making a folder is atomic. Folders of `headrace experiment run --to` may
+be in the same folder; they have a history of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.deploy.errors import DeployError
+from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+RECORD, REPORT, PAGE = "run.json", "report.json", "page.html"
+_decode = msgspec.json.Decoder(TrackedRun).decode
+
+
+class UnknownRun(DeployError):
+    """The run is missing, or its record is unreadable."""
+
+
+class RunRegistry:
+    """A folder of runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def claim(self, kind: str, name: str, begun_ms: int) -> str:
+        """Make the folder of a new run and return its id. Raises OSError."""
+        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(begun_ms / 1000))
+        stem = f"{moment}-{kind}-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+        number = 1
+        while True:
+            run_id = stem if number == 1 else f"{stem}-{number}"
+            try:
+                (self.folder / run_id).mkdir(parents=True)
+            except FileExistsError:
+                number += 1
+            else:
+                return run_id
+
+    def write(self, run: TrackedRun) -> None:
+        """Write the record of a run atomically. Raises OSError."""
+        self._write(run.id, RECORD, msgspec.json.format(msgspec.json.encode(run)) + b"\n")
+
+    def write_report(self, run_id: str, report: Mapping[str, Any]) -> str:
+        """Write the report of a run; return the name of its file. Raises OSError."""
+        self._write(run_id, REPORT, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+        return REPORT
+
+    def write_page(self, run_id: str, page: str) -> str:
+        """Write the page of a run; return the name of its file. Raises OSError."""
+        self._write(run_id, PAGE, page.encode())
+        return PAGE
+
+    def read(self, run_id: str) -> TrackedRun:
+        """Return the record of a run. Raises UnknownRun."""
+        path = self.folder / run_id / RECORD
+        try:
+            return _decode(path.read_bytes())
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UnknownRun(f"{path}: expected the record of a run, found: {error}") from error
+
+    def ids(self) -> list[str]:
+        """Return the ids of all runs, oldest first."""
+        return sorted(path.parent.name for path in self.folder.glob(f"*/{RECORD}"))
+
+    def _write(self, run_id: str, name: str, content: bytes) -> None:
+        path = self.folder / run_id / name
+        unfinished = path.with_name(f"{name}.part")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
