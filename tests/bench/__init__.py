@@ -8,5 +8,8 @@ from pathlib import Path
 
 __path__ += [
     str(Path(__file__).with_name(part))
-    for part in ("ingest", "learner", "generated", "pserver", "serving", "pipeline", "ebnerd")
+    for part in (
+        *("ingest", "learner", "batch", "generated", "pserver"),
+        *("serving", "pipeline", "ebnerd"),
+    )
 ]

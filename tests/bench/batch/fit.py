@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
@@ -31,14 +30,13 @@ from rich.table import Table
 from headrace.ingest.logs import parse_layout
 from headrace.learner.batch import BatchTrainer, FitFolder, FitSettings, TableSource
 from headrace.learner.spec import parse_spec
+from tests.bench.batch.stream_table import write_table
 from tests.bench.learner.alone import Alone
-from tests.bench.learner.stream import IDS, LR, NUMBERS, START_MS, make_stream, stream_spec
+from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 from tests.bench.learner.vowpal_wabbit import learn_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from tests.bench.learner.stream import Stream
 
 LAYOUT = '[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"\n'
 FM = 'architecture = "factorization_machine"\ndimensions = 16\n'
@@ -61,18 +59,6 @@ class Size(NamedTuple):
 
 
 QUICK, FULL = Size(200_000, 60_000, 20_000, 1), Size(2_000_000, 500_000, 200_000, 3)
-
-
-def write(stream: Stream, path: Path) -> None:
-    """Write the stream as a table."""
-    columns: dict[str, pa.Array] = {
-        f"f{k + 1}": pa.array(stream.ranks[:, k]) for k in range(stream.ranks.shape[1])
-    }
-    for k in range(stream.numbers.shape[1]):
-        columns[f"f{IDS + 1 + k}"] = pa.array(stream.numbers[:, k])
-    columns["time"] = pa.array(START_MS + np.arange(len(stream)))
-    columns["clicked"] = pa.array(stream.labels)
-    pq.write_table(pa.table(columns), path)
 
 
 def fit(text: str, path: str) -> tuple[float, float]:
@@ -163,7 +149,7 @@ def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
         for name, examples in zip(MODELS, size[:3], strict=True):
             stream = make_stream(examples, 1)
             paths[name] = str(Path(folder, f"{name}.parquet"))
-            write(stream, Path(paths[name]))
+            write_table(stream, Path(paths[name]))
         with Alone(quick=quick) as alone:
             for _ in range(size.rounds):
                 for name, text in MODELS.items():

@@ -1,0 +1,1 @@
+"""Benchmarks of learning from files and tables: `fit` in one process, `spark` on executors."""
