@@ -27,6 +27,7 @@ from headrace.deploy.cli import (
     fit,
     ingest,
     learner,
+    planning,
     pserver,
     run,
     runs,
@@ -56,6 +57,8 @@ app.command("fit")(fit.fit)
 app.command("export")(fit.export)
 app.command("suggest")(data.suggest)
 app.command("warm")(run.warm)
+app.command("plan")(planning.plan)
+app.command("calibrate")(planning.calibrate)
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(learner.app, name="learner")
 app.add_typer(pserver.app, name="pserver")

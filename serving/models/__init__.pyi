@@ -18,6 +18,7 @@ from .prediction import explanations as explanations
 from .prediction import names_of as names_of
 from .prediction import score as score
 from .prediction import uncertainties as uncertainties
+from .predictor import Predictor as Predictor
 from .registry import ModelRegistry as ModelRegistry
 from .registry import Route as Route
 from .registry import ServedModel as ServedModel

@@ -22,7 +22,7 @@ import httpx
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.deploy.cli import dead_letters
+from headrace.deploy.cli.ingest import ingest_dead_letters as dead_letters
 from headrace.deploy.errors import BadOption
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.client import CollectorClient, UndeliverableEvent

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from headrace.deploy.cli.ingest import schema
+from headrace.deploy.cli.ingest.ingest_commands import schema
 from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS, Reason, is_tick, read_event
 from headrace.ingest.events.json_schema import EXAMPLES, EventKind, event_schema
 

@@ -5,3 +5,4 @@ from .progress import SetupProgress as SetupProgress
 from .progress import ShownSetupProgress as ShownSetupProgress
 from .service_errors import StackError as StackError
 from .services import LocalServices as LocalServices
+from .valkey import ValkeyCluster as ValkeyCluster

@@ -6,19 +6,20 @@ number of learners, p the seconds between two pushes, and D(n) the distinct rows
 
     examples                   E: under `immediate`, each impression and each click is one
     pushed rows                R(L) = L * D(E / L * p) / p
-    a joiner's core            E * join
-    a learner's core           E / L * learn + R(L) / L * pack + R(L) * (follow + refresh)
-    keepers together           R(L) * follow + K * keep, K = D(E * i) / i rows of a fold every i
-    a server's following core  R(L) * follow
+    entries of logs            N(L) = L * buckets / p
+    joiners together           E * join
+    a learner's core           E / L * learn + push(R / L, N / L) + follow(R, N) + refresh(R, N)
+    keepers together           follow(R, N) + K * keep, K = D(E * i) / i rows if logs last i seconds
+    a server's following core  follow(R, N)
     servers' other cores       requests * (request + candidates * score)
-    parameter server           R(L) * push + K * fold + bytes read * read
-    bytes read                 R(L) * bytes of a row * (learners + servers + 1)
+    parameter server           push(R, N) + K * fold + read(R, N) * (learners + servers + 1)
 
 Joiners, keepers, shards and the answering cores of servers add up: more processes, more load. Two
 terms do not. Every learner and every server follows all logs, and a second learner does not shorten
-them; it even lengthens them, because hot rows are pushed by both. The number of learners is the
-least one whose core is not overloaded. If no number suffices, the plan says so and gives the
-greatest load that this design carries.
+them; it even lengthens them, because both push the hot rows, and an entry for each bucket. The
+number of learners is the least one whose core is not overloaded. If no number suffices, the plan
+says so. `longer_pushes` looks for a longer time between pushes first: learners then follow less,
+and answers are that much older. `greatest_load` is the end of this design.
 
 Where a process cannot hold all rows, the plan gives it a cache of the most frequent ones. It still
 reads all logs.
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING
 from headrace.deploy.operations.planning.distinct_values import ValueDistribution
 
 if TYPE_CHECKING:
-    from headrace.deploy.operations.planning.unit_costs import UnitCosts
+    from headrace.deploy.operations.planning.unit_costs import LogCost, UnitCosts
     from headrace.deploy.operations.planning.workload import Assumptions
 
 _US, _GB, _MB = 1e-6, 1e9, 1e6
@@ -45,8 +46,11 @@ _PENDING_FIXED_BYTES, _PENDING_FIELD_BYTES = 132.0, 8.0
 _TABLE_FIXED_BYTES, _VIEW_FIXED_BYTES = 44.0, 60.0
 """Memory of a row without its floats, in a replica and in a learner's view: id, counters, slots of
 the index. A view holds those of pending deltas as well."""
-_ENTRY_FIXED_BYTES = 24.0
-"""Bytes of a row in a log entry without its floats: id and counters."""
+_LOGGED_ROW_BYTES, _ENTRY_BYTES = 24.0, 250.0
+"""Bytes of a row in a log entry without its floats (id and counters), and of an entry without its
+rows: header, sources, names of the stream's fields."""
+PUSH_INTERVALS_MS = (50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)
+"""Times between pushes that `longer_pushes` tries, in milliseconds."""
 _EXAMPLE_FIXED_BYTES = 70.0
 """Bytes of an example in Kafka without its ids: names, times, label."""
 
@@ -82,7 +86,9 @@ class ClusterPlan:
 
     partitions: int
     parts: tuple[PartPlan, ...]
+    push_interval_ms: float
     pushed_rows_per_second: float
+    entries_per_second: float
     log_mb_per_second: float
     """Of one follower."""
     network_mb_per_second: float
@@ -131,6 +137,22 @@ def greatest_load(assumptions: Assumptions, costs: UnitCosts) -> float:
     return low
 
 
+def longer_pushes(assumptions: Assumptions, costs: UnitCosts) -> Assumptions:
+    """Return the assumptions with the shortest time between pushes that is feasible.
+
+    If none is feasible, with the one whose bottleneck is the least overloaded.
+    """
+    tried = []
+    for interval_ms in PUSH_INTERVALS_MS:
+        load = replace(assumptions.workload, push_interval_ms=interval_ms)
+        changed = replace(assumptions, workload=load)
+        plan = plan_cluster(changed, costs)
+        if plan.feasible:
+            return changed
+        tried.append((plan.bottleneck.load, interval_ms, changed))
+    return min(tried, key=lambda each: each[:2])[2]
+
+
 class _Planner:
     """The terms of the docstring, computed once."""
 
@@ -141,8 +163,7 @@ class _Planner:
         self._values = ValueDistribution(load.rows, load.fields, load.skew)
         self._learn_us = costs.of(costs.learn, load.architecture).at(load.fields)
         self._score_us = costs.of(costs.score, load.architecture).at(load.fields)
-        self._follow_us = costs.follow.at(width)
-        self._entry_bytes = _ENTRY_FIXED_BYTES + 4.0 * width
+        self._logged_row_bytes = _LOGGED_ROW_BYTES + 4.0 * width
         self._table_bytes = _TABLE_FIXED_BYTES + 4.0 * width
         self._view_bytes = _VIEW_FIXED_BYTES + 8.0 * width
         both = (self._table_bytes + self._view_bytes) * load.rows / _GB
@@ -155,15 +176,15 @@ class _Planner:
         load, share = self._load, self._machines.used_share
         learners = self._learners()
         pushed = self._pushed(learners)
-        log_mb = pushed * self._entry_bytes / _MB
+        entries, log_mb = self._entries(learners), self._log_mb(learners)
         example_mb = load.events_per_second * self._example_bytes / _MB
         event_mb = load.events_per_second * load.event_bytes / _MB
         per_partition = self._machines.partition_mb_per_second * share
         joiners = self._joiners()
         busiest = max(learners, joiners.count, (event_mb + example_mb) / per_partition)
         partitions = 1 << math.ceil(math.log2(max(1.0, busiest)))
-        servers = self._servers(pushed)
-        keepers, shards = self._keepers(pushed), self._shards(pushed, learners + servers.count)
+        servers = self._servers(learners)
+        keepers, shards = self._keepers(learners), self._shards(learners, servers.count)
         parts = (joiners, self._learner_part(learners), shards, keepers, servers)
         elsewhere = servers.count * (load.regions - 1) / load.regions
         region_mb = log_mb * elsewhere
@@ -172,9 +193,10 @@ class _Planner:
         price = self._prices.core_hour * sum(part.cores for part in parts) / share
         price += self._prices.memory_gb_hour * sum(part.memory_gb for part in parts)
         price += self._prices.region_gb * region_mb * 3600.0 / 1000.0
-        pressures = self._pressures(learners, pushed, log_mb)
+        pressures = self._pressures(learners)
         return ClusterPlan(
-            *(partitions, parts, pushed, log_mb, kafka_mb + log_mb * followers, region_mb),
+            *(partitions, parts, load.push_interval_ms, pushed, entries, log_mb),
+            *(kafka_mb + log_mb * followers, region_mb),
             tuple(sorted(pressures, key=lambda each: -each.load)),
             *(price, self._cached),
         )
@@ -193,17 +215,38 @@ class _Planner:
         examples = self._load.events_per_second / learners * seconds
         return learners * self._values.distinct(examples) / seconds
 
-    def _folded(self) -> float:
+    def _entries(self, learners: int) -> float:
+        """Return the entries that all learners push in a second."""
+        return learners * self._load.buckets * 1000.0 / self._load.push_interval_ms
+
+    def _log_mb(self, learners: int) -> float:
+        rows, entries = self._pushed(learners), self._entries(learners)
+        return (rows * self._logged_row_bytes + entries * _ENTRY_BYTES) / _MB
+
+    def _folded(self, learners: int) -> float:
         """Return the rows that keepers write in a second."""
-        seconds = self._load.keep_interval_ms / 1000.0
+        kept_mb = self._load.keep_bucket_bytes * self._load.buckets / _MB
+        seconds = min(self._load.keep_interval_ms / 1000.0, kept_mb / self._log_mb(learners))
         return self._values.distinct(self._load.events_per_second * seconds) / seconds
+
+    def _cores_of(self, cost: LogCost, learners: int, share: float = 1.0) -> float:
+        """Return busy cores for a share of what all learners push."""
+        rows, entries = self._pushed(learners), self._entries(learners)
+        return cost.cores(self._load.width, rows * share, entries * share)
+
+    def _following_cores(self, learners: int) -> float:
+        costs = self._costs
+        return self._cores_of(costs.follow, learners) + self._cores_of(costs.refresh, learners)
 
     def _learner_cores(self, learners: int) -> float:
         """Return the busy share of one learner's core."""
-        costs, width, pushed = self._costs, self._load.width, self._pushed(learners)
-        learning = self._load.events_per_second / learners * self._learn_us
-        following = pushed * (self._follow_us + costs.refresh.at(width))
-        return _US * (learning + pushed / learners * costs.pack.at(width) + following)
+        each = self._learn_us + self._costs.kafka_example_us
+        learning = self._load.events_per_second / learners * each * _US
+        pushing = self._cores_of(self._costs.push, learners, 1.0 / learners)
+        return self._idle("learners") + learning + pushing + self._following_cores(learners)
+
+    def _idle(self, part: str) -> float:
+        return self._costs.idle_cores.get(part, 0.0)
 
     def _learners(self) -> int:
         """Return the least sufficient number of learners, or the one with the least load."""
@@ -229,13 +272,16 @@ class _Planner:
 
     def _joiners(self) -> PartPlan:
         load = self._load
-        cores = load.events_per_second * self._costs.join.at(load.fields) * _US
+        costs = self._costs
+        each = costs.join.at(load.fields) + costs.kafka_event_us + costs.kafka_example_us
+        cores = load.events_per_second * each * _US
         pending = _PENDING_FIXED_BYTES + _PENDING_FIELD_BYTES * load.fields
         window_gb = load.events_per_second * load.label_window_s * pending / _GB
         by_cores = _processes(cores, self._machines.used_share)
         by_memory = _processes(window_gb, self._machines.node_memory_gb * self._machines.used_share)
         count = max(by_cores, by_memory)
         reason = "processor" if by_cores >= by_memory else "memory of the label window"
+        cores += count * self._idle("joiners")
         return PartPlan("joiners", count, cores, window_gb + count * _PROCESS_GB, reason)
 
     def _learner_part(self, learners: int) -> PartPlan:
@@ -243,24 +289,26 @@ class _Planner:
         cores = learners * self._learner_cores(learners)
         return PartPlan("learners", learners, cores, learners * each_gb, "processor")
 
-    def _keepers(self, pushed: float) -> PartPlan:
+    def _keepers(self, learners: int) -> PartPlan:
         load, costs = self._load, self._costs
-        cores = pushed * self._follow_us * _US
-        cores += self._folded() * costs.keep.at(load.width) * _US
+        cores = self._cores_of(costs.follow, learners)
+        cores += self._folded(learners) * costs.keep.at(load.width) * _US
         rows_gb = load.rows * self._table_bytes / _GB
         by_cores = _processes(cores, self._machines.used_share)
         by_memory = _processes(rows_gb, self._machines.node_memory_gb * self._machines.used_share)
         count = max(2, by_cores, by_memory)  # one of two takes over
         reason = "two for availability" if count == 2 else "processor"
         reason = "memory" if by_memory > max(2, by_cores) else reason
+        cores += count * self._idle("keepers")
         return PartPlan("keepers", count, cores, rows_gb + count * _PROCESS_GB, reason)
 
-    def _shards(self, pushed: float, followers: int) -> PartPlan:
+    def _shards(self, learners: int, servers: int) -> PartPlan:
         load, costs, machines = self._load, self._costs, self._machines
-        read_mb = pushed * self._entry_bytes / _MB * (followers + 1)
-        micros = pushed * costs.store_push.at(load.width)
-        micros += self._folded() * costs.store_fold.at(load.width)
-        cores = _US * (micros + read_mb * costs.store_read_us_per_mb)
+        followers = learners + servers + 1  # all keepers together read the logs once
+        read_mb = self._log_mb(learners) * followers
+        cores = self._cores_of(costs.store_push, learners)
+        cores += self._cores_of(costs.store_read, learners, followers)
+        cores += self._folded(learners) * costs.store_fold.at(load.width) * _US
         rows_gb = load.rows * costs.stored_bytes.at(load.width) / _GB
         link_mb = machines.link_gbit_per_second * 1000.0 / 8.0
         limits = {
@@ -270,9 +318,10 @@ class _Planner:
         }
         reason = max(limits, key=lambda name: limits[name])
         count = limits[reason] * load.store_copies
+        cores += count * self._idle("shards")
         return PartPlan("shards", count, cores, rows_gb * load.store_copies, reason)
 
-    def _servers(self, pushed: float) -> PartPlan:
+    def _servers(self, learners: int) -> PartPlan:
         load, machines = self._load, self._machines
         micros = self._costs.request_us + load.candidates * self._score_us
         answering = load.requests_per_second * micros * _US / load.regions
@@ -282,37 +331,41 @@ class _Planner:
         count = each_region * load.regions
         rows = load.rows if self._cached is None else self._cached
         each_gb = _PROCESS_GB * machines.server_cores + rows * self._table_bytes / _GB
-        cores = answering * load.regions + count * pushed * self._follow_us * _US
+        following = self._cores_of(self._costs.follow, learners) + self._idle("servers")
+        cores = answering * load.regions + count * following
         reason = "processor" if by_cores >= 2 else "two in a region for availability"
         return PartPlan("servers", count, cores, count * each_gb, reason)
 
-    def _pressures(self, learners: int, pushed: float, log_mb: float) -> list[Pressure]:
-        share, rate = self._machines.used_share, f"{pushed:,.0f} pushed rows/s"
+    def _pressures(self, learners: int) -> list[Pressure]:
+        share, costs, width = self._machines.used_share, self._costs, self._load.width
         link_mb = self._machines.link_gbit_per_second * 1000.0 / 8.0 * share
-        both_us = self._follow_us + self._costs.refresh.at(self._load.width)
-        busy, following = self._learner_cores(learners), pushed * both_us * _US
+        rate = f"{self._pushed(learners):,.0f} rows/s in {self._entries(learners):,.0f} entries/s"
+        row_us, entry_us = costs.follow.row.at(width), costs.follow.entry_us
+        both_us = row_us + costs.refresh.row.at(width)
+        busy, following = self._learner_cores(learners), self._following_cores(learners)
         row_bytes = self._table_bytes + self._view_bytes
         rows_gb = self._held_rows * row_bytes / _GB
         return [
             Pressure(
                 "every learner follows the logs of all learners",
                 (busy if busy > share else following) / share,
-                f"{both_us:.2f} us for a row that a learner follows, {rate}",
+                f"{both_us:.2f} us a row and {entry_us + costs.refresh.entry_us:.0f} us an entry "
+                f"to follow in a learner, {rate}",
             ),
             Pressure(
                 "every server follows all logs",
-                pushed * self._follow_us * _US / share,
-                f"{self._follow_us:.2f} us for a row that a server follows, {rate}",
+                self._cores_of(costs.follow, learners) / share,
+                f"{row_us:.2f} us a row and {entry_us:.0f} us an entry to follow, {rate}",
             ),
             Pressure(
                 "the network of a follower",
-                log_mb / link_mb,
-                f"{self._entry_bytes:.0f} bytes for a row in a log, {rate}",
+                self._log_mb(learners) / link_mb,
+                f"{self._logged_row_bytes:.0f} bytes a row in a log, {rate}",
             ),
             Pressure(
                 "the memory of a learner",
                 rows_gb / (self._machines.node_memory_gb * share),
-                f"{row_bytes:.0f} bytes for a row, {self._held_rows:,.0f} rows in memory",
+                f"{row_bytes:.0f} bytes a row, {self._held_rows:,.0f} rows in memory",
             ),
         ]
 

@@ -33,6 +33,19 @@ class LinearCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.fixed_us + self.each_us * number
 
 
+class LogCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cost of entries of logs and of the rows in them."""
+
+    row: LinearCost
+    """A row, by floats."""
+    entry_us: float
+    """An entry without its rows."""
+
+    def cores(self, width: float, rows: float, entries: float) -> float:
+        """Return busy cores for so many rows and entries in a second."""
+        return 1e-6 * (rows * self.row.at(width) + entries * self.entry_us)
+
+
 class UnitCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Processor time of one event, row or candidate, in microseconds."""
 
@@ -43,25 +56,31 @@ class UnitCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learn: dict[str, LinearCost]
     """An example in a learner, by architecture and by fields, without pushes."""
     score: dict[str, LinearCost]
-    """A candidate in a server, by architecture and by fields."""
-    request_us: float
-    """A request in a server, without its candidates."""
-    pack: LinearCost
-    """A row in a learner's push, by floats."""
-    follow: LinearCost
-    """A pushed row in a replica that follows the logs, by floats."""
-    refresh: LinearCost
-    """The same row in a learner's view, by floats."""
-    store_push: LinearCost
-    """A pushed row in the parameter server, by floats."""
+    """A candidate in a server, by architecture and by fields, from JSON to JSON."""
+    push: LogCost
+    """Rows and entries that a learner pushes."""
+    follow: LogCost
+    """Rows and entries that a replica reads and adds to its rows."""
+    refresh: LogCost
+    """The same in a learner's view."""
     keep: LinearCost
-    """A folded row in a keeper, by floats, without following."""
+    """A row that a keeper writes, by floats, without following."""
+    store_push: LogCost
+    """A push in the parameter server."""
+    store_read: LogCost
+    """Rows and entries that one follower reads, in the parameter server."""
     store_fold: LinearCost
-    """A folded row in the parameter server, by floats."""
-    store_read_us_per_mb: float
-    """A megabyte of the logs that a follower reads, in the parameter server."""
+    """A row that a keeper writes, by floats, in the parameter server."""
     stored_bytes: LinearCost
     """Bytes (not microseconds) of a row in the parameter server, by floats."""
+    request_us: float = 130.0
+    """A request in a server, without its candidates: HTTP. From `docs/benchmarks.md`, Serving."""
+    kafka_event_us: float = 0.0
+    """An event in the Kafka clients of the joiner."""
+    kafka_example_us: float = 0.0
+    """An example in the Kafka clients of the joiner and of a learner, each."""
+    idle_cores: dict[str, float] = {}
+    """Busy cores of a process that has nothing to do, by part."""
     format: int = FORMAT
 
     def of(self, costs: dict[str, LinearCost], architecture: str) -> LinearCost:

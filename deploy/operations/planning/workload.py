@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from headrace.deploy.errors import DeployError
+from headrace.deploy.errors import BadOption, DeployError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,12 @@ class Workload:
     """Exponent of the law by which values of a field occur."""
     push_interval_ms: float = 50.0
     """Milliseconds between two pushes of a learner."""
-    keep_interval_ms: float = 1000.0
-    """Milliseconds that a keeper folds at once."""
+    buckets: int = 64
+    """Buckets of the model; each has an entry in every push."""
+    keep_interval_ms: float = 60_000.0
+    """Milliseconds that a keeper leaves entries in the log: a row is written once in this time."""
+    keep_bucket_bytes: float = 8 << 20
+    """Most bytes of a bucket's log. The log is kept for a shorter time if it grows faster."""
     label_window_s: float = 600.0
     """Seconds for which the joiner keeps an impression."""
     event_bytes: float = 380.0
@@ -44,12 +52,12 @@ class Workload:
         for name in ("events_per_second", "rows", "requests_per_second", "candidates"):
             if not 0.0 < getattr(self, name) < 1e15:
                 _refuse(name, "a number above 0 and below 1e15", getattr(self, name))
-        for name in ("push_interval_ms", "keep_interval_ms", "event_bytes"):
+        for name in ("push_interval_ms", "keep_interval_ms", "keep_bucket_bytes", "event_bytes"):
             if not 0.0 < getattr(self, name) < 1e9:
                 _refuse(name, "a number above 0 and below 1e9", getattr(self, name))
-        for name in ("fields", "width", "regions", "kafka_copies", "store_copies"):
-            if not 1 <= getattr(self, name) <= 10_000:
-                _refuse(name, "a number from 1 to 10,000", getattr(self, name))
+        for name in ("fields", "width", "buckets", "regions", "kafka_copies", "store_copies"):
+            if not 1 <= getattr(self, name) <= 65_536:
+                _refuse(name, "a number from 1 to 65,536", getattr(self, name))
         if not 0.0 <= self.skew <= 3.0:
             _refuse("skew", "a number from 0 to 3", self.skew)
         if self.label_window_s < 0.0:
@@ -80,6 +88,16 @@ class Machines:
     cached_share: float = 0.99
     """Share of lookups that a process finds in memory if it cannot hold all rows."""
 
+    def __post_init__(self) -> None:
+        for name in ("used_share", "cached_share"):
+            if not 0.01 <= getattr(self, name) <= 1.0:
+                _refuse(name, "a share from 0.01 to 1", getattr(self, name))
+        for name in ("node_memory_gb", "shard_memory_gb", "link_gbit_per_second"):
+            if getattr(self, name) <= 0.0:
+                _refuse(name, "a number above 0", getattr(self, name))
+        if self.partition_mb_per_second <= 0.0:
+            _refuse("partition_mb_per_second", "a number above 0", self.partition_mb_per_second)
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
@@ -98,3 +116,32 @@ class Assumptions:
     workload: Workload
     machines: Machines = field(default_factory=Machines)
     prices: Prices = field(default_factory=Prices)
+
+
+def assumed(assumptions: Assumptions, changes: Iterable[str]) -> Assumptions:
+    """Return the assumptions with other values, each given as NAME=VALUE. Raises BadOption."""
+    for change in changes:
+        name, _, text = change.partition("=")
+        for group in ("workload", "machines", "prices"):
+            values = asdict(getattr(assumptions, group))
+            if isinstance(values.get(name), int | float):
+                part = replace(
+                    getattr(assumptions, group), **{name: _number(change, text, values[name])}
+                )
+                assumptions = replace(assumptions, **{group: part})
+                break
+        else:
+            raise BadOption(f"--assume: expected the name of an assumption, got {change!r}")
+    return assumptions
+
+
+def _number(change: str, text: str, present: float) -> float:
+    kind = int if isinstance(present, int) else float
+    try:
+        value = kind(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1e15:
+        wanted = "a whole number" if kind is int else "a number"
+        raise BadOption(f"--assume: expected {wanted} of 0 or more, got {change!r}")
+    return value

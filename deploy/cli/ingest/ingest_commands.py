@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.deploy.cli import dead_letters
+from headrace.deploy.cli.ingest import ingest_dead_letters
 from headrace.deploy.cli.options import (
     KAFKA,
     LOOPBACK,
@@ -32,7 +32,7 @@ app = typer.Typer(
     help="Collect, join, replay, archive and repair events.",
     no_args_is_help=True,
 )
-app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(ingest_dead_letters.app, name="dead-letters")
 
 ByRequest = Annotated[
     bool,

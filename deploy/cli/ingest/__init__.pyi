@@ -1,0 +1,1 @@
+from .ingest_commands import app as app

@@ -1,0 +1,2 @@
+from .calibration import calibrate as calibrate
+from .trial_model import trial_spec as trial_spec
