@@ -10,7 +10,10 @@ repeated, and no others. The driver folds the logs meanwhile, copies the rows an
 from the parameter server. *Refused:* a barrier stage with an all-reduce, as xgboost.spark has it.
 It rules out dynamic allocation, and one lost task repeats the stage.
 
-A transform sends the rows to the executors once, as a broadcast.
+`StreamTrainer` learns the micro-batches of a streaming query into a model that stays in the
+parameter server, each exactly once.
+
+A transform sends the rows to the executors once, as a broadcast. It works on streams, too.
 """
 
 from __future__ import annotations
@@ -48,10 +51,19 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from headrace.ingest.events import REQUEST_ID, TIME
-from headrace.learner.batch import LearnTask, RunSpec, ScoreTask, StageTask, staged_places
+from headrace.learner.batch import (
+    LearnTask,
+    MicroBatch,
+    MicroBatchState,
+    RunSpec,
+    ScoreTask,
+    StagedRowsMissing,
+    StageTask,
+    staged_places,
+)
 from headrace.learner.local import InMemoryModel, SpecOptions, TableEncoder, derive_spec
 from headrace.learner.spec import parse_spec
-from headrace.pserver import Shape, Unreachable
+from headrace.pserver import MissingModel, Shape, Unreachable
 from headrace.pserver.keeper import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend import StoreSettings, open_store, with_login
 from headrace.pserver.replica import Replica
@@ -62,10 +74,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Store
+    from headrace.pserver import BucketAnswer, Store
     from headrace.pserver.rows import FoldedRows
 
-__all__ = ["HeadraceEstimator", "HeadraceModel"]
+__all__ = ["HeadraceEstimator", "HeadraceModel", "StreamTrainer"]
 
 _STAGED = "rows long, examples binary"
 _LEARNED = "number long, rows long"
@@ -122,15 +134,7 @@ class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, Def
         self._set(**params)
 
     def _fit(self, dataset: DataFrame) -> HeadraceModel:
-        for param in (self.redis, self.stage):
-            if not self.isSet(param):
-                raise ValueError(f"HeadraceEstimator: expected {param.name}={param.doc}, got none")
-        spec, token = self._spec_of(dataset), secrets.token_hex(4)
-        if spec.structure.synchronous:
-            raise ValueError(
-                f'model "{spec.name}": expected [model] synchronous = false, since tasks learn '
-                "independently, got true"
-            )
+        spec, token = self._checked_spec(dataset), secrets.token_hex(4)
         epochs = self.getOrDefault(self.epochs)
         if epochs > 1 and spec.statistics:
             raise ValueError(
@@ -147,6 +151,19 @@ class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, Def
         made = HeadraceModel(InMemoryModel.of_rows(spec, rows, self.getOrDefault(self.buckets)))
         copied: HeadraceModel = self._copyValues(made)
         return copied
+
+    def _checked_spec(self, dataset: DataFrame) -> ModelSpec:
+        """Return the spec. Raises ValueError if it or a required parameter does not fit."""
+        for param in (self.redis, self.stage):
+            if not self.isSet(param):
+                raise ValueError(f"HeadraceEstimator: expected {param.name}={param.doc}, got none")
+        spec = self._spec_of(dataset)
+        if spec.structure.synchronous:
+            raise ValueError(
+                f'model "{spec.name}": expected [model] synchronous = false, since tasks learn '
+                "independently, got true"
+            )
+        return spec
 
     def _spec_of(self, dataset: DataFrame) -> ModelSpec:
         if self.isSet(self.spec):
@@ -179,27 +196,65 @@ class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, Def
         names = [name for name in dataset.columns if name in used and name not in (label, weight)]
         chosen = dataset.select(*names, label, *([weight] if weight else []))
         chosen.mapInArrow(StageTask(run, label, weight), _STAGED).write.parquet(folder)
-        files, path = fsspec.core.url_to_fs(folder)
-        return sorted(files.unstrip_protocol(each) for each in files.glob(f"{path}/*.parquet"))
+        return _staged_files(folder)
 
     def _learned(self, dataset: DataFrame, run: RunSpec, urls: list[str]) -> FoldedRows:
         """Learn the files in tasks; return all rows."""
-        spec, session = run.read(), dataset.sparkSession
-        connect = functools.partial(_connect, _complete(self.getOrDefault(self.redis)))
-        buckets = self.getOrDefault(self.buckets)
-        shape = Shape(run.name, buckets, spec.width, spec.fingerprint, spec.text)
+        connect, shape = self._connect(), self._shape(run)
         store = connect(run.name)
         try:
             store.create(shape)
             with _kept(connect(run.name)):
                 for epoch in range(self.getOrDefault(self.epochs)):
                     task = LearnTask(run, staged_places(urls, run.name, epoch), connect)
-                    files = session.range(0, len(urls), 1, max(len(urls), 1))
-                    files.mapInArrow(task, _LEARNED).collect()
+                    _run(dataset, task)
                 return _rows_of(store, shape)
         finally:
             store.drop()
             store.close()
+
+    def _connect(self) -> Callable[[str], Store]:
+        return functools.partial(_connect, _complete(self.getOrDefault(self.redis)))
+
+    def _shape(self, run: RunSpec) -> Shape:
+        spec, buckets = run.read(), self.getOrDefault(self.buckets)
+        return Shape(run.name, buckets, spec.width, spec.fingerprint, spec.text)
+
+
+class StreamTrainer:
+    """Learns the micro-batches of a streaming query: the function of its `foreachBatch`.
+
+    The model has the name of the spec and stays in the parameter server, which servers read. It is
+    created if it is missing. `source` names the query in the marks: a query with a new checkpoint
+    counts its micro-batches from 0 again, so it needs a new model. Only micro-batches in the order
+    of their numbers are learned, and each row of them counts once, however often Spark repeats the
+    last one. Keepers (`headrace pserver keep`) fold the logs.
+    """
+
+    def __init__(self, estimator: HeadraceEstimator, source: str) -> None:
+        """`estimator`: with the parameters of a fit; `epochs` must be 1."""
+        if estimator.getOrDefault(estimator.epochs) != 1:
+            raise ValueError("StreamTrainer: expected epochs=1, since a stream passes once")
+        self._estimator, self._source = estimator, source
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        """Learn a micro-batch. Raises StagedRowsMissing if its files are gone midway."""
+        estimator, batch = self._estimator, MicroBatch(self._source, number)
+        spec = estimator._checked_spec(rows)  # noqa: SLF001 (its trainer)
+        run, connect = RunSpec(spec.text, spec.name), estimator._connect()  # noqa: SLF001
+        state = _state_of(batch, connect(run.name), estimator._shape(run))  # noqa: SLF001
+        if state is MicroBatchState.PASSED:
+            return
+        parent = f"{estimator.getOrDefault(estimator.stage).rstrip('/')}/{self._source}"
+        folder = f"{parent}/{number}"
+        if not _exists(f"{folder}/_SUCCESS"):
+            if state is MicroBatchState.BEGUN:
+                raise StagedRowsMissing(batch, folder)
+            _remove(folder)
+            estimator._staged(rows, spec, run, folder)  # noqa: SLF001
+        places = staged_places(_staged_files(folder), batch.source, first=batch.first)
+        _run(rows, LearnTask(run, places, connect))
+        _remove_all_but(parent, str(number))
 
 
 class HeadraceModel(_Columns, Model, MLReadable, MLWritable):  # type: ignore[misc]
@@ -265,6 +320,34 @@ def _connect(url: str, model: str) -> Store:
     return open_store(url, model, StoreSettings())
 
 
+def _run(dataset: DataFrame, task: LearnTask) -> None:
+    """Run a task of Spark for each file."""
+    count = len(task.places)
+    files = dataset.sparkSession.range(0, count, 1, max(count, 1))
+    files.mapInArrow(task, _LEARNED).collect()
+
+
+def _state_of(batch: MicroBatch, store: Store, shape: Shape) -> MicroBatchState:
+    """Return the state of a micro-batch in a model, which is created if it is missing."""
+    try:
+        shape = store.shape()
+    except MissingModel:
+        store.create(shape)
+    try:
+        return batch.state(head.marks for head in _heads(store, shape))
+    finally:
+        store.close()
+
+
+def _heads(store: Store, shape: Shape) -> list[BucketAnswer]:
+    """Return the heads of all buckets. Raises Unreachable."""
+    answers = store.marks(range(shape.buckets))
+    heads = [each for each in answers if not isinstance(each, Unreachable)]
+    if len(heads) < shape.buckets:
+        raise Unreachable(f"{len(heads)} of {shape.buckets} buckets of {shape.model} answered")
+    return heads
+
+
 @contextmanager
 def _kept(store: Store) -> Iterator[None]:
     """Fold the logs of a model in a thread."""
@@ -282,17 +365,31 @@ def _kept(store: Store) -> Iterator[None]:
 
 def _rows_of(store: Store, shape: Shape) -> FoldedRows:
     """Return all rows of a model that nothing is pushed to any more."""
-    heads = [
-        each for each in store.marks(range(shape.buckets)) if not isinstance(each, Unreachable)
-    ]
-    if len(heads) < shape.buckets:
-        raise Unreachable(f"{len(heads)} of {shape.buckets} buckets of {shape.model} answered")
+    heads = _heads(store, shape)
     replica = Replica(store, shape)
     while not replica.complete or any(
         replica.position(each.bucket).version < each.version for each in heads
     ):
         replica.poll()
     return replica.table.everything().existing()
+
+
+def _staged_files(folder: str) -> list[str]:
+    files, path = fsspec.core.url_to_fs(folder)
+    return sorted(files.unstrip_protocol(each) for each in files.glob(f"{path}/*.parquet"))
+
+
+def _exists(url: str) -> bool:
+    files, path = fsspec.core.url_to_fs(url)
+    return bool(files.exists(path))
+
+
+def _remove_all_but(parent: str, name: str) -> None:
+    """Remove the folders in `parent`, but one."""
+    files, path = fsspec.core.url_to_fs(parent)
+    for each in files.ls(path, detail=False):
+        if each.rstrip("/").rpartition("/")[2] != name:
+            files.rm(each, recursive=True)
 
 
 def _remove(folder: str) -> None:

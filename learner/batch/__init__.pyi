@@ -1,6 +1,9 @@
 from .archive_source import ArchiveSource as ArchiveSource
 from .event_source import EventLogSource as EventLogSource
 from .fit_folder import FitFolder as FitFolder
+from .micro_batches import MicroBatch as MicroBatch
+from .micro_batches import MicroBatchState as MicroBatchState
+from .micro_batches import StagedRowsMissing as StagedRowsMissing
 from .partition_tasks import LearnTask as LearnTask
 from .partition_tasks import RunSpec as RunSpec
 from .partition_tasks import ScoreTask as ScoreTask

@@ -56,6 +56,7 @@ STAGED = pa.schema([("rows", pa.int64()), ("examples", pa.binary())])
 """One row a batch of examples."""
 _ROWS_A_BATCH = 4096
 _BATCHES_A_POLL = 8
+_LAST_OFFSET = (1 << 63) - 1
 _FINISH_MS = 60_000
 """For the answers to the last pushes: longer than a failover."""
 
@@ -68,6 +69,8 @@ class StagedPlace(NamedTuple):
     """Identifies the staged files of one job in the marks."""
     number: int
     """Of the file; with epochs, every pass over a file has a number of its own."""
+    first: int = 0
+    """Offset of the first row. Files that follow one another in one source have ascending ones."""
 
     @property
     def source(self) -> str:
@@ -89,7 +92,7 @@ class StagedFileReader:
         self._place = place
         with fsspec.open(place.url, "rb") as opened:
             rows = pq.read_table(opened, columns=["rows"])["rows"].to_numpy()
-        self._ends = np.cumsum(rows)
+        self._ends = place.first + np.cumsum(rows)
         self._source = Source(place.job, place.number)
         self._news: list[ReaderEvent] = [PartitionAssigned(self._source)]
         self._batches: Iterator[Record] = iter(())
@@ -98,7 +101,12 @@ class StagedFileReader:
     @property
     def rows(self) -> int:
         """Rows of the file."""
-        return int(self._ends[-1]) if self._ends.shape[0] else 0
+        return self.end - self._place.first
+
+    @property
+    def end(self) -> int:
+        """The offset after the last row."""
+        return int(self._ends[-1]) if self._ends.shape[0] else self._place.first
 
     def poll(self, timeout_s: float) -> list[ReaderEvent]:  # noqa: ARG002 (a file never waits)
         """Return the next batches, and the end of the file once it is reached."""
@@ -113,7 +121,7 @@ class StagedFileReader:
             if len(found) == _BATCHES_A_POLL:
                 return found
         self._started = False  # the end is reported once
-        return [*found, AtEnd(self._source, self.rows)]
+        return [*found, AtEnd(self._source, self.end)]
 
     def start(self, offsets: Mapping[Source, int]) -> None:
         """Read from this row on; it is the first of a batch, or the end."""
@@ -141,8 +149,11 @@ class StagedFileReader:
         self._paused = self._paused and self._source not in set(sources)
 
     def held(self, source: Source) -> tuple[int, int]:  # noqa: ARG002
-        """Return 0 and the rows of the file."""
-        return 0, self.rows
+        """Return the offsets at which a learner may begin: none is refused.
+
+        A mark below the first row is of an earlier file, one beyond the last of a later file.
+        """
+        return 0, _LAST_OFFSET
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:  # noqa: ARG002
         """Return nothing: a staged file never changes."""
@@ -214,10 +225,10 @@ class StagedFileLearner:
 
     def complete(self) -> bool:
         """Return whether all buckets have all rows of the file, by any attempt."""
-        source, rows = self._place.source, self.rows
+        source, end = self._place.source, self._reader.end
         answers = self._store.marks(range(self._buckets))
         return all(
-            not isinstance(each, Unreachable) and each.marks.get(source, 0) == rows
+            not isinstance(each, Unreachable) and each.marks.get(source, 0) >= end
             for each in answers
         )
 
@@ -227,7 +238,9 @@ class StagedFileLearner:
             pass
 
 
-def staged_places(urls: Sequence[str], job: str, epoch: int = 0) -> list[StagedPlace]:
-    """Return the places of a job's files in one pass over them."""
-    first = epoch * len(urls)
-    return [StagedPlace(url, job, first + number) for number, url in enumerate(sorted(urls))]
+def staged_places(
+    urls: Sequence[str], job: str, epoch: int = 0, first: int = 0
+) -> list[StagedPlace]:
+    """Return the places of a job's files in one pass over them. `first`: offset of their rows."""
+    begin = epoch * len(urls)
+    return [StagedPlace(url, job, begin + number, first) for number, url in enumerate(sorted(urls))]

@@ -3,7 +3,7 @@
     python -m tests.learner.batch.spark_job MASTER REDIS FOLDER [--kill] [--search] [--stream]
 
 It runs in an environment of its own, which Spark needs (`headrace.spark`). `--kill` kills an
-executor while it learns.
+executor while it learns. `--stream` scores and learns a stream, whose query fails midway.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import SparkSession
 
 import headrace.spark
-from headrace.learner.local import InMemoryModel, TableEncoder, times_of
 from headrace.spark import HeadraceEstimator, HeadraceModel
+from tests.learner.batch.spark_stream import one_pass_over, trained_once
+from tests.learner.batch.staged_files import counters
 from tests.learner.shop import CROSS, shop_rows, shop_spec
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def main() -> None:
     model = estimator.fit(table)
     found: dict[str, Any] = {"fit_s": time.monotonic() - begun, "rows": rows.num_rows}
     assert model.model is not None
-    found["once"] = _counters(model.model) == _counters(_one_pass(rows))
+    found["once"] = counters(model.model.rows) == one_pass_over(SPEC, rows)
     found["left"] = sorted(each.name for each in Path(f"{folder}/stage").glob("*"))
     found["killed"] = KILLED
     evaluator = BinaryClassificationEvaluator(labelCol="clicked")
@@ -63,6 +62,7 @@ def main() -> None:
     found["saved"] = _probabilities(again, table) == _probabilities(model, table)
     if "--stream" in flags:
         found["streamed"] = _streamed(again, f"file://{folder}/log.parquet", table)
+        found["trained"] = trained_once(session, estimator, Path(folder), rows)
     if "--search" in flags:
         found["search"] = _search(estimator, evaluator, table)
     session.stop()
@@ -85,21 +85,6 @@ def _session(master: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
-
-
-def _one_pass(rows: pa.Table) -> InMemoryModel:
-    model = InMemoryModel(SPEC)
-    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
-    labels = columns.pop("clicked").to_numpy().astype(np.uint8)
-    times = times_of(columns, rows.num_rows, 0)
-    model.learn(TableEncoder(SPEC.fields).examples(columns, times, labels))
-    return model
-
-
-def _counters(model: InMemoryModel) -> dict[int, tuple[int, int]]:
-    rows = model.rows
-    counted = zip(rows.shows.tolist(), rows.clicks.tolist(), strict=True)
-    return dict(zip(rows.ids.tolist(), counted, strict=True))
 
 
 def _probabilities(model: HeadraceModel, table: DataFrame) -> list[float]:

@@ -11,7 +11,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+
+from tests.docs.pages import DOCS, blocks
+from tests.learner.shop import shop_rows
 
 PYTHON = os.environ.get("HEADRACE_SPARK_PYTHON", "")
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,10 +27,24 @@ pytestmark = [
 ]
 
 
-def run(master: str, redis: str, folder: Path, *flags: str) -> dict[str, Any]:
-    """Run the application; return what it printed."""
+GUIDE = (DOCS / "guides" / "batch.md").read_text()
+SESSION = """
+from pyspark.sql import SparkSession
+settings = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+"""
+OUTCOME = """
+from headrace.spark import _connect
+store = _connect(REDIS, "table")
+print(spark.read.parquet("STAGED/scores").count(), store.shape().model)
+store.drop()
+"""
+
+
+def output(command: list[str]) -> str:
+    """Run a Spark application; return what it printed."""
     done = subprocess.run(
-        [PYTHON, "-m", "tests.learner.batch.spark_job", master, redis, str(folder), *flags],
+        [PYTHON, *command],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": PYTHON},
         capture_output=True,
@@ -34,7 +52,13 @@ def run(master: str, redis: str, folder: Path, *flags: str) -> dict[str, Any]:
         timeout=1700,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
+
+
+def run(master: str, redis: str, folder: Path, *flags: str) -> dict[str, Any]:
+    """Run the application of the tests; return what it printed."""
+    command = ["-m", "tests.learner.batch.spark_job", master, redis, str(folder), *flags]
+    found: dict[str, Any] = json.loads(output(command).splitlines()[-1])
     print(found)
     return found
 
@@ -50,6 +74,7 @@ def test_a_fit_in_one_process_counts_every_row_once(valkey_node: str, tmp_path: 
     found = run("local[2]", valkey_node, tmp_path, "--search", "--stream")
     check(found)
     assert found["streamed"]
+    assert found["trained"] == [True, True, True, "StagedRowsMissing"]
     slow, fast = found["search"]
     assert fast > slow > 0.4
 
@@ -60,3 +85,26 @@ def test_a_fit_whose_executor_is_killed_counts_every_row_once(
     found = run("local-cluster[2,1,1024]", valkey_node, tmp_path, "--kill")
     assert len(found["killed"]) == 1
     check(found)
+
+
+def test_the_blocks_of_the_guide_run_one_after_another(valkey_node: str, tmp_path: Path) -> None:
+    rows = shop_rows(20_000).drop(["tags"])
+    (tmp_path / "log").mkdir()
+    for part in range(2):
+        pq.write_table(rows.slice(part * 10_000, 10_000), tmp_path / f"log/{part}.parquet")
+    code = "".join([SESSION, *blocks(GUIDE, "py"), OUTCOME])
+    places = {
+        "s3a://bucket": f"file://{tmp_path}",
+        "s3://bucket": f"file://{tmp_path}",
+        "file:///models": f"file://{tmp_path}/models",
+        "redis://valkey:6379": valkey_node,
+        "REDIS": repr(valkey_node),
+        "STAGED": f"file://{tmp_path}",
+    }
+    for shown, used in places.items():
+        code = code.replace(shown, used)
+    (tmp_path / "guide.py").write_text(code)
+    auc, outcome = output([str(tmp_path / "guide.py")]).splitlines()
+    assert float(auc) > 0.7
+    assert outcome == "20000 table"
+    assert [each.name for each in (tmp_path / "stage").iterdir()] == ["log"]

@@ -6,7 +6,6 @@ import random
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,13 +15,12 @@ from headrace.learner.batch.staged_file import (
     StagedFileLearner,
     StagedFileReader,
     StagedPlace,
-    staged,
     staged_places,
 )
-from headrace.learner.local.in_memory_model import InMemoryModel as OneProcess
 from headrace.learner.loop.pacing import LearnerPacing, PushInterval
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
-from tests.learner.in_memory import InMemoryModel, cut
+from tests.learner.batch.staged_files import counters, one_pass, write
+from tests.learner.in_memory import InMemoryModel
 from tests.learner.streams import part, random_examples, random_spec
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 FILES, ROWS, BATCH = 3, 400, 20
 EVERY_BATCH = LearnerPacing(staleness=PushInterval(examples=1))
@@ -48,14 +45,6 @@ def examples(spec: ModelSpec) -> Examples:
     return random_examples(np.random.default_rng(9), spec, FILES * ROWS, closed=True)
 
 
-def write(path: Path, examples: Examples, size: int = BATCH) -> str:
-    """Stage examples in small batches."""
-    batches = [each for some in cut(examples, size) for each in staged(some)]
-    columns = [pa.array(list(column)) for column in zip(*batches, strict=True)]
-    pq.write_table(pa.table(columns, STAGED), path, row_group_size=3)
-    return str(path)
-
-
 @pytest.fixture
 def places(tmp_path: Path, examples: Examples) -> list[StagedPlace]:
     urls = [
@@ -67,19 +56,6 @@ def places(tmp_path: Path, examples: Examples) -> list[StagedPlace]:
 
 def attempt(model: InMemoryModel, place: StagedPlace) -> StagedFileLearner:
     return StagedFileLearner(model.store, model.spec, place, EVERY_BATCH, model.clocks)
-
-
-def counters(rows: FoldedRows) -> dict[int, tuple[int, int]]:
-    there = rows.existing()
-    counted = zip(there.shows.tolist(), there.clicks.tolist(), strict=True)
-    return dict(zip(there.ids.tolist(), counted, strict=True))
-
-
-def one_pass(spec: ModelSpec, examples: Examples) -> dict[int, tuple[int, int]]:
-    """Shows and clicks of each row after one pass in one process."""
-    model = OneProcess(spec)
-    model.learn(examples)
-    return counters(model.rows)
 
 
 def marks_of(model: InMemoryModel) -> set[tuple[str, int]]:
