@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from headrace.deploy.cli.options import Port, RunsFolder, valid_specs
+from headrace.deploy.cli.options import Port, RunsFolder, TrackUri, valid_specs
 from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
 from headrace.deploy.cli.run import speed_of
-from headrace.deploy.cli.runs import registry_of
+from headrace.deploy.cli.runs import run_outputs
 
 
 @with_pipeline_options
@@ -48,6 +48,7 @@ def demo(
     ] = False,
     port: Port = 8000,
     runs: RunsFolder = "",
+    track: TrackUri = "",
 ) -> None:
     """Learn from a live stream, and compare with a copy of the model that stopped learning."""
     times_real_time = None if speed is None else speed_of(speed)
@@ -69,12 +70,13 @@ def demo(
         chaos=chaos,
     )
     shown: dict[str, Any] = {"seconds": seconds, "events": events, "chaos": chaos}
-    registry, name = registry_of(runs), load_spec(spec).name
+    name = load_spec(spec).name
     logs = () if data is None else (data,)
     with (
         stopped_by_signals() as stop,
+        run_outputs(runs, track) as outputs,
         record_run(
-            *(registry, RunKind.DEMO, name, spec), data=logs, seed=seed, settings=shown
+            *(outputs, RunKind.DEMO, name, spec), data=logs, seed=seed, settings=shown
         ) as recorder,
     ):
         run_demo(settings, stop, recorder)

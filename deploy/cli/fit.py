@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli.options import ModelFile, RunsFolder
-from headrace.deploy.cli.runs import registry_of
+from headrace.deploy.cli.options import ModelFile, RunsFolder, TrackUri
+from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def fit(
     save_every: SaveEvery = 60.0,
     restart: Restart = False,
     runs: RunsFolder = "",
+    track: TrackUri = "",
 ) -> None:
     """Learn tables or archived examples, and write the model as a snapshot.
 
@@ -137,10 +138,11 @@ def fit(
     if trainer.resumed:
         typer.echo("continuing an unfinished fit", err=True)
     options = {"epochs": epochs, "holdout": holdout, "to": to}
-    registry, paths = registry_of(runs), data or [str(archive)]
+    paths = data or [str(archive)]
     with (
         stopped_by_signals() as stop,
-        record_run(registry, RunKind.FIT, spec.name, model, data=paths, settings=options) as kept,
+        run_outputs(runs, track) as outputs,
+        record_run(outputs, RunKind.FIT, spec.name, model, data=paths, settings=options) as kept,
         StepView(Console(stderr=True)) as shown,
     ):
         done = trainer.run(stop, shown.fit(f"fitting {spec.name}", epochs))

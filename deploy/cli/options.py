@@ -136,6 +136,17 @@ RunsFolder = Annotated[
         show_default=False,
     ),
 ]
+TrackUri = Annotated[
+    str,
+    Option(
+        "--track",
+        envvar="HEADRACE_TRACK",
+        metavar="URI",
+        help="MLflow server that gets a copy of the run. Needs the extra mlflow. Its outage stops "
+        "nothing.",
+        show_default=False,
+    ),
+]
 Partitions = Annotated[
     int,
     Option(

@@ -13,10 +13,11 @@ from headrace.deploy.cli.options import (
     RunsFolder,
     Sort,
     Speed,
+    TrackUri,
     layout_of,
 )
 from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
-from headrace.deploy.cli.runs import registry_of
+from headrace.deploy.cli.runs import run_outputs
 
 
 def speed_of(text: str) -> float | None:
@@ -52,6 +53,7 @@ def run(
         Option("--check/--no-check", help="Read each log once before anything starts."),
     ] = True,
     runs: RunsFolder = "",
+    track: TrackUri = "",
 ) -> None:
     """Replay logs through a pipeline on this machine and report the accuracy."""
     times_real_time = speed_of(speed)
@@ -70,10 +72,11 @@ def run(
         sort,
         check,
     )
-    registry, name = registry_of(runs), load_spec(model).name
+    name = load_spec(model).name
     with (
         stopped_by_signals() as stop,
-        record_run(registry, RunKind.RUN, name, model, data=data) as recorder,
+        run_outputs(runs, track) as outputs,
+        record_run(outputs, RunKind.RUN, name, model, data=data) as recorder,
     ):
         run_log(settings, stop, recorder.report)
         if recorder.run.state is RunState.UNFINISHED:

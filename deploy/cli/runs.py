@@ -1,15 +1,18 @@
 """`headrace runs`: the runs that were recorded, and what they differ in."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli.options import KafkaClient, RunsFolder
+from headrace.deploy.cli.options import KafkaClient, RunsFolder, TrackUri
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.tracking import RunRegistry, TrackedRun
+    from collections.abc import Iterator
+
+    from headrace.deploy.reports.tracking import RunOutputs, RunRegistry, TrackedRun
     from headrace.ingest.kafka import KafkaSettings
 
 app = typer.Typer(help="List, show and compare recorded runs.", no_args_is_help=True)
@@ -40,7 +43,7 @@ Page = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_OFF = "off"
+OFF = "off"
 _MOST_BARS = 60
 
 
@@ -48,7 +51,20 @@ def registry_of(folder: str) -> "RunRegistry | None":
     """Return the registry of `--runs`; None if runs are not recorded."""
     from headrace.deploy.reports.tracking import RunRegistry
 
-    return None if folder == _OFF else RunRegistry(folder_of(folder))
+    return None if folder == OFF else RunRegistry(folder_of(folder))
+
+
+@contextmanager
+def run_outputs(runs: str, track: str) -> "Iterator[RunOutputs]":
+    """Return the outputs of `--runs` and `--track`; at the end, wait for exports for a while."""
+    from headrace.deploy.reports.tracking import MlflowTarget, RunExporter, RunOutputs
+
+    exporter = RunExporter(MlflowTarget(track)) if track else None
+    try:
+        yield RunOutputs(registry_of(runs), exporter)
+    finally:
+        if exporter is not None:
+            exporter.close()
 
 
 def folder_of(folder: str) -> Path:
@@ -141,6 +157,31 @@ def compare(
     for line in compared.lines():
         typer.echo(line)
     _print_curves(found)
+
+
+@app.command("export")
+def export(
+    chosen: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")],
+    track: TrackUri,
+    runs: RunsFolder = "",
+    kafka: TopicsOf = None,
+    kafka_client: KafkaClient = None,
+    patience: Annotated[
+        float,
+        typer.Option("--patience", min=0.0, metavar="SECONDS", help="Most time to wait."),
+    ] = 300.0,
+) -> None:
+    """Send whole runs to an MLflow server. A repeated export makes no second run."""
+    from headrace.deploy.reports.tracking import MlflowTarget, RunExporter
+
+    found = _chosen(chosen, runs, _settings(kafka, kafka_client))
+    exporter = RunExporter(MlflowTarget(track), most=1_000_000)
+    for run in found:
+        folder = folder_of(runs) / run.id
+        exporter.export(run, [folder / name for name in (run.report, run.page) if name])
+    exporter.close(patience)
+    if exporter.dropped or exporter.refused:
+        raise typer.Exit(1)
 
 
 def _settings(kafka: str | None, kafka_client: list[str] | None) -> "KafkaSettings | None":

@@ -16,8 +16,9 @@ from headrace.deploy.cli.options import (
     MetricsHost,
     MetricsPort,
     RunsFolder,
+    TrackUri,
 )
-from headrace.deploy.cli.runs import registry_of
+from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def run(
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     runs: RunsFolder = "",
+    track: TrackUri = "",
 ) -> None:
     """Run an experiment over a log, or on Kafka's examples of the control.
 
@@ -139,7 +141,10 @@ def run(
 
     experiment = load_experiment(file)
     paths = data or ([archive] if archive is not None else [])
-    with record_experiment(registry_of(runs), experiment, file, to, paths) as recorder:
+    with (
+        run_outputs(runs, track) as outputs,
+        record_experiment(outputs, experiment, file, to, paths) as recorder,
+    ):
         if paths:
             source = source_of_log(experiment.control, data, layout, archive)
             result = _run_over_log(experiment, to, source, save_every, restart)

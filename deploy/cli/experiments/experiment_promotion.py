@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli.options import KAFKA, REDIS, KafkaAddress, KafkaClient, RedisUrl
+from headrace.deploy.cli.options import KAFKA, REDIS, KafkaAddress, KafkaClient, RedisUrl, TrackUri
+from headrace.deploy.cli.runs import OFF, run_outputs
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
+    from headrace.deploy.reports.tracking import RunExporter
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.experiments import ArmPlan, Experiment
     from headrace.serving.promotion import Promotion, PromotionDecision
@@ -46,6 +48,7 @@ def promote(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     redis: RedisUrl = REDIS,
+    track: TrackUri = "",
 ) -> None:
     """Turn an arm into a model, and move the control's traffic to it in steps.
 
@@ -77,11 +80,12 @@ def promote(
     rows_ready = _rows_ready(spec.name, redis)
     with (
         stopped_by_signals() as stop,
+        run_outputs(OFF, track) as outputs,
         KafkaPromotionPorts(settings, spec.name, control, rows_ready) as ports,
     ):
         if fresh:
             ports.write(Promotion.begin(spec.name, spec.text, control, rules, wall_ms()))
-        ended = drive_promotion(ports, stop, _Lines())
+        ended = drive_promotion(ports, stop, _Lines(outputs.exporter))
     if not ended.ended:
         typer.echo("stopped: run the same command again to go on", err=True)
     if ended.target != ended.model or not ended.ended:
@@ -120,14 +124,18 @@ def promotion(
 
 
 class _Lines:
-    """Prints each decision once, and each new reason to wait."""
+    """Prints and exports each decision once, and prints each new reason to wait."""
 
-    def __init__(self) -> None:
-        self._decisions, self._stage = 0, ""
+    def __init__(self, exporter: "RunExporter | None") -> None:
+        self._decisions, self._exporter = 0, exporter
 
     def __call__(self, state: "Promotion", waiting: str) -> None:
+        from headrace.deploy.reports.tracking import promotion_run
+
         for each in state.decisions[self._decisions :]:
             typer.echo(_line(each))
+        if len(state.decisions) > self._decisions and self._exporter is not None:
+            self._exporter.export(promotion_run(state))
         if len(state.decisions) > self._decisions and waiting:
             typer.echo(f"  waits for {waiting}", err=True)
         self._decisions = len(state.decisions)

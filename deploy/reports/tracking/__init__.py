@@ -2,7 +2,8 @@
 
 `tracked_run.py` is a record. `run_registry.py` is the folder that commands write records to.
 `run_sources.py` makes records from that folder and from Kafka's topics. `run_comparison.py` and
-`run_page.py` show several records beside each other.
+`run_page.py` show several records beside each other. `run_exporter.py` copies records to another
+tracker in the background, which `mlflow_target.py` is.
 """
 
 import lazy_loader

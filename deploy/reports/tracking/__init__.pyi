@@ -1,10 +1,14 @@
+from .mlflow_target import MissingMlflow as MissingMlflow
+from .mlflow_target import MlflowTarget as MlflowTarget
 from .run_comparison import RunComparison as RunComparison
 from .run_comparison import compare_runs as compare_runs
 from .run_comparison import curve_of as curve_of
 from .run_comparison import curve_points as curve_points
 from .run_comparison import described as described
 from .run_comparison import sparkline as sparkline
+from .run_exporter import RunExporter as RunExporter
 from .run_page import render_runs as render_runs
+from .run_recorder import RunOutputs as RunOutputs
 from .run_recorder import RunRecorder as RunRecorder
 from .run_recorder import record_experiment as record_experiment
 from .run_recorder import record_run as record_run
@@ -17,3 +21,4 @@ from .tracked_run import RunKind as RunKind
 from .tracked_run import RunPoint as RunPoint
 from .tracked_run import RunState as RunState
 from .tracked_run import TrackedRun as TrackedRun
+from .tracked_run import promotion_run as promotion_run

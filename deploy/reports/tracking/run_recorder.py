@@ -1,6 +1,6 @@
 """Records a run while its command works.
 
-    with record_run(registry, RunKind.RUN, spec.name, spec_path, data=paths) as recorder:
+    with record_run(outputs, RunKind.RUN, spec.name, spec_path, data=paths) as recorder:
         ...
         recorder.report(report)
 
@@ -14,13 +14,15 @@ import hashlib
 import logging
 import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace.deploy.reports.tracking.history_follower import HistoryFollower, following
 from headrace.deploy.reports.tracking.run_page import render_runs
+from headrace.deploy.reports.tracking.run_registry import new_id
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
     RunPoint,
@@ -38,23 +40,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from headrace.deploy.reports.tracking.run_exporter import RunExporter
     from headrace.deploy.reports.tracking.run_registry import RunRegistry
     from headrace.learner.experiments import Experiment
 
 log = logging.getLogger(__name__)
 
 _GIT_S = 5.0
+_POINTS_OF_AN_UPDATE = 20
+
+
+class RunOutputs(NamedTuple):
+    """The places that records go to."""
+
+    registry: RunRegistry | None = None
+    """None: no folder."""
+    exporter: RunExporter | None = None
+    """None: no other tracker."""
 
 
 class RunRecorder:
-    """The record of one run. Without a registry, nothing is written."""
+    """The record of one run. Without outputs, nothing is written."""
 
-    def __init__(self, registry: RunRegistry | None, run: TrackedRun) -> None:
-        self._registry = registry
+    def __init__(self, outputs: RunOutputs, run: TrackedRun) -> None:
+        self._registry, self._exporter = outputs
         self.run = run
         self._points: list[RunPoint] = []
-        if registry is not None:
+        if self._registry is not None:
             self._guarded(self._begin)
+        if not self.run.id:
+            self.change(id=new_id(run.kind, run.name, run.begun_ms))
+        self._export()
 
     def report(self, report: Mapping[str, Any]) -> None:
         """Take the figures and windows of a report, keep it beside the record, and write both."""
@@ -68,6 +84,7 @@ class RunRecorder:
         if registry is not None:
             self._guarded(lambda: self.change(report=registry.write_report(self.run.id, report)))
             self._guarded(lambda: registry.write(self.run))
+        self._export()
 
     def figures(self, figures: Mapping[str, float | None]) -> None:
         """Set the figures at the end. Undefined ones are left out."""
@@ -78,10 +95,18 @@ class RunRecorder:
         known = defined(figures)
         if known:
             self._points.append(RunPoint(event_ms, known))
+            if len(self._points) % _POINTS_OF_AN_UPDATE == 0:
+                self.change(points=tuple(self._points))
+                self._export()
 
     def change(self, **fields: object) -> None:
         """Change fields of the record; it is written at the end."""
         self.run = msgspec.structs.replace(self.run, **fields)
+
+    def take_history(self, found: TrackedRun) -> None:
+        """Take arms, figures and decisions of an experiment so far, and export them."""
+        self.change(figures=found.figures, arms=found.arms, decisions=found.decisions)
+        self._export()
 
     def end(self, seconds: float) -> None:
         """Write the record and its page. `seconds`: if no report said how long the run took."""
@@ -91,6 +116,14 @@ class RunRecorder:
             self.change(seconds=round(seconds, 3))
         if self._registry is not None:
             self._guarded(self._end)
+        names = [name for name in (self.run.report, self.run.page) if name]
+        self._export(*names)
+
+    def _export(self, *names: str) -> None:
+        if self._exporter is not None:
+            registry = self._registry
+            folder = None if registry is None else registry.folder / self.run.id
+            self._exporter.export(self.run, [folder / name for name in names] if folder else [])
 
     def _begin(self) -> None:
         assert self._registry is not None
@@ -115,7 +148,7 @@ class RunRecorder:
 
 @contextmanager
 def record_run(
-    registry: RunRegistry | None,
+    outputs: RunOutputs,
     kind: RunKind,
     name: str,
     spec: Path,
@@ -137,13 +170,13 @@ def record_run(
         state=RunState.UNFINISHED,
         begun_ms=int(time.time() * 1000),
         version=version("headrace"),
-        commit=commit_of(spec.parent) if registry is not None else "",
+        commit=commit_of(spec.parent) if any(outputs) else "",
         seed=seed,
         spec=spec.read_text("utf-8"),
         data=tuple(map(str, data)),
         settings=dict(settings or {}),
     )
-    recorder = RunRecorder(registry, run)
+    recorder = RunRecorder(outputs, run)
     try:
         yield recorder
     except BaseException as error:
@@ -158,7 +191,7 @@ def record_run(
 
 @contextmanager
 def record_experiment(
-    registry: RunRegistry | None,
+    outputs: RunOutputs,
     experiment: Experiment,
     file: Path,
     folder: Path,
@@ -176,10 +209,17 @@ def record_experiment(
     settings = {"control": control, "folder": place}
     kind, name = RunKind.EXPERIMENT, experiment.name
     with record_run(
-        *(registry, kind, name, file), run_id=run_id, data=topics, seed=seed, settings=settings
+        *(outputs, kind, name, file), run_id=run_id, data=topics, seed=seed, settings=settings
     ) as recorder:
+        follower = HistoryFollower(name, run_id, folder)
+        exported = (
+            nullcontext()
+            if outputs.exporter is None
+            else following(follower, recorder.take_history)
+        )
         try:
-            yield recorder
+            with exported:
+                yield recorder
         finally:
             with suppress(LearnerError):  # a folder in use, or of another experiment
                 found = experiment_run(name, read_history(folder), run_id)

@@ -33,6 +33,12 @@ class UnknownRun(DeployError):
     """The run is missing, or its record is unreadable."""
 
 
+def new_id(kind: str, name: str, begun_ms: int) -> str:
+    """Return the id of a run that begins now: its time, kind and name."""
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(begun_ms / 1000))
+    return f"{moment}-{kind}-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+
+
 class RunRegistry:
     """A folder of runs."""
 
@@ -41,8 +47,7 @@ class RunRegistry:
 
     def claim(self, kind: str, name: str, begun_ms: int) -> str:
         """Make the folder of a new run and return its id. Raises OSError."""
-        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(begun_ms / 1000))
-        stem = f"{moment}-{kind}-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+        stem = new_id(kind, name, begun_ms)
         number = 1
         while True:
             run_id = stem if number == 1 else f"{stem}-{number}"

@@ -11,7 +11,12 @@ import pytest
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking.run_comparison import compare_runs, curve_of, sparkline
 from headrace.deploy.reports.tracking.run_page import render_runs
-from headrace.deploy.reports.tracking.run_recorder import commit_of, record_experiment, record_run
+from headrace.deploy.reports.tracking.run_recorder import (
+    RunOutputs,
+    commit_of,
+    record_experiment,
+    record_run,
+)
 from headrace.deploy.reports.tracking.run_registry import RunRegistry, UnknownRun
 from headrace.deploy.reports.tracking.run_sources import find_run, stored_runs
 from headrace.deploy.reports.tracking.tracked_run import (
@@ -78,7 +83,9 @@ def test_a_run_is_recorded_with_its_spec_version_data_seed_report_windows_and_pa
     tmp_path: Path,
 ) -> None:
     registry = RunRegistry(tmp_path)
-    with record_run(registry, RunKind.RUN, "news", SPEC, data=["week"], seed=3) as recorder:
+    with record_run(
+        RunOutputs(registry), RunKind.RUN, "news", SPEC, data=["week"], seed=3
+    ) as recorder:
         assert registry.read(recorder.run.id).state is RunState.UNFINISHED
         recorder.report(REPORT)
         assert registry.read(recorder.run.id).figures["auc"] == 0.7
@@ -99,7 +106,10 @@ def test_a_run_is_recorded_with_its_spec_version_data_seed_report_windows_and_pa
 
 
 def test_a_run_that_fails_is_recorded_with_the_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), record_run(RunRegistry(tmp_path), RunKind.FIT, "n", SPEC):
+    with (
+        pytest.raises(RuntimeError),
+        record_run(RunOutputs(RunRegistry(tmp_path)), RunKind.FIT, "n", SPEC),
+    ):
         raise RuntimeError("no space")
     [run] = stored_runs(tmp_path)
     assert (run.state, run.reason) == (RunState.FAILED, "RuntimeError: no space")
@@ -109,7 +119,9 @@ def test_a_run_goes_on_if_its_record_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    with record_run(RunRegistry(tmp_path / "file"), RunKind.RUN, "news", SPEC) as recorder:
+    with record_run(
+        RunOutputs(RunRegistry(tmp_path / "file")), RunKind.RUN, "news", SPEC
+    ) as recorder:
         recorder.report(REPORT)
     assert recorder.run.figures["auc"] == 0.7
     assert [record.message.partition(":")[0] for record in caplog.records] == [
@@ -151,7 +163,7 @@ def test_an_experiment_that_goes_on_is_one_run_with_the_arms_of_its_history(
     registry, folder = RunRegistry(tmp_path / "runs"), tmp_path / "kept"
     folder.mkdir()
     for records in (HISTORY[:5], HISTORY):
-        given = (registry, experiment, tmp_path / "experiment.toml", folder, ["week"])
+        given = (RunOutputs(registry), experiment, tmp_path / "experiment.toml", folder, ["week"])
         with record_experiment(*given) as recorder:
             (folder / "history.ndjson").write_bytes(encoded(records))
             [shown] = stored_runs(registry.folder)
@@ -231,7 +243,7 @@ def test_an_unreadable_record_is_refused_with_its_file(tmp_path: Path) -> None:
 def test_runs_are_listed_shown_and_compared(tmp_path: Path, headrace: Commands) -> None:
     runs = tmp_path / "runs"
     for loss in (0.3, 0.2):
-        with record_run(RunRegistry(runs), RunKind.RUN, "news", SPEC) as recorder:
+        with record_run(RunOutputs(RunRegistry(runs)), RunKind.RUN, "news", SPEC) as recorder:
             recorder.report({**REPORT, "progressive": {"log_loss": loss, "auc": math.nan}})
     (runs / "rates").mkdir()
     (runs / "rates" / "history.ndjson").write_bytes(encoded(HISTORY))

@@ -1,0 +1,215 @@
+"""Writes runs to an MLflow server.
+
+    experiment   headrace-NAME, of the model or experiment
+    run          found by the tag headrace.id, so a repeated update makes no second run
+    params       settings and the keys of the spec, once
+    metrics      figures over event time: its timestamp, and as step the seconds since the first
+                 point; figures at the end as final_NAME
+    tags         kind, state, version, commit, reason, decisions; arms have mlflow.parentRunId
+    artifacts    spec, report and page
+
+It uses mlflow-skinny: databricks:// and authentication work as in every MLflow client. Its own
+retries are off, since one call would wait for minutes; `run_exporter.py` retries. Its telemetry is
+off, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from headrace.deploy.errors import BadOption, DeployError
+from headrace.deploy.reports.tracking.run_comparison import described
+from headrace.deploy.reports.tracking.run_exporter import (
+    TargetUnavailable,
+    UpdateRefused,
+    ended,
+)
+from headrace.deploy.reports.tracking.tracked_run import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.deploy.reports.tracking.run_exporter import RunUpdate
+    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+
+ID_TAG = "headrace.id"
+_TEMPORARY = {
+    *("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED"),
+    *("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED", "IO_ERROR"),
+}
+_STATUSES = {
+    RunState.UNFINISHED: "RUNNING",
+    RunState.DONE: "FINISHED",
+    RunState.STOPPED: "KILLED",
+    RunState.ELIMINATED: "KILLED",
+    RunState.FAILED: "FAILED",
+}
+# limits of MLflow's REST API for one request, and for values
+_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
+_DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+class MissingMlflow(DeployError):
+    """`--track` needs the package mlflow-skinny."""
+
+
+class MlflowTarget:
+    """An MLflow server."""
+
+    def __init__(self, uri: str) -> None:
+        """`uri` as for MLFLOW_TRACKING_URI. Raises BadOption, MissingMlflow."""
+        if "://" not in uri and uri != "databricks":
+            raise BadOption(f"--track: expected a URI such as http://HOST:5000, got {uri}")
+        if find_spec("mlflow") is None:
+            raise MissingMlflow(
+                "--track: expected the package mlflow-skinny, got none: "
+                "pip install 'headrace[mlflow]'"
+            )
+        for name, value in _DEFAULTS.items():
+            os.environ.setdefault(name, value)  # MLflow reads them when it is imported
+        self._uri = uri
+        self.name = f"MLflow at {re.sub('//[^/@]*@', '//', uri)}"
+        self._client: Any = None
+        self._experiments: dict[str, str] = {}
+        self._runs: dict[str, str] = {}
+
+    def apply(self, update: RunUpdate) -> None:
+        """Send an update. Raises TargetUnavailable, UpdateRefused."""
+        # takes seconds; only the thread of the exporter waits for it
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+
+        try:
+            self._client = self._client or MlflowClient(self._uri)
+            self._apply(update)
+        except MlflowException as error:
+            self._runs.pop(update.run.id, None)
+            if error.error_code in _TEMPORARY:
+                raise TargetUnavailable(_first_line(error)) from error
+            raise UpdateRefused(_first_line(error)) from error
+        except OSError as error:  # requests' errors are of this class
+            raise TargetUnavailable(_first_line(error)) from error
+
+    def _apply(self, update: RunUpdate) -> None:
+        from mlflow.entities import RunTag
+
+        run, client = update.run, self._client
+        parent = "" if update.parent is None else self._run_of(update.parent, "")
+        run_id = self._run_of(update.run, parent)
+        for metrics in _parts(list(_metrics(update)), _MOST_METRICS):
+            client.log_batch(run_id, metrics=metrics)
+        tags = [RunTag(key, value) for key, value in run_tags(run).items()]
+        client.log_batch(run_id, tags=tags)
+        if not ended(run):
+            return
+        ended_ms = run.begun_ms + int(1000 * (run.seconds or 0.0))
+        client.set_terminated(run_id, _STATUSES[run.state], ended_ms or None)
+        if run.spec:
+            client.log_text(run_id, run.spec, "spec.toml")
+        for file in update.files:
+            client.log_artifact(run_id, str(file))
+
+    def _run_of(self, run: TrackedRun, parent: str) -> str:
+        """Return MLflow's id of a run, which is created if it is missing."""
+        if run.id in self._runs:
+            return self._runs[run.id]
+        # an arm belongs to the experiment of its parent
+        name = run.id.rpartition("/")[0] if parent else ""
+        experiment = self._experiments.get(name) or self._experiment(run.name)
+        found = self._client.search_runs(
+            [experiment], f"tags.`{ID_TAG}` = '{run.id}'", max_results=1
+        )
+        if found:
+            run_id = str(found[0].info.run_id)
+            if not ended(run):
+                self._client.update_run(run_id, status="RUNNING")
+        else:
+            run_id = self._create(run, parent, experiment)
+        self._experiments[run.id] = experiment
+        self._runs[run.id] = run_id
+        return run_id
+
+    def _create(self, run: TrackedRun, parent: str, experiment: str) -> str:
+        from mlflow.entities import Param
+
+        tags = run_tags(run) | ({"mlflow.parentRunId": parent} if parent else {})
+        begun_ms = run.begun_ms or None
+        created = self._client.create_run(experiment, begun_ms, tags, run_name=run.id)
+        run_id: str = created.info.run_id
+        params = [Param(key, value) for key, value in run_params(run).items()]
+        for part in _parts(params, _MOST_PARAMS):
+            self._client.log_batch(run_id, params=part)
+        return run_id
+
+    def _experiment(self, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        name = f"headrace-{name}"
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException as error:  # another run has created it meanwhile
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id)
+
+
+def run_tags(run: TrackedRun) -> dict[str, str]:
+    """Return the tags of a run."""
+    tags = {
+        ID_TAG: run.id,
+        "headrace.kind": str(run.kind),
+        "headrace.state": str(run.state),
+        "headrace.version": run.version,
+        "headrace.reason": run.reason,
+        "headrace.best_arm": str(run.settings.get("best arm", "")),
+        "headrace.decisions": "\n".join(run.decisions)[-_LONGEST_TAG:],
+        "mlflow.source.name": "headrace",
+        "mlflow.source.git.commit": run.commit,
+        "mlflow.user": "headrace",
+    }
+    return {key: value for key, value in tags.items() if value}
+
+
+def run_params(run: TrackedRun) -> dict[str, str]:
+    """Return the params of a run. MLflow never changes one, so the state is a tag."""
+    params = {
+        re.sub(r"[^\w.\- /]", "_", key): value[:_LONGEST_PARAM]
+        for key, value in described(run).items()
+        if key not in ("state", "best arm") and value
+    }
+    return dict(sorted(params.items()))
+
+
+def _metrics(update: RunUpdate) -> Iterator[Any]:
+    from mlflow.entities import Metric
+
+    run = update.run
+    for point in update.points:
+        bounds = {"difference_low": point.low, "difference_high": point.high}
+        step = (point.event_ms - update.first_ms) // 1000
+        for key, value in (point.figures | bounds).items():
+            if value is not None:
+                yield Metric(key, value, point.event_ms, step)
+    if ended(run):
+        ended_ms = run.begun_ms + int(1000 * (run.seconds or 0.0))
+        for key, value in run.figures.items():
+            yield Metric(f"final_{key}", value, ended_ms, 0)
+
+
+def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+    return (items[begin : begin + most] for begin in range(0, len(items), most))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    return re.sub("//[^/@ ]*@", "//", text)[:300]
