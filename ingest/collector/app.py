@@ -238,7 +238,7 @@ def _refusal(refused: RequestRefused) -> Response:
     answer = _response(refused.status, CollectorAnswer(error=refused.refusal))
     if refused.status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
-    if refused.status in (408, 413):
+    if refused.status in (401, 408, 413):
         answer.headers["Connection"] = "close"  # the rest of the body stays unread
     return answer
 

@@ -10,28 +10,39 @@ default). RFC 9110, 7.8: a server that does not upgrade answers as if there were
 instead skips the body and ends the request at its head, so the body would be read as the next
 request. `BoundedProtocol` therefore parses such a head again without the offer.
 
+Bounds alone do not keep a crowd of new connections from delaying other clients. Their bytes wait in
+an `UnprovenQueue` until a request has proven the connection.
+
 This reaches into uvicorn: `HttpToolsProtocol`'s parser callbacks, `parser`, `pipeline`, `flow`,
-`cycle`, `connections` and `config`; and into httptools: the offset that `HttpParserUpgrade`
-carries. pyproject.toml pins both to a minor version; tests/ingest/test_bounded_protocol.py fails
-when one of them changes.
+`cycle`, `connections`, `server_state` and `config`; and into httptools: the offset that
+`HttpParserUpgrade` carries. pyproject.toml pins both to a minor version;
+tests/ingest/test_bounded_protocol.py fails when one of them changes.
 """
 
 from __future__ import annotations
 
 import resource
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.ingest.http.unproven_connections import UnprovenQueue
+
 if TYPE_CHECKING:
     import asyncio
+
+    from uvicorn.server import ServerState
 
 _MOST_CONNECTIONS = 16_384
 _OWN_FILES = 128
 """Descriptors that a server needs beside its connections: Kafka, Redis, files, logs."""
 _FEW = 16
+_QUEUES: WeakKeyDictionary[ServerState, UnprovenQueue] = WeakKeyDictionary()
+"""The queue of each server of this process."""
 _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -60,6 +71,8 @@ class ConnectionLimits:
     """From the first byte of a head to its last; 408 beyond."""
     pipelined: int = 16
     """Requests that wait for the answer to an earlier one; the connection closes after them."""
+    unproven_pipelined: int = 3
+    """The same before a POST on the connection was answered with success."""
     connections: int = field(default_factory=most_connections)
     """Open at once; 503 and close beyond."""
 
@@ -77,6 +90,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
+    proven = False
+    """Whether a POST on this connection was answered with success."""
+    _held = 0
+    """Entries of this connection in the queue."""
     _ended = False
     """Whether the last answer of this connection is decided: bytes are no longer parsed."""
     _offered = False
@@ -92,14 +109,49 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._queue = self._queue_of_server()
         if len(self.connections) > self.limits.connections:
             self._refuse(503, f"expected at most {self.limits.connections} connections, got more")
+        elif self._queue.busy:
+            self._queue.wait(self)
+
+    def _queue_of_server(self) -> UnprovenQueue:
+        queue = _QUEUES.get(self.server_state)
+        if queue is None:
+            queue = _QUEUES[self.server_state] = UnprovenQueue(self.loop)
+        return queue
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.proven and not self._held:
+            self.process(data)
+        elif self._held or not self._queue.admits(len(data)):
+            self._queue.wait(self, data)
+        else:
+            began_s = time.perf_counter()
+            self.process(data)
+            self._queue.spend(time.perf_counter() - began_s)
+
+    def hold(self) -> None:
+        """Stop reading: bytes of this connection are in the queue."""
+        self._held += 1
+        self.transport.pause_reading()
+
+    def take_turn(self, data: bytes) -> None:
+        """Process the next bytes from the queue, and read again."""
+        self._held -= 1
+        if self.transport.is_closing():
+            return
+        if data:
+            self.process(data)
+        if not self._held and not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def process(self, data: bytes) -> None:
+        """Parse these bytes and handle what they complete."""
         self._unset_keepalive_if_required()
         while data and not self._ended:
             data = self._feed(data)
@@ -179,7 +231,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._offered = True
             return
-        if len(self.pipeline) >= self.limits.pipelined:
+        limits = self.limits
+        if len(self.pipeline) >= (limits.pipelined if self.proven else limits.unproven_pipelined):
             raise _TooManyPipelined
         super().on_headers_complete()
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _STOP_POLL_S = 0.05
+_STATUS_LINE = b"HTTP/1.1 "
 _BACKLOG = 2048
 """Connections that may wait to be accepted; the system's own limit still holds."""
 _KEEP_ALIVE_S = 75
@@ -117,12 +118,21 @@ class SingleWriteProtocol(BoundedProtocol):
             self._idle_timer = None
 
     def on_response_complete(self) -> None:
+        if not self.proven:
+            self._prove()
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
         self._start_idle_timer()
+
+    def _prove(self) -> None:
+        """Note whether the answer that is complete was one of success to a POST."""
+        cycle, transport = self.cycle, self.transport
+        scope = getattr(cycle, "scope", None)  # the fast path has none, and proves by itself
+        if scope is not None and cycle.response_complete and not self.pipeline:
+            self.proven = scope["method"] == "POST" and getattr(transport, "succeeded", False)
 
     def _start_idle_timer(self) -> None:
         self._idle_since = self.loop.time()
@@ -150,6 +160,8 @@ class BatchingTransport:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._parts: list[bytes] = []
+        self.succeeded = False
+        """Whether the last head that was written has a status of 2xx."""
         self.is_closing = transport.is_closing  # called often: skips __getattr__
 
     def __getattr__(self, name: str) -> Any:
@@ -157,6 +169,8 @@ class BatchingTransport:
 
     def write(self, data: bytes) -> None:
         """Send these bytes at the end of this turn of the event loop."""
+        if data.startswith(_STATUS_LINE):
+            self.succeeded = data.startswith(b"2", len(_STATUS_LINE))
         if not self._parts:
             self._loop.call_soon(self._send)
         self._parts.append(data)

@@ -13,7 +13,7 @@ The least of 40 rounds without sockets was 256 us instead of 399 us by way of AS
 
 The price is a dependency on internals of uvicorn 0.54, which pyproject.toml therefore pins to the
 minor version. On `HttpToolsProtocol` these are the parser callbacks (`on_headers_complete`,
-`on_body`, `on_message_complete`, `on_response_complete`), `data_received`, and the attributes
+`on_body`, `on_message_complete`, `on_response_complete`) and the attributes
 `cycle`, `expect_100_continue`, `flow.write_paused`, `headers`, `logger`, `loop`, `parser`,
 `server_state.default_headers`, `transport` and `url`. `FastPathRequest` also replaces uvicorn's
 `RequestResponseCycle`, so pipelined requests wait behind it, a shutdown waits for it, and a lost
@@ -75,7 +75,7 @@ class _Headers(Headers):
 class FastPathProtocol(SingleWriteProtocol):
     """uvicorn's protocol with a fast path for the routes that `App.asked_by` finds."""
 
-    _held: tuple[Ask, str] | None = None
+    _asked: tuple[Ask, str] | None = None
     """Handler and model of the request that is being read, if it may take the fast path."""
     _body: bytes = b""
 
@@ -96,37 +96,37 @@ class FastPathProtocol(SingleWriteProtocol):
             and not parser.should_upgrade()
             and len(self.url) <= LONGEST_PATH
         ):
-            self._held, self._body = self._asked_at(self.url), b""
-        if self._held is None:
+            self._asked, self._body = self._asked_at(self.url), b""
+        if self._asked is None:
             super().on_headers_complete()
         else:
             self.note_head_end()
 
     def on_body(self, body: bytes) -> None:
-        if self._held is None:
+        if self._asked is None:
             super().on_body(body)
         else:
             self._body = self._body + body if self._body else body
 
     def on_message_complete(self) -> None:
-        if self._held is None:
+        if self._asked is None:
             super().on_message_complete()
             return
         self.note_message_end()
-        (ask, name), self._held = self._held, None
+        (ask, name), self._asked = self._asked, None
         request = WholeRequest(_Headers(raw=self.headers), self._body)
         cycle = FastPathRequest(self, ask(request, name))
         self.cycle = cycle  # type: ignore[assignment]
         cycle.begin()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._held is not None:
+    def process(self, data: bytes) -> None:
+        super().process(data)
+        if self._asked is not None:
             self._hand_over()
 
     def _hand_over(self) -> None:
         """Give an incomplete request to uvicorn."""
-        self._held = None
+        self._asked = None
         if self.transport.is_closing():  # it was not HTTP: uvicorn has answered 400
             return
         super().on_headers_complete()
@@ -192,6 +192,7 @@ class FastPathRequest:
     def _send(self, response: Response) -> None:
         self.response_complete = True
         protocol, status = self._protocol, response.status_code
+        protocol.proven = protocol.proven or 200 <= status < 300
         transport: BatchingTransport = protocol.transport  # type: ignore[assignment]
         if transport.is_closing():
             return

@@ -44,6 +44,6 @@ def as_response(refused: RequestRefused, body: bytes | None = None) -> Response:
         response.headers["Retry-After"] = RETRY_AFTER_S
     if refused.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
-    if refused.status in (408, 413):
+    if refused.status in (401, 408, 413):
         response.headers["Connection"] = "close"  # the rest of the body is not read
     return response

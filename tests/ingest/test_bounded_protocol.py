@@ -177,16 +177,20 @@ def test_a_head_within_the_limits_is_answered() -> None:
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_connection_gets_at_most_some_pipelined_answers_and_is_closed() -> None:
+@pytest.mark.parametrize("proven", [False, True])
+def test_a_connection_gets_at_most_some_pipelined_answers_and_is_closed(proven: bool) -> None:
+    most = LIMITS.pipelined if proven else LIMITS.unproven_pipelined
+
     async def talk() -> tuple[list[bytes], int]:
         client = Client()
+        client.protocol.proven = proven
         client.protocol.data_received(post("/", b"x") * 500)
         queued = len(client.protocol.pipeline)
-        return await client.answers(LIMITS.pipelined + 1), queued
+        return await client.answers(most + 1), queued
 
     answers, queued = asyncio.run(talk())
-    assert queued == LIMITS.pipelined
-    assert len(answers) == LIMITS.pipelined + 1
+    assert queued == most
+    assert len(answers) == most + 1
     assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
     assert b"connection: close" in answers[-1]
 

@@ -38,7 +38,9 @@ from rich.table import Table
 
 from headrace.ingest.http.bounded_protocol import ConnectionLimits
 from headrace.ingest.http.server import Draining, Readiness, run_app
+from headrace.ingest.runtime.process import rare_collections
 from headrace.serving.api.fast_path_probe import choose_protocol
+from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +78,8 @@ def serve(ready: Connection) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     ready.send(listener.getsockname()[1])
     leaving = Draining(threading.Event(), Readiness(), lambda: False, drain_ms=0, finish_s=1)
-    run_app(serving.app, listener, leaving, protocol=choose_protocol())
+    with rare_collections(OBJECTS_BETWEEN_COLLECTIONS):  # as in the process
+        run_app(serving.app, listener, leaving, protocol=choose_protocol())
 
 
 async def _discard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

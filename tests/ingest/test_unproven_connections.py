@@ -1,0 +1,196 @@
+"""Tests the queue of unproven connections: its order, its budget, and who waits in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.ingest.http import bounded_protocol
+from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.ingest.http.unproven_connections import BUDGET_S, MOST_HELD_BYTES, UnprovenQueue
+from tests.effort import examples
+from tests.memory_connection import MemoryConnection, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from weakref import WeakKeyDictionary
+
+    from uvicorn.server import ServerState
+
+POST = b"POST / HTTP/1.1\r\nHost: server\r\nContent-Length: 0\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: server\r\n\r\n"
+
+
+class Turns:
+    """Stands for the event loop and its clock: a turn runs what the turn before called soon."""
+
+    def __init__(self) -> None:
+        self.now_s, self._soon = 0.0, list[Any]()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+
+    def next(self) -> None:
+        calls, self._soon = self._soon, []
+        for call in calls:
+            call()
+
+
+class Peer:
+    """A connection whose bytes take this long to process."""
+
+    def __init__(self, turns: Turns, cost_s: float, log: list[tuple[Peer, bytes]]) -> None:
+        self._turns, self._cost_s, self._log = turns, cost_s, log
+        self.held = 0
+
+    def hold(self) -> None:
+        self.held += 1
+
+    def take_turn(self, data: bytes) -> None:
+        self.held -= 1
+        self._turns.now_s += self._cost_s
+        self._log.append((self, data))
+
+
+def queue_of(turns: Turns) -> UnprovenQueue:
+    loop: Any = turns
+    return UnprovenQueue(loop, lambda: turns.now_s)
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(
+    st.lists(st.floats(0.0, 3 * BUDGET_S), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=3)), max_size=30),
+)
+def test_waiting_bytes_are_processed_in_order_and_one_turn_stays_near_its_budget(
+    costs: list[float], arrivals: list[tuple[int, bytes]]
+) -> None:
+    turns, log = Turns(), list[tuple[Peer, bytes]]()
+    queue = queue_of(turns)
+    peers = [Peer(turns, cost, log) for cost in costs]
+    sent = [(peers[i % len(peers)], data) for i, data in arrivals]
+    for peer, data in sent:
+        queue.wait(peer, data)
+    while queue.busy:
+        before_s, done = turns.now_s, len(log)
+        turns.next()
+        assert len(log) > done, "each turn serves one at least"
+        assert turns.now_s - before_s <= BUDGET_S + max(costs)
+    assert log == sent
+    assert all(peer.held == 0 for peer in peers)
+
+
+def test_the_budget_of_a_turn_returns_in_the_next() -> None:
+    turns = Turns()
+    queue = queue_of(turns)
+    assert queue.admits(100)
+    queue.spend(2 * BUDGET_S)
+    assert not queue.admits(100)
+    turns.next()
+    assert queue.admits(100)
+
+
+def test_bytes_beyond_the_bound_are_processed_at_once() -> None:
+    turns = Turns()
+    queue = queue_of(turns)
+    queue.wait(Peer(turns, 0.0, []), bytes(MOST_HELD_BYTES - 10))
+    assert not queue.admits(10)
+    assert queue.admits(11)
+    turns.next()
+    assert queue.admits(10)
+
+
+async def _answer(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the status that the path names, 200 by default."""
+    await receive()
+    status = int(scope["path"][1:] or 200)
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _client(state: ServerState | None = None) -> MemoryConnection:
+    config = uvicorn.Config(_answer, ws="none", log_config=None, proxy_headers=False)
+    config.load()
+    return MemoryConnection(SingleWriteProtocol, config, state)
+
+
+@pytest.mark.parametrize(
+    ("requests", "proven"),
+    [
+        ([POST], True),
+        ([GET], False),
+        ([POST.replace(b"/ ", b"/401 ")], False),
+        ([POST.replace(b"/ ", b"/503 ")], False),
+        ([GET, GET + POST.replace(b"/ ", b"/401 ")], False),
+        ([POST.replace(b"/ ", b"/401 "), POST], True),
+        ([POST, POST.replace(b"/ ", b"/401 ")], True),
+    ],
+)
+def test_a_post_answered_with_success_proves_a_connection(
+    requests: list[bytes], proven: bool
+) -> None:
+    async def talk() -> bool:
+        client = _client()
+        for request in requests:
+            await client.send(request)
+            await until(lambda: client.protocol.cycle.response_complete)
+            await asyncio.sleep(0)
+        await client.received_once(lambda: True)
+        return client.protocol.proven
+
+    assert asyncio.run(talk()) is proven
+
+
+class NoTurns(UnprovenQueue):
+    """A queue without any budget: all wait until `_renew` is called."""
+
+    def admits(self, size: int) -> bool:
+        return False
+
+    def _renew_soon(self) -> None:
+        pass
+
+
+def test_a_proven_connection_is_answered_while_all_others_wait() -> None:
+    async def talk() -> None:
+        client = _client()
+        await client.send(POST)
+        await until(lambda: client.protocol.proven)
+        queues: WeakKeyDictionary[Any, Any] = bounded_protocol._QUEUES
+        loop: Any = asyncio.get_running_loop()
+        waiting = queues[client.state] = NoTurns(loop)
+        others = [_client(client.state) for _ in range(3)]
+        for other in others:
+            await other.send(POST)
+        await client.send(POST)
+        await until(lambda: client.received.count(b"HTTP/1.1 200") == 2)
+        assert all(other.paused and not other.received for other in others)
+        waiting._renew()
+        await until(lambda: all(o.received.startswith(b"HTTP/1.1 200") for o in others))
+        assert not any(other.paused for other in others)
+        for each in (client, *others):
+            await each.received_once(lambda: True)
+
+    asyncio.run(talk())
+
+
+def test_a_connection_made_while_others_wait_is_not_read_before_its_turn() -> None:
+    async def talk() -> None:
+        first = _client()
+        queues: WeakKeyDictionary[Any, Any] = bounded_protocol._QUEUES
+        loop: Any = asyncio.get_running_loop()
+        waiting = queues[first.state] = first.protocol._queue = NoTurns(loop)
+        first.protocol.data_received(POST)
+        second = _client(first.state)
+        assert [first.paused, second.paused] == [True, True]
+        waiting._renew()
+        assert [first.paused, second.paused] == [False, False]
+        for each in (first, second):
+            await each.received_once(lambda: True)
+
+    asyncio.run(talk())
