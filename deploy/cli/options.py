@@ -153,7 +153,7 @@ Partitions = Annotated[
         "--partitions",
         envvar="HEADRACE_PARTITIONS",
         min=1,
-        help="Partitions of each topic. Fixed for the life of a model.",
+        help="Partitions of each topic. `headrace topics grow` adds more.",
     ),
 ]
 Buckets = Annotated[

@@ -5,3 +5,9 @@ from .joiner_process import JoinerSettings as JoinerSettings
 from .joiner_process import run_joiner as run_joiner
 from .loop import Joiner as Joiner
 from .loop import JoinerPacing as JoinerPacing
+from .partition_growth import Growth as Growth
+from .partition_growth import OpenWindows as OpenWindows
+from .partition_growth import await_closed as await_closed
+from .partition_growth import check_growth as check_growth
+from .partition_growth import grow as grow
+from .partition_growth import open_windows as open_windows

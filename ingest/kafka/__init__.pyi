@@ -51,6 +51,7 @@ from .topics import check_co_partitioned as check_co_partitioned
 from .topics import check_topic_settings as check_topic_settings
 from .topics import ensure_topics as ensure_topics
 from .topics import examples_topic as examples_topic
+from .topics import grow_topics as grow_topics
 from .topics import joiner_group as joiner_group
 from .topics import partition_counts as partition_counts
 from .topics import replays_spec as replays_spec

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
@@ -49,6 +49,20 @@ def producer_config(settings: KafkaSettings) -> dict[str, object]:
     }
 
 
+def read_new_partitions(
+    producer: Producer, target: Source, error: KafkaException, settings: KafkaSettings
+) -> None:
+    """Make a client find a partition that was added to its topic; any other error is raised.
+
+    A client reads the partitions of a topic every five minutes only.
+    """
+    if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001
+        found = producer.list_topics(target.topic, settings.connect_timeout_s)
+        if target.partition in found.topics[target.topic].partitions:
+            return
+    raise error
+
+
 class KafkaWriter:
     """Writes messages in order within each partition, exactly once.
 
@@ -84,6 +98,8 @@ class KafkaWriter:
         while True:
             try:
                 self._producer.produce(target.topic, value, key, target.partition)
+            except KafkaException as error:
+                read_new_partitions(self._producer, target, error, self._settings)
             except BufferError:
                 self._producer.poll(0.05)  # the queue empties as Kafka acknowledges
                 self._raise_failure()

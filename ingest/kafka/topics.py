@@ -10,8 +10,8 @@
 
 Topics are created once, then only verified: by the command that creates them, and at the start of
 each process that depends on a setting, because an operator may change it later. The number of
-partitions is fixed for the life of a model, because the parameter server stores offsets by
-partition.
+partitions may grow while no label window is open (`ingest.joiner.partition_growth`). It never
+shrinks: Kafka cannot remove partitions, and the parameter server stores offsets by partition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic, NotAllowed, TopicMismatch
@@ -185,15 +191,15 @@ def check_topic_settings(settings: KafkaSettings, specs: Iterable[TopicSpec]) ->
 
 
 def partition_counts(
-    settings: KafkaSettings, topics: Iterable[str], admin: AdminClient | None = None
+    settings: KafkaSettings, topics: Iterable[str] | None = None, admin: AdminClient | None = None
 ) -> dict[str, int]:
-    """Return the number of partitions of each topic that exists."""
+    """Return the number of partitions of each topic that exists; None: of all topics."""
     admin = admin or _connected(settings)
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=settings.connect_timeout_s)
     return {
         topic: len(metadata.topics[topic].partitions)
-        for topic in topics
+        for topic in (metadata.topics if topics is None else topics)
         if topic in metadata.topics and metadata.topics[topic].error is None
     }
 
@@ -226,7 +232,10 @@ def check_co_partitioned(settings: KafkaSettings, topics: Sequence[str]) -> int:
         )
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{topic} {count}" for topic, count in counts.items())
-        raise TopicMismatch(f"expected the same number of partitions, got {found}")
+        raise TopicMismatch(
+            f"expected the same number of partitions, got {found}: `headrace topics grow` "
+            "completes an interrupted growth"
+        )
     return counts[topics[0]]
 
 
@@ -276,20 +285,49 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
             # two processes that start together both find it missing: the second one succeeds too
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"creating topic {name}", settings.bootstrap) from error
-    # leaders are elected later; a broker that has just started takes its time
-    retry_for(4 * timeout_s)(_ask_leaders, settings, specs)
+    _await_leaders(settings, {spec.name: spec.partitions for spec in specs})
 
 
-def _ask_leaders(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
+def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int) -> list[str]:
+    """Give topics more partitions; return those that had fewer. Missing topics stay missing.
+
+    Raises KafkaUnreachable, NotAllowed.
+    """
+    admin = _connected(settings)
+    counts = partition_counts(settings, topics, admin)
+    fewer = [topic for topic, count in counts.items() if count < partitions]
+    if fewer:
+        timeout_s = settings.connect_timeout_s
+        asked = admin.create_partitions(
+            [NewPartitions(topic, partitions) for topic in fewer],
+            operation_timeout=timeout_s,
+            request_timeout=timeout_s,
+        )
+        for topic, future in asked.items():
+            with translated(f"adding partitions to topic {topic}", settings.bootstrap):
+                answer_of(future)
+        _await_leaders(settings, dict.fromkeys(fewer, partitions))
+    return fewer
+
+
+def _await_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
+    """Wait until every partition has a leader that answers.
+
+    Leaders are elected after the answer; a broker that has just started takes its time.
+    """
+    retry_for(4 * settings.connect_timeout_s)(_ask_leaders, settings, counts)
+
+
+def _ask_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
     """Return if every partition has a leader that answers; Kafka reports creation before that.
 
     Uses a client of its own, because a client that asked too early remembers a missing leader.
     """
     admin = AdminClient(settings.connection())
     partitions = [
-        TopicPartition(spec.name, partition)
-        for spec in specs
-        for partition in range(spec.partitions)
+        TopicPartition(topic, partition)
+        for topic, count in counts.items()
+        for partition in range(count)
     ]
     at_end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     with translated("waiting for new topics", settings.bootstrap):

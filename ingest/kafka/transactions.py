@@ -47,7 +47,7 @@ from headrace.ingest.errors import (
 )
 from headrace.ingest.kafka.bounded_reader import last_records, read_all
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
-from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.producer import producer_config, read_new_partitions
 from headrace.ingest.kafka.protocols import Committed
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.watchdog import MARGIN_S
@@ -199,7 +199,7 @@ class KafkaTransactions:
         with self._guard("transaction", longest_s):
             producer.begin_transaction()
             for message in messages:
-                _produce(producer, message)
+                _produce(producer, message, self._settings)
             metadata = self._offsets.group_metadata()
             producer.send_offsets_to_transaction(positions, metadata, longest_s)
             producer.commit_transaction(max(_LEAST_WAIT_S, ends_s - time.monotonic()))
@@ -294,11 +294,13 @@ class KafkaTransactions:
                 self._refused = self._refused or ours
 
 
-def _produce(producer: Producer, message: Outgoing) -> None:
+def _produce(producer: Producer, message: Outgoing, settings: KafkaSettings) -> None:
     target, value, key = message
     while True:
         try:
             producer.produce(target.topic, value, key, target.partition)
+        except KafkaException as error:
+            read_new_partitions(producer, target, error, settings)
         except BufferError:
             producer.poll(0.05)  # the queue empties as Kafka acknowledges
         else:

@@ -1,6 +1,7 @@
-"""`headrace ingest`: the collector, replays, the joiner, the archiver, and dead letters.
+"""`headrace ingest` and `headrace topics`: events, their topics and their repair.
 
-`ingest_commands` has the group; `ingest_dead_letters` has the commands below `dead-letters`.
+`ingest_commands` has the group and its processes, `ingest_dead_letters` the commands for dead
+letters, and `topic_commands` those for the topics of living models.
 """
 
 import lazy_loader
