@@ -3,12 +3,15 @@
 A row is an example as soon as it is read, because its label is in the table: nothing is joined.
 Rows without a readable time and malformed lines are counted and left out, because the joiner would
 refuse them.
+
+One thread reads blocks, and up to eight threads encode them. Their order does not change.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import fsspec
 import numpy as np
@@ -20,22 +23,38 @@ from fsspec.implementations.local import LocalFileSystem
 from headrace.ingest.events import REQUEST_ID
 from headrace.ingest.features import canonical, real
 from headrace.ingest.logs import BagLayout, TableBlock, TableLog
+from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
 from headrace.learner.local import TableEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.ingest.examples import Examples
     from headrace.ingest.logs import LogLayout
     from headrace.learner.spec import ModelSpec
+
+_MOST_THREADS = 8
+"""Blocks wait for the learner in memory, up to two for each thread."""
+
+
+class _ReadBlock(NamedTuple):
+    """Rows as they were read."""
+
+    url: str
+    log: TableLog
+    rows: TableBlock
+    after: FilePosition
+    read: float
 
 
 class TableSource:
     """Files of rows, in the order of their names."""
 
-    def __init__(self, urls: list[str], layout: LogLayout, spec: ModelSpec) -> None:
-        """`urls`: paths or URLs that fsspec knows, with * and **.
+    def __init__(
+        self, urls: list[str], layout: LogLayout, spec: ModelSpec, threads: int = 0
+    ) -> None:
+        """`urls`: paths or URLs that fsspec knows, with * and **. `threads`: those that encode;
+        0: one per core, at most eight.
 
         Raises UnreadableData if one matches no file.
         """
@@ -45,6 +64,7 @@ class TableSource:
             )
         self._files = [file for url in urls for file in _files_of(url)]
         self._layout, self._encoder = layout, TableEncoder(spec.fields)
+        self._threads = threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         self._rows: list[int] | None = None
         self.refused = 0
         """Lines that are not rows, and rows without a readable time, in the blocks read so far."""
@@ -69,6 +89,11 @@ class TableSource:
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
         """Yield the blocks behind a position. Raises UnreadableData, SpecError."""
+        for block, refused in in_order(self._encoded, self._read_blocks(after), self._threads):
+            self.refused += refused
+            yield block
+
+    def _read_blocks(self, after: FilePosition) -> Iterator[_ReadBlock]:
         for number in range(after.file, len(self._files)):
             url, _ = self._files[number]
             log = TableLog(_local(url), self._layout)
@@ -78,9 +103,8 @@ class TableSource:
                 if not isinstance(block, TableBlock):
                     self.refused += 1
                     continue
-                examples = self._examples(url, log, block)
                 place = FilePosition(number, count)
-                yield ExampleBlock(examples, place, self._read(number, log, block))
+                yield _ReadBlock(url, log, block, place, self._read(number, log, block))
 
     def _read(self, number: int, log: TableLog, block: TableBlock) -> float:
         """Return the share of the source that is read with this block."""
@@ -91,22 +115,24 @@ class TableSource:
         done = log.bytes_read() / max(log.bytes_total, 1) * sizes[number]
         return (sum(sizes[:number]) + done) / max(sum(sizes), 1)
 
-    def _examples(self, url: str, log: TableLog, block: TableBlock) -> Examples:
+    def _encoded(self, read: _ReadBlock) -> tuple[ExampleBlock, int]:
+        """Return the examples of a block, and the number of rows left out."""
+        url, log, block = read.url, read.log, read.rows
         times = log.times(block)
         clicks = log.click_times(block, times)
-        columns = self._columns(block)
-        if times.null_count:
+        columns, refused = self._columns(block), times.null_count
+        if refused:
             timed = pc.is_valid(times)
-            self.refused += times.null_count
             clicks, times = clicks.filter(timed), times.filter(timed)
             columns = {name: values.filter(timed) for name, values in columns.items()}
         labels = pc.is_valid(clicks).cast(pa.uint8()).to_numpy()
         try:
-            return self._encoder.examples(
+            examples = self._encoder.examples(
                 columns, np.asarray(times.to_numpy(), np.int64), labels, first=block.first
             )
         except (TypeError, ValueError) as error:
             raise UnreadableData(f"{url}, rows from {block.first} on: {error}") from error
+        return ExampleBlock(examples, read.after, read.read), refused
 
     def _columns(self, block: TableBlock) -> dict[str, pa.Array]:
         """Return the fields of a block's events."""

@@ -23,7 +23,7 @@ from headrace.learner.batch import (
     TableSource,
     UnreadableData,
 )
-from headrace.learner.batch.prefetch import read_ahead
+from headrace.learner.batch.prefetch import in_order, read_ahead
 from tests.learner.shop import shop_rows, shop_spec
 
 if TYPE_CHECKING:
@@ -214,3 +214,35 @@ def test_a_consumer_that_leaves_ends_the_reading_thread() -> None:
     with read_ahead(items(), ahead=2) as found:
         assert next(found) == 1
     assert threading.active_count() == before
+
+
+def test_results_of_several_threads_come_in_the_order_of_the_items() -> None:
+    dice = np.random.default_rng(3)
+    sizes = dice.integers(1, 50_000, 200).tolist()
+    found = in_order(lambda size: int(np.arange(size).sum()), sizes, threads=4)
+    assert list(found) == [size * (size - 1) // 2 for size in sizes]
+
+
+def test_an_error_of_a_thread_comes_at_its_item_and_ends_the_threads() -> None:
+    before = threading.active_count()
+    results = in_order(lambda number: 10 // number, iter([1, 2, 0, 5]), threads=2)
+    assert next(results) == 10
+    assert next(results) == 5
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_blocks_are_the_same_with_any_number_of_threads(
+    kind: str, rows: pa.Table, tmp_path: Path
+) -> None:
+    url, spec = write(rows, tmp_path, kind), shop_spec()
+    one, five = (
+        list(TableSource([url], layout(), spec, threads).blocks(FilePosition()))
+        for threads in (1, 5)
+    )
+    assert [each.after for each in one] == [each.after for each in five]
+    assert [each.read for each in one] == [each.read for each in five]
+    for a, b in zip(one, five, strict=True):
+        assert (a.examples.features.ids == b.examples.features.ids).all()
