@@ -4,12 +4,12 @@ One thread reads, others encode, and one learns, in the order of the source. A f
 therefore makes the rows that a stream of the same examples would make, bit for bit.
 
 *Refused:* several learner threads or processes, each with a copy of the rows, that exchange what
-their rows gained after each round. The kernels release the lock of the interpreter, so threads run at the same
-time. But rows that every example has take the steps of all threads at once, and the model diverges.
-Normalized entropy of logistic regression over 200,000 rows: one thread 0.869, two 0.870 to 0.873,
-four 0.919 (256 rows a round and thread) to 4.6 (4,096 rows). A factorization machine: 0.906; two
-0.919 to 0.940. Each round also costs time: 2.6 times the processor time an example with 256 rows.
-Threads that write to one table without locks would lose counts.
+their rows gained after each round. The kernels release the lock of the interpreter, so threads run
+at the same time. But rows that every example has take the steps of all threads at once, and the
+model diverges. Normalized entropy of logistic regression over 200,000 rows: one thread 0.869, two
+0.870 to 0.873, four 0.919 (256 rows a round and thread) to 4.6 (4,096 rows). A factorization
+machine: 0.906; two 0.919 to 0.940. Each round also costs time: 2.6 times the processor time an
+example with 256 rows. Threads that write to one table without locks would lose counts.
 
 With a held-out share, the last blocks are scored after every epoch and not learned. When their log
 loss no longer falls, the fit takes the rows of the best epoch and learns the tail once. A learner
