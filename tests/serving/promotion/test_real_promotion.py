@@ -2,147 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
-from functools import partial
 from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from headrace.deploy.cli.main import app
-from headrace.deploy.model_sources import deployed
 from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from headrace.learner.experiments.promotion_rules import PromotionRules
-from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.serving.deployments.deployment_records import alias_change, model_change
 from headrace.serving.deployments.topic_follower import read_deployments, write_deployments
-from headrace.serving.models.loading import StoreModel
-from headrace.serving.process import ServerSettings, run_server
 from headrace.serving.promotion.promotion_controller import (
     KafkaPromotionPorts,
-    drive_promotion,
     read_promotion_state,
 )
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
-from headrace.serving.requests.limits import RequestLimits
 from tests.deploy.command import headrace, running
-from tests.running_server import SHARED_PARTITIONS
-from tests.serving.served_models import SPEC, Pusher, deltas_of_article, eventually, shape_of
+from tests.serving.promotion.promotion_site import Site, roll_back_bad_canary, running_site
+from tests.serving.served_models import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-SHARE = 5.0
-BODY_CANDIDATES = [{"article_id": "hot"}] * 20
-
-
-class Site:
-    """A server that follows deployments, with two models in a real store."""
-
-    def __init__(self, kafka: str, valkey: str, name: str) -> None:
-        self.kafka, self.valkey = KafkaSettings(kafka), valkey
-        self.control, self.arm = self._spec(name), self._spec(f"{name}-bad")
-        self.alias = f"production-{name}"
-        self.stop, self.ports = threading.Event(), list[int]()
-        self._thread = threading.Thread(target=self._serve)
-        ensure_topics(self.kafka, topics_for(name, SHARED_PARTITIONS))
-        for spec in (self.control, self.arm):
-            with contextlib.closing(open_store(valkey, spec.name)) as store:
-                store.create(shape_of(spec))
-                if spec is self.arm:  # made bad on purpose: it expects no clicks
-                    Pusher(store).push(deltas_of_article(spec, "hot", 30.0))
-
-    def _spec(self, name: str) -> ModelSpec:
-        return parse_spec(SPEC.replace('name = "news"', f'name = "{name}"'), "news.toml")
-
-    def _serve(self) -> None:
-        with contextlib.closing(open_store(self.valkey, self.control.name)) as store:
-            settings = ServerSettings(
-                port=0,
-                limits=RequestLimits(waiting_ms=60_000),
-                aliases={self.alias: self.control.name},
-                told_to=self.kafka,
-                deployments_from=self.kafka,
-            )
-            models = [StoreModel(self.control, store)]
-            opening = partial(deployed, [], self.valkey)
-            run_server(settings, models, self.stop, self.ports.append, opening)
-
-    def start(self) -> None:
-        self._thread.start()
-        eventually(lambda: self.ports)
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.ports[0]}", timeout=60)
-        eventually(lambda: self.client.get("/health/ready").status_code == 200)
-
-    def end(self) -> None:
-        self.client.close()
-        self.stop.set()
-        self._thread.join(60)
-
-    def answered_by(self, request: str) -> str:
-        body = {"request_id": request, "candidates": BODY_CANDIDATES}
-        answer = self.client.post(f"/v1/models/{self.alias}:predict", json=body)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["model"])
-
-    def stage(self, model: str) -> str | None:
-        found = self.client.get("/health/ready").json()["deployments"]["models"].get(model)
-        return None if found is None else found["stage"]
-
 
 @pytest.fixture
 def site(kafka: str, valkey: str, fresh_name: Callable[[str], str]) -> Iterator[Site]:
-    site = Site(kafka, valkey, fresh_name("news"))
-    site.start()
-    try:
+    with running_site(kafka, valkey, fresh_name("news")) as site:
         yield site
-    finally:
-        site.end()
 
 
 def test_a_bad_canary_is_rolled_back_on_a_running_server(site: Site) -> None:
     control, arm = site.control.name, site.arm.name
-    write_deployments(site.kafka, [model_change(arm, site.arm.text)])
-    eventually(lambda: site.stage(arm) == "ready")
-    rules = PromotionRules(alias=site.alias, steps=(SHARE, 100.0))
-    begun = Promotion.begin(arm, site.arm.text, control, rules, int(time.time() * 1000))
-    canary = begun.moved(PromotionStage.CANARY, "for a test", begun.since_ms, 0)
-    ended: list[Promotion] = []
-    with KafkaPromotionPorts(site.kafka, arm, control, lambda: True) as ports:
-        ports.write(canary)
-
-        def drive() -> None:
-            ended.append(drive_promotion(ports, site.stop, lambda *_: None))
-
-        controller = threading.Thread(target=drive)
-        controller.start()
-        answers: list[tuple[float, str]] = []
-
-        def gone() -> bool:
-            for _ in range(5):
-                answers.append((time.monotonic(), site.answered_by(f"r{len(answers)}")))
-            return bool(ended) and site.stage(arm) is None
-
-        eventually(gone)
-        controller.join(60)
-    assert ended[0].stage is PromotionStage.ROLLED_BACK
-    assert "level: " in ended[0].decisions[-1].reason
-    met = [at for at, model in answers if model == arm]
-    assert met, "the canary answered nothing"
-    rate = len(answers) / (answers[-1][0] - answers[0][0])
-    print(
-        f"{len(met)} of {len(answers)} requests met it, {met[-1] - met[0]:.1f} s, "
-        f"{len(met) / (60 * rate):.2%} of a minute's requests"
-    )
-    assert len(met) / (60 * rate) < 0.05
+    found = roll_back_bad_canary(site)
+    assert found.ended.stage is PromotionStage.ROLLED_BACK
+    assert "level: " in found.ended.decisions[-1].reason
+    assert found.share_of_a_minute < 0.05
     assert site.answered_by("after") == control
     state = read_deployments(site.kafka)
     assert (state.aliases[site.alias], arm in state.models) == (control, False)
