@@ -125,6 +125,17 @@ class MissingTorch(LearnerError):
         )
 
 
+class MissingDevice(LearnerError):
+    """The device that a spec names is not there, or torch cannot use it."""
+
+    def __init__(self, torch_version: str, cuda_version: str | None) -> None:
+        built = f"built for CUDA {cuda_version}" if cuda_version else "built without CUDA"
+        super().__init__(
+            f'[model] device = "cuda": expected a CUDA device, got none (torch {torch_version}, '
+            f'{built}). With `device = "auto"`, the CPU learns instead.'
+        )
+
+
 class MissingOnnx(LearnerError):
     """An export needs the package onnx, which is not installed."""
 

@@ -32,6 +32,9 @@ DEEP = (FIELD_WEIGHTED_FM, WIDE_AND_DEEP, DEEPFM, DCN_V2, DIN, SEQUENCE, MODULE)
 """Architectures that are torch modules."""
 GRU = "gru"
 ATTENTION = "attention"
+CUDA = "cuda"
+AUTO = "auto"
+"""Device of the layers: CUDA where torch finds one, the CPU elsewhere."""
 DENSE_NUMBER = 1001
 """Field number of the rows that hold layers."""
 FREE_TO_DIFFER = ("mini_batch", "synchronous")
@@ -63,6 +66,11 @@ class Structure(Struct, frozen=True):
     id, and are never stored."""
     mini_batch: Annotated[int, Meta(ge=1, le=65_536)] = 128
     """Most examples per step of the rows. Fewer learn more from each example and take longer."""
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|auto)\Z"), expected("cpu, cuda or auto")] = (
+        "cpu"
+    )
+    """Device on which a learner runs the layers forward and backward. `auto` is `cuda` where torch
+    finds a device. The model is the same on each, so a server may have none."""
     synchronous: bool = False
     """Whether learners step the layers together. `[optimizer.dense]` is then `sgd` or `adagrad`,
     without `decay_per_day`."""
@@ -100,9 +108,13 @@ class Structure(Struct, frozen=True):
         return math.log(self.base_rate / (1.0 - self.base_rate))
 
     def agreed(self) -> dict[str, object]:
-        """Return the part of the fingerprint beside name and architecture."""
+        """Return the part of the fingerprint beside name and architecture.
+
+        The device changes nothing that is learned, so it has no part in it.
+        """
         kind = MODEL.kinds[self.architecture]
-        found = {each: getattr(self, each) for each in (*kind.takes, *kind.needs)}
+        keys = [each for each in (*kind.takes, *kind.needs) if each != "device"]
+        found = {each: getattr(self, each) for each in keys}
         # only if set: models older than these keys keep their fingerprint
         younger = {"synchronous": False, "base_rate": 0.5}
         return {each: value for each, value in found.items() if younger.get(each) != value}
@@ -110,7 +122,7 @@ class Structure(Struct, frozen=True):
 
 _RATE = ("base_rate",)
 _VECTOR = (*_RATE, "dimensions", "init_scale", "seed")
-_STREAM = (*_VECTOR, "mini_batch", "synchronous")
+_STREAM = (*_VECTOR, "mini_batch", "device", "synchronous")
 _DEEP = (*_STREAM, "layers")
 MODEL = Variants(
     Structure,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,37 +16,19 @@ import torch
 
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
-from headrace.learner.models.deep.deep_model import DeepModel, _Module
-from headrace.learner.models.deep.networks import (
-    DCNv2,
-    DeepFM,
-    DeepInterestNetwork,
-    FieldWeightedFM,
-    WideAndDeep,
-)
+from headrace.learner.models.deep.deep_model import DeepModel
+from headrace.learner.models.deep.device_module import DeviceModule
 from headrace.learner.models.deep.sequence import SequenceNetwork, latest
 from headrace.learner.spec.architecture import Structure
+from tests.learner.deep_architectures import LINES, MODULES, OPTIMIZERS
 from tests.learner.slow_architectures import ARCHITECTURES, Inputs, parameters_in
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.streams import BUCKETS, Bench, part, random_examples, random_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.ingest.features.encoder import Encoded
     from headrace.learner.spec.model_spec import ModelSpec
 
-MODULES: dict[str, Callable[[NetworkShape], torch.nn.Module]] = {
-    "wide_and_deep": WideAndDeep,
-    "deepfm": DeepFM,
-    "dcn_v2": DCNv2,
-    "field_weighted_fm": FieldWeightedFM,
-    "din": DeepInterestNetwork,
-    "gru": partial(SequenceNetwork, structure=Structure("m", encoder_layers=2)),
-    "attention": partial(
-        SequenceNetwork, structure=Structure("m", encoder="attention", encoder_layers=2)
-    ),
-}
 FORMS = [
     NetworkShape(vectors=1, dimensions=1, layers=(1,), cross_layers=1, target=0),
     NetworkShape(vectors=4, dimensions=3, layers=(5,), cross_layers=2, target=1),
@@ -144,23 +125,6 @@ def test_a_sequence_network_reads_the_latest_items_of_a_history(encoder: str) ->
         assert (module(batch._replace(items=turned)) - found).abs().max() > 1e-3, "order counts"
 
 
-OPTIMIZERS = """
-[optimizer.embeddings]
-alpha = 0.1
-epsilon = 0.1
-[optimizer.dense]
-alpha = 0.05
-epsilon = 0.1
-"""
-LINES = {
-    "wide_and_deep": "layers = [6, 4]\n",
-    "deepfm": "layers = [6]\n",
-    "dcn_v2": "layers = [6]\ncross_layers = 3\n",
-    "field_weighted_fm": "",
-    "din": 'layers = [6]\nhistory = "words"\ntarget = "user"\n',
-    "gru": 'layers = [6]\nhistory = "words"\ntarget = "user"\n',
-    "attention": 'layers = [6]\nhistory = "words"\ntarget = "user"\nencoder = "attention"\n',
-}
 _NAMES = {"gru": "sequence", "attention": "sequence"}
 """The architecture of a spec, where a test's name differs."""
 
@@ -178,7 +142,7 @@ class _Reader:
         self._spec, self._slow = spec, SlowFactorization(spec, BUCKETS)
         rows = bench.rows()
         self._values = dict(zip(rows.ids.tolist(), rows.values.tolist(), strict=True))
-        own = _Module(copy.deepcopy(bench.model._module), bench.model._layers)
+        own = DeviceModule(copy.deepcopy(bench.model._module), bench.model._layers)
         own.follow(bench.model._layers, bench.view, second)
         self.parameters = parameters_in(own.module)
 

@@ -14,7 +14,8 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 import torch
 
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models.deep.deep_model import DeepModel, _Module
+from headrace.learner.models.deep.deep_model import DeepModel
+from headrace.learner.models.deep.device_module import DeviceModule
 from headrace.learner.models.deep.networks import make_module
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.architecture import DENSE_NUMBER
@@ -128,7 +129,7 @@ def test_deep_scores_and_rows_equal_a_plain_torch_loop(
     assert rows.shows[ours].tolist() == counted
     kept = [reference.kept_in(row_id) for row_id in sorted(reference.rows)]
     np.testing.assert_allclose(rows.values[ours][:, : len(kept[0])], kept, rtol=1e-2, atol=2e-3)
-    own = _Module(copy.deepcopy(bench.model._module), bench.model._layers)
+    own = DeviceModule(copy.deepcopy(bench.model._module), bench.model._layers)
     own.follow(bench.model._layers, bench.view, reference.last_second)
     layers = torch.cat([each.detach().flatten() for each in own.module.parameters()]).numpy()
     np.testing.assert_allclose(layers, reference.layers_now(), rtol=1e-2, atol=2e-3)
@@ -303,7 +304,7 @@ def test_a_user_module_is_trained() -> None:
     after = bench.model.predict(bench.view, examples.features, examples.event_ms)
     assert np.abs(after - before).max() > 0.05
     model: Any = bench.model
-    own = _Module(copy.deepcopy(model._module), model._layers)
+    own = DeviceModule(copy.deepcopy(model._module), model._layers)
     own.follow(model._layers, bench.view, 0)
     named = dict(own.module.named_parameters())
     assert (named["mix"] != 0).all()

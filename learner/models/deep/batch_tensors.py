@@ -26,6 +26,10 @@ class BatchParts(NamedTuple):
     vectors: Tensor  # (n, K - 1, d)
     item_vectors: Tensor  # (items, d)
 
+    def to(self, device: torch.device) -> BatchParts:
+        """Return the parts on this device; a part that is there already is not copied."""
+        return BatchParts(*(each.to(device) for each in self))
+
 
 class BatchTensors:
     """Maps positions to the tensors of a `NetworkBatch`."""
@@ -82,13 +86,13 @@ class BatchTensors:
 
     def batch(self, parts: BatchParts, offsets: npt.NDArray[np.int64], count: int) -> NetworkBatch:
         """Return the batch of `count` examples; offsets: of the items of their bags, from 0."""
-        vectors = parts.vectors
+        vectors, device = parts.vectors, parts.vectors.device
         dimensions = vectors.shape[2]
         items = vectors.new_zeros(count, 0, dimensions)
-        present = torch.zeros(count, 0, dtype=torch.bool)
+        present = torch.zeros(count, 0, dtype=torch.bool, device=device)
         if self._bags:
             lengths = np.diff(offsets)
-            bag = torch.from_numpy(np.repeat(np.arange(count * self._bags), lengths))
+            bag = torch.from_numpy(np.repeat(np.arange(count * self._bags), lengths)).to(device)
             sums = vectors.new_zeros(count * self._bags, dimensions)
             sums = sums.index_add(0, bag, parts.item_vectors)
             vectors = torch.cat((vectors, sums.view(count, self._bags, dimensions)), dim=1)
@@ -98,7 +102,9 @@ class BatchTensors:
             steps = np.arange(lengths.max(initial=0))
             there = steps < lengths[:, None]
             places = np.where(there, begins[:, None] + steps, 0)
-            present = torch.from_numpy(there)
+            present = torch.from_numpy(there).to(device)
             if places.size:
-                items = parts.item_vectors[torch.from_numpy(places)] * present.unsqueeze(2)
+                items = parts.item_vectors[torch.from_numpy(places).to(device)] * present.unsqueeze(
+                    2
+                )
         return NetworkBatch(parts.wide, vectors, items, present)

@@ -18,8 +18,8 @@ Serving uses the same forward pass over the present rows.
 from __future__ import annotations
 
 import copy
+import logging
 import threading
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +31,7 @@ from headrace.ingest.runtime import read_only
 from headrace.learner.inputs import BLOCK, cut_between_slates, longest_slate
 from headrace.learner.kernels import parameters_of
 from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
+from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_device
 from headrace.learner.models.deep.gradient_kernels import (
     loss_gradients,
     step_rows,
@@ -55,16 +56,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from headrace.ingest.examples import Examples
     from headrace.ingest.features import Encoded
     from headrace.learner.inputs import FeatureColumns, InputScratch, LabelledColumns, RequiredRows
     from headrace.learner.kernels import PendingColumns
-    from headrace.learner.models.deep.layers import LayerState
     from headrace.learner.models.deep.process_group import ProcessGroup
     from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
+
+
+log = logging.getLogger(__name__)
 
 
 class _GatheredBatch(NamedTuple):
@@ -99,6 +102,8 @@ class DeepModel(RowModel):
             self._module = make_module(spec, self._arrange.form)
             self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
         self._own = threading.local()
+        self._rank = 0
+        self._learning: DeviceModule | None = None
         self._turn_of = np.zeros(0, np.int32)
 
     @property
@@ -109,7 +114,7 @@ class DeepModel(RowModel):
     def step_together(self, together: ProcessGroup) -> SynchronousLayers:
         """Step the layers with a group of learners from now on; return this learner's part."""
         joint = SynchronousLayers(self._spec, self._layers, together)
-        self._layers = joint
+        self._layers, self._rank = joint, together.place.rank
         return joint
 
     def rows_needed(self, examples: Examples) -> int:
@@ -186,18 +191,18 @@ class DeepModel(RowModel):
         touched = int(whole.gaining.count[0])
         whole, turns = self._gather(whole, begin, end, gathered)
         gaining, active = whole.gaining, whole.active
-        own = self._of_thread()
+        own = self._of_learner()
         standing = own.read(self._layers, view, counted[2])
-        parts = self._arrange.parts(gathered, offsets, count)
+        parts = self._arrange.parts(gathered, offsets, count).to(own.device)
         leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
         log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        made = probabilities(log_odds.detach().numpy(), self._parameters.offset)
+        made = probabilities(log_odds.detach().cpu().numpy(), self._parameters.offset)
         sloping = np.empty(count, np.float32)
         loss_gradients(whole.labelled, begin, made, sloping)
         # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
-        loss = torch.dot(log_odds, torch.from_numpy(sloping))
+        loss = torch.dot(log_odds, torch.from_numpy(sloping).to(own.device))
         by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        gradients = self._arrange.gradients(BatchParts(*by_leaf[:3]), offsets)
+        gradients = self._arrange.gradients(BatchParts(*by_leaf[:3]).to(CPU), offsets)
         sum_gradients(turns, gathered, count, gradients)
         joined = own.joined(by_leaf[3:])
         evidence = partial(_evidence, whole, begin, made, turns, joined)
@@ -251,11 +256,23 @@ class DeepModel(RowModel):
             turns.turn_of[named] = np.arange(ids.shape[0], dtype=np.int32)
             whole, first = whole._replace(gaining=pulling.gaining), done
 
-    def _of_thread(self) -> _Module:
+    def _of_thread(self) -> DeviceModule:
+        """Return the module with which this thread predicts."""
         if not hasattr(self._own, "module"):
-            self._own.module = _Module(copy.deepcopy(self._module), self._layers)
-        found: _Module = self._own.module
+            self._own.module = DeviceModule(copy.deepcopy(self._module), self._layers)
+        found: DeviceModule = self._own.module
         return found
+
+    def _of_learner(self) -> DeviceModule:
+        """Return the module with which the one thread that learns does so. Raises MissingDevice."""
+        if self._learning is None:
+            device = find_device(self._spec.structure.device, self._rank)
+            self._learning = self._of_thread()
+            if device != CPU:
+                log.info("model %s: learning the layers on %s", self._spec.name, device)
+                own = copy.deepcopy(self._module).to(device)
+                self._learning = DeviceModule(own, self._layers, device)
+        return self._learning
 
     def _gathered(self, count: int, items: int) -> GatheredInputs:
         positions = count * (self._inputs.fixed + self._inputs.statistics) + items
@@ -289,38 +306,6 @@ class DeepModel(RowModel):
             vector_gradient,
             np.zeros(1, np.int64),
         )
-
-
-class _Module:
-    """A module of one thread: its parameters are the layers as last read."""
-
-    def __init__(self, module: nn.Module, layers: Layers) -> None:
-        self.module, self.parameters = module, list(module.parameters())
-        self._values, cut_values = layers.room()
-        for parameter, room in zip(self.parameters, cut_values, strict=True):
-            parameter.data = room
-        self._gradient, self._cut_gradient = layers.room()
-        self._of: weakref.ref[RowTable] | None = None
-        self._as_of = (0, 0)
-
-    def read(self, layers: Layers, view: RowTable, now_s: int) -> LayerState:
-        """Set its parameters to the layers in the present rows."""
-        self._of = None
-        return layers.read(view, now_s, self._values)
-
-    def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
-        """Set its parameters to the layers in the present rows, if those changed."""
-        as_of = view.changes, now_s if layers.decays else 0
-        if self._of is not None and self._of() is view and self._as_of == as_of:
-            return
-        self.read(layers, view, now_s)
-        self._of, self._as_of = weakref.ref(view), as_of
-
-    def joined(self, gradients: Sequence[Tensor]) -> npt.NDArray[np.float32]:
-        """Return gradients in the coordinates of `Layers`; valid until the next call."""
-        for room, each in zip(self._cut_gradient, gradients, strict=True):
-            room.copy_(each)
-        return self._gradient
 
 
 def _evidence(

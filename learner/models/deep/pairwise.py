@@ -28,8 +28,11 @@ def sum_of_pairs(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum of pairs, (n,) of (n, vectors, d), and the same vectors concatenated,
     (n, vectors * d), for a network that shares them.
 
-    Both come from one function so that both gradients are added in one pass.
+    Both come from one function so that both gradients are added in one pass (on the CPU).
     """
+    if vectors.device.type != "cpu":
+        totals, squares = vectors.sum(dim=1), (vectors * vectors).sum(dim=1)
+        return 0.5 * (totals * totals - squares).sum(dim=1), vectors.flatten(1)
     made: tuple[Tensor, Tensor] = _SumOfPairs.apply(vectors)  # type: ignore[no-untyped-call]
     return made
 

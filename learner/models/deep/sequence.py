@@ -113,7 +113,9 @@ class SequenceNetwork(nn.Module):
         if not items.numel():
             return items.new_zeros(items.shape[0], items.shape[2])
         if isinstance(self.encoder, AttentionEncoder):
-            ages = (counts.unsqueeze(1) - 1 - torch.arange(items.shape[1])).clamp(min=0)
+            ages = (
+                counts.unsqueeze(1) - 1 - torch.arange(items.shape[1], device=items.device)
+            ).clamp(min=0)
             states = self.encoder(items, ages)
         else:
             states = self.encoder(items)
@@ -135,7 +137,7 @@ def latest(batch: NetworkBatch, most: int) -> tuple[Tensor, Tensor]:
     longest = int(kept.max()) if kept.numel() else 0
     # stable: present items first, in their order
     order = torch.argsort((~present).to(torch.uint8), dim=1, stable=True)
-    places = (counts - kept).unsqueeze(1) + torch.arange(longest)
+    places = (counts - kept).unsqueeze(1) + torch.arange(longest, device=present.device)
     order = order.gather(1, places.clamp(max=max(present.shape[1] - 1, 0)))
     items = batch.items.gather(1, order.unsqueeze(2).expand(-1, -1, batch.items.shape[2]))
     return items, kept

@@ -1,0 +1,103 @@
+"""A torch module on a device: its parameters are the layers as last read, its inputs host arrays.
+
+Rows stay on the host, in the table that learner and server share. For each mini-batch, the gathered
+vectors and the layers are copied to the device, and log-odds and gradients are copied back. On the
+CPU nothing is copied: parameters and gradients are views of the host's arrays.
+
+A device pays if layers are wide and mini-batches large (`mini_batch` of some thousands). Servers
+always predict on the CPU: they score tens of candidates at a time, which takes less than a copy.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from headrace.learner.errors import MissingDevice
+from headrace.learner.spec import AUTO, CUDA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor, nn
+
+    from headrace.learner.models.deep.layers import Layers, LayerState
+    from headrace.pserver.rows import RowTable
+
+CPU = torch.device("cpu")
+
+
+def find_device(name: str, rank: int = 0) -> torch.device:
+    """Return the device that `[model] device` names.
+
+    rank: of the learner in its group. The learners of one machine divide its devices among them.
+    Raises MissingDevice if it is `cuda` and torch finds no CUDA device.
+    """
+    count = torch.cuda.device_count() if name in (AUTO, CUDA) else 0
+    if count:
+        return torch.device(CUDA, rank % count)
+    if name == CUDA:
+        raise MissingDevice(torch.__version__, torch.version.cuda)
+    return CPU
+
+
+class DeviceModule:
+    """A module of one thread, on one device."""
+
+    def __init__(
+        self, module: nn.Module, layers: Layers, device: torch.device = CPU, *, copied: bool = False
+    ) -> None:
+        """copied: copy between host and device even if the device is the CPU, for tests."""
+        self.module, self.device = module, device
+        self.parameters = list(module.parameters())
+        self._values, cut_values = layers.room()
+        self._gradient, self._cut_gradient = layers.room()
+        self._there: Tensor | None = None
+        if copied or device.type != CPU.type:
+            self._there = torch.empty(self._values.size, device=device)
+            cut_values = _cut(self._there, cut_values)
+        for parameter, room in zip(self.parameters, cut_values, strict=True):
+            parameter.data = room
+        self._of: weakref.ref[RowTable] | None = None
+        self._as_of = (0, 0)
+
+    def read(self, layers: Layers, view: RowTable, now_s: int) -> LayerState:
+        """Set its parameters to the layers in the present rows."""
+        self._of = None
+        state = layers.read(view, now_s, self._values)
+        if self._there is not None:
+            self._there.copy_(torch.from_numpy(self._values.reshape(-1)))
+        return state
+
+    def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
+        """Set its parameters to the layers in the present rows, if those changed."""
+        as_of = view.changes, now_s if layers.decays else 0
+        if self._of is not None and self._of() is view and self._as_of == as_of:
+            return
+        self.read(layers, view, now_s)
+        self._of, self._as_of = weakref.ref(view), as_of
+
+    def joined(self, gradients: Sequence[Tensor]) -> npt.NDArray[np.float32]:
+        """Return gradients in the coordinates of `Layers`; valid until the next call."""
+        if self._there is not None:
+            # one copy instead of one for each parameter
+            flat = torch.cat([each.reshape(-1) for each in gradients]).cpu()
+            gradients = _cut(flat, self._cut_gradient)
+        for room, each in zip(self._cut_gradient, gradients, strict=True):
+            room.copy_(each)
+        return self._gradient
+
+
+def _cut(flat: Tensor, shapes: Sequence[Tensor]) -> list[Tensor]:
+    """Return views of `flat` with the shapes of these tensors, one after the other."""
+    found, begin = [], 0
+    for each in shapes:
+        end = begin + math.prod(each.shape)
+        found.append(flat[begin:end].view(each.shape))
+        begin = end
+    return found
