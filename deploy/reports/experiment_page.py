@@ -1,4 +1,4 @@
-"""The page of an experiment: paired losses with their bands, rungs, and decisions with reasons.
+"""The page of an experiment: paired losses with bands, rungs, decisions, promotions, traffic.
 
 One HTML file without scripts or links, so it can be mailed and opened on a phone. Curves are SVG
 that scales with the window.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.deploy.reports.tracking import TrackedRun
     from headrace.learner.experiments import ArmRecord
 
 _WIDTH, _HEIGHT, _LEFT = 640, 180, 70
@@ -23,13 +24,16 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 1rem auto; max-width: 60re
 section { border-top: 1px solid #ccc; padding: .5rem 0 }
 svg { width: 100%; height: auto } .wide { overflow-x: auto }
 table { border-collapse: collapse } td, th { padding: .2rem .6rem; text-align: left }
+.bar { width: 20rem } .bar i { background: #2456a6; display: block; height: .6rem }
 code { background: #f2f2f2 } @media (prefers-color-scheme: dark) {
 body { background: #16181d; color: #ddd } code { background: #2a2d35 } }
 """
 
 
-def render_experiment(name: str, history: Sequence[ArmRecord]) -> str:
-    """Return the page of an experiment as HTML."""
+def render_experiment(
+    name: str, history: Sequence[ArmRecord], promotions: Sequence[TrackedRun] = ()
+) -> str:
+    """Return the page of an experiment as HTML. promotions: of its arms."""
     told = [record for record in history if record.kind != "log"]
     arms: dict[int, list[ArmRecord]] = {}
     for record in told:
@@ -45,7 +49,28 @@ def render_experiment(name: str, history: Sequence[ArmRecord]) -> str:
         "examples; less is better. Bands are confidence sequences.</p>"
         '<div class="wide"><table><tr><th>arm</th><th>state</th><th>examples</th>'
         f"<th>difference</th><th>reason</th></tr>{rows}</table></div>"
+        f"{''.join(_traffic(promotion) for promotion in promotions)}"
         f"{''.join(_section(records) for records in ordered)}</body></html>\n"
+    )
+
+
+def _traffic(promotion: TrackedRun) -> str:
+    """Return how a promotion splits the traffic of its alias, over time and now."""
+    share, control = promotion.figures["share"], str(promotion.settings["control"])
+    bars = "".join(
+        f"<tr><td>{html.escape(model)}</td><td>{100 * part:g} %</td>"
+        f'<td class="bar"><i style="width:{100 * part:.4g}%"></i></td></tr>'
+        for model, part in ((control, 1.0 - share), (promotion.name, share))
+    )
+    events = "".join(
+        f"<li>{_moment(point.event_ms)} {html.escape(decision)}</li>"
+        for point, decision in zip(promotion.points, promotion.decisions, strict=True)
+    )
+    alias = html.escape(str(promotion.settings["alias"]))
+    return (
+        f"<section><h2>Traffic of {alias}</h2><table>{bars}</table>"
+        f"<p>{html.escape(promotion.name)}: {html.escape(promotion.reason)}</p>"
+        f"<ul>{events}</ul></section>"
     )
 
 

@@ -157,7 +157,7 @@ class PredictionHandler:
         except ClientDisconnect:
             self._metrics.refused(model, _CLIENT_GONE)
             return Response(status_code=_CLIENT_GONE)  # never sent: the connection is closed
-        self._metrics.answered(model, seconds, candidates)
+        self._metrics.answered(model, seconds, candidates, target.alias)
         return _AnswerResponse(written)
 
     async def _arm(

@@ -31,6 +31,7 @@ class RequestMetrics(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._answered: dict[str, _AnsweredTotals] = {}
         self._refused: dict[tuple[str, int], int] = {}
+        self._aliased: dict[tuple[str, str], int] = {}
         registry.register(self)
         self._waiting = Gauge(
             "headrace_server_waiting_seconds",
@@ -68,8 +69,13 @@ class RequestMetrics(Collector):
         """Count a request to a shadow model by its outcome."""
         self._shadowed.labels(model, outcome).inc()
 
-    def answered(self, model: str, seconds: float, candidates: int) -> None:
-        """Count an answered request. Call it on the event loop's thread only."""
+    def answered(self, model: str, seconds: float, candidates: int, alias: str = "") -> None:
+        """Count an answered request. Call it on the event loop's thread only.
+
+        alias: the alias that the request named; empty if it named the model.
+        """
+        if alias:
+            self._aliased[alias, model] = self._aliased.get((alias, model), 0) + 1
         counts = self._answered.get(model)
         if counts is None:
             counts = self._answered[model] = _AnsweredTotals()
@@ -106,7 +112,14 @@ class RequestMetrics(Collector):
             candidates.add_metric([model], counts.candidates)
         for (model, status), count in list(self._refused.items()):
             requests.add_metric([model, str(status)], count)
-        yield from (requests, times, candidates)
+        aliased = CounterMetricFamily(
+            "headrace_server_alias_requests",
+            "Answered requests to an alias, by the model that answered.",
+            labels=["alias", "model"],
+        )
+        for (alias, model), count in list(self._aliased.items()):
+            aliased.add_metric([alias, model], count)
+        yield from (requests, times, candidates, aliased)
 
 
 _REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)

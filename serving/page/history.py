@@ -187,6 +187,7 @@ class History:
             "dead_letters": self.by("headrace_joiner_dead_letters_total", "reason"),
             "shards": self._shards(),
             "accuracy": self._accuracy(),
+            "traffic": self._traffic(),
         }
 
     def _described(self, status: ProcessStatus) -> dict[str, Any]:
@@ -212,6 +213,29 @@ class History:
             for (alias, window, until), figures in sorted(found.items())
             if "auc" in figures
             and (until == "settled" or "auc" not in found.get((alias, window, "settled"), {}))
+        ]
+
+    def _traffic(self) -> list[dict[str, Any]]:
+        """Return the recent requests per second to each alias, by the model that answered.
+
+        The share is that of the alias's requests, 0 to 1; None without recent requests.
+        """
+        rates: dict[tuple[str, str], float] = {}
+        for process in self.living():
+            for of, rate in process.rates("headrace_server_alias_requests_total"):
+                key = of["alias"], of["model"]
+                rates[key] = rates.get(key, 0.0) + rate
+        sums: dict[str, float] = {}
+        for (alias, _), rate in rates.items():
+            sums[alias] = sums.get(alias, 0.0) + rate
+        return [
+            {
+                "alias": alias,
+                "model": model,
+                "requests_s": rate,
+                "share": rate / sums[alias] if sums[alias] > 0 else None,
+            }
+            for (alias, model), rate in sorted(rates.items())
         ]
 
     def _partitions(self) -> list[dict[str, Any]]:

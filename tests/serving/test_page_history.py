@@ -127,6 +127,31 @@ def test_the_curves_are_those_of_a_demo_observer_or_else_of_evaluation() -> None
     assert curves == {"learned": [0.7, 0.8], "production": [0.6, None], "frozen": [None, 0.5]}
 
 
+def test_the_traffic_table_has_the_share_of_each_model_in_the_requests_of_an_alias() -> None:
+    history = History([])
+    for second, counts in ((0, (0, 0, 0)), (2, (190, 10, 0))):
+        for server, factor in (("a", 1), ("b", 3)):
+            figures = [
+                MetricSample(
+                    "headrace_server_alias_requests_total",
+                    {"alias": alias, "model": model},
+                    count * factor,
+                )
+                for (alias, model), count in zip(
+                    (("production", "news"), ("production", "news-2"), ("idle", "news")),
+                    counts,
+                    strict=True,
+                )
+            ]
+            history.take(ProcessStatus("server", server, T0_MS + 1000 * second, figures))
+    history.step(T0_MS + 2000)
+    assert history.answer(0)["traffic"] == [
+        {"alias": "idle", "model": "news", "requests_s": 0.0, "share": None},
+        {"alias": "production", "model": "news", "requests_s": 380.0, "share": 0.95},
+        {"alias": "production", "model": "news-2", "requests_s": 20.0, "share": 0.05},
+    ]
+
+
 def test_the_accuracy_table_has_settled_windows_or_else_open_ones() -> None:
     history = History([])
     figures = [

@@ -40,8 +40,8 @@ def test_request_times_fall_into_the_same_buckets_as_with_the_client_library() -
 def test_requests_are_counted_by_model_and_status() -> None:
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry)
-    for candidates in (1, 200):
-        metrics.answered("news", 0.001, candidates)
+    metrics.answered("news", 0.001, 1)
+    metrics.answered("news", 0.001, 200, "production")
     for status in (422, 503, 422):
         metrics.refused("news", status)
     metrics.refused("", 404)
@@ -53,5 +53,7 @@ def test_requests_are_counted_by_model_and_status() -> None:
     found = [requests(*each) for each in (("news", "200"), ("news", "422"), ("", "404"))]
     assert found == [2, 2, 1]
     assert requests("news", "503") == 1
+    of_alias = {"alias": "production", "model": "news"}
+    assert registry.get_sample_value("headrace_server_alias_requests_total", of_alias) == 1
     named = {"model": "news"}
     assert registry.get_sample_value("headrace_server_candidates_total", named) == 201

@@ -22,10 +22,18 @@ from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.deploy.reports.tracking import TrackedRun
     from headrace.learner.batch import BatchSource
     from headrace.learner.experiments import ArmRecord, Experiment, ExperimentResult
+    from headrace.learner.experiments.live import PublishedHistory
     from headrace.learner.spec import ModelSpec
 
+_NOTHING_YET = (
+    "no experiments yet: topic experiments does not exist, or is empty. Begin one with `headrace "
+    "experiment run FILE --to DIR`"
+)
 EXIT_STOPPED = 1
 """Exit status of a run that was stopped before the end of its log."""
 
@@ -202,17 +210,26 @@ def _history_of(
 
     if Path(run).is_dir():
         return read_history(Path(run)), False
-    from headrace.deploy.connections import kafka_settings
-    from headrace.learner.experiments.live import read_histories
-
-    histories = read_histories(kafka_settings(kafka, kafka_client))
+    histories = _live_histories(kafka, kafka_client)
     if run not in histories:
-        known = ", ".join(sorted(histories)) or "no experiment"
+        known = ", ".join(sorted(histories)) or _NOTHING_YET
         raise BadOption(
             f"expected the folder of a run, or a live experiment of topic experiments ({known}), "
             f"got {run}"
         )
     return histories[run].records, histories[run].stop
+
+
+def _live_histories(kafka: str, kafka_client: list[str] | None) -> "Mapping[str, PublishedHistory]":
+    """Return the live experiments by name; before the first one, there is no topic."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.ingest import MissingTopic
+    from headrace.learner.experiments.live import read_histories
+
+    try:
+        return read_histories(kafka_settings(kafka, kafka_client))
+    except MissingTopic:
+        return {}
 
 
 @app.command("show")
@@ -231,7 +248,8 @@ def show(
     if page is not None:
         from headrace.deploy.reports import render_experiment
 
-        page.write_text(render_experiment(Path(run).name, history), "utf-8")
+        promotions = [] if Path(run).is_dir() else _promotions_of(history, kafka, kafka_client)
+        page.write_text(render_experiment(Path(run).name, history, promotions), "utf-8")
         typer.echo(f"page: {page}", err=True)
     if as_json:
         import msgspec
@@ -254,6 +272,23 @@ def show(
             typer.echo(f"{'':12} {keys}")
 
 
+def _promotions_of(
+    history: "list[ArmRecord]", kafka: str, kafka_client: list[str] | None
+) -> "list[TrackedRun]":
+    """Return the promotions of the arms of a live experiment."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.reports.tracking import published_promotions
+
+    topics = {str(each.settings.get("topic")) for each in history if each.kind == "log"}
+    names = {each.name for each in history}
+    return [
+        each
+        for each in published_promotions(kafka_settings(kafka, kafka_client))
+        for control in [str(each.settings["control"])]
+        if f"examples.{control}" in topics and each.name.removeprefix(f"{control}-") in names
+    ]
+
+
 @app.command("list")
 def list_runs(
     folder: RunsPath = None, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
@@ -265,10 +300,9 @@ def list_runs(
         for path in sorted(folder.glob("*/history.ndjson")):
             typer.echo(_state_of(path.parent.name, read_history(path.parent)))
         return
-    from headrace.deploy.connections import kafka_settings
-    from headrace.learner.experiments.live import read_histories
-
-    histories = read_histories(kafka_settings(kafka, kafka_client))
+    histories = _live_histories(kafka, kafka_client)
+    if not histories:
+        typer.echo(_NOTHING_YET)
     for name, found in sorted(histories.items()):
         asked = ", asked to stop" if found.stop else ""
         typer.echo(f"{_state_of(name, found.records)}{asked}")

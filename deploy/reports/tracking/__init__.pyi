@@ -15,6 +15,7 @@ from .run_recorder import record_run as record_run
 from .run_registry import RunRegistry as RunRegistry
 from .run_registry import UnknownRun as UnknownRun
 from .run_sources import find_run as find_run
+from .run_sources import published_promotions as published_promotions
 from .run_sources import published_runs as published_runs
 from .run_sources import stored_runs as stored_runs
 from .tracked_run import RunKind as RunKind

@@ -56,8 +56,7 @@ def published_runs(kafka: KafkaSettings) -> list[TrackedRun]:
     with suppress(MissingTopic):
         histories = read_histories(kafka)
         runs += [experiment_run(name, found.records) for name, found in sorted(histories.items())]
-    with suppress(MissingTopic):
-        runs += _promotions(kafka)
+    runs += published_promotions(kafka)
     with suppress(MissingTopic):
         windows = read_published(kafka)
         runs += [evaluation_run(model, windows) for model in sorted({w.model for w in windows})]
@@ -97,11 +96,13 @@ def _with_history(folder: Path, recorded: TrackedRun | None) -> TrackedRun:
     )
 
 
-def _promotions(kafka: KafkaSettings) -> list[TrackedRun]:
+def published_promotions(kafka: KafkaSettings) -> list[TrackedRun]:
+    """Return all promotions; none if their topic does not exist. Raises KafkaUnreachable."""
     last: dict[bytes, bytes] = {}
-    for record in read_all(kafka, DEPLOYMENTS_TOPIC):
-        if (record.key or b"").startswith(_PROMOTION):
-            last[record.key or b""] = record.value or b""
+    with suppress(MissingTopic):
+        for record in read_all(kafka, DEPLOYMENTS_TOPIC):
+            if (record.key or b"").startswith(_PROMOTION):
+                last[record.key or b""] = record.value or b""
     return [promotion_run(decoded_promotion(last[key])) for key in sorted(last) if last[key]]
 
 

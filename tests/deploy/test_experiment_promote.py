@@ -1,0 +1,148 @@
+"""`headrace experiment list|show|stop|promote` when something is missing: told before anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.ingest.errors import MissingTopic
+from headrace.learner.experiments import ArmRecord, live
+from headrace.learner.experiments.history import encoded
+from headrace.serving import promotion
+from headrace.serving.deployments import Deployments
+from headrace.serving.promotion import DeployedState, Promotion, PromotionStage
+from tests.deploy.in_process import Commands, Ended, headrace
+from tests.learner.experiments.experiment_runs import FILE, write_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.learner.experiments import Experiment
+
+__all__ = ["headrace"]
+
+BETTER = [
+    ArmRecord("begun", 1, "slow", settings={"optimizer.alpha": 0.001}),
+    ArmRecord("begun", 3, "arm3", settings={"optimizer.alpha": 0.5}),
+    ArmRecord("better", 1, "slow", difference=-0.01),
+    ArmRecord("better", 3, "arm3", difference=-0.02),
+]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return write_files(tmp_path, FILE)
+
+
+def promote(commands: Commands, folder: Path, *words: str) -> Ended:
+    return commands("experiment", "promote", str(folder / "experiment.toml"), *words)
+
+
+def deployed(monkeypatch: pytest.MonkeyPatch, state: DeployedState) -> None:
+    """Make the topic `deployments` have this state."""
+    monkeypatch.setattr(promotion, "read_promotion_state", lambda *_: state)
+
+
+def test_a_promotion_without_arm_and_run_names_the_listed_arms(
+    headrace: Commands, experiment: Experiment, tmp_path: Path
+) -> None:
+    ended = promote(headrace, tmp_path)
+    assert ended.code == 2
+    assert "expected an arm (slow, fewer), got ''" in ended.err
+
+
+def test_a_promotion_of_an_unknown_arm_names_those_of_the_run_as_well(
+    headrace: Commands, experiment: Experiment, tmp_path: Path
+) -> None:
+    (tmp_path / "history.ndjson").write_bytes(encoded(BETTER))
+    ended = promote(headrace, tmp_path, "arm9", "--run", str(tmp_path))
+    assert ended.code == 2
+    assert "expected an arm (slow, fewer, arm3), got 'arm9'" in ended.err
+
+
+def test_a_drawn_arm_needs_its_run(
+    headrace: Commands, experiment: Experiment, tmp_path: Path
+) -> None:
+    assert "expected an arm (slow, fewer), got 'arm3'" in promote(headrace, tmp_path, "arm3").err
+
+
+def test_the_control_is_no_arm(headrace: Commands, experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "history.ndjson").write_bytes(encoded([ArmRecord("begun", 0, "control"), *BETTER]))
+    ended = promote(headrace, tmp_path, "control", "--run", str(tmp_path))
+    assert "got 'control'" in ended.err
+
+
+def test_a_run_without_a_better_arm_asks_for_a_name(
+    headrace: Commands, experiment: Experiment, tmp_path: Path
+) -> None:
+    (tmp_path / "history.ndjson").write_bytes(encoded(BETTER[:2]))
+    ended = promote(headrace, tmp_path, "--run", str(tmp_path))
+    assert ended.code == 2
+    assert "expected an arm found better, got none: name an arm" in ended.err
+
+
+def test_a_missing_run_and_a_missing_file_are_refused(
+    headrace: Commands, experiment: Experiment, tmp_path: Path
+) -> None:
+    ended = promote(headrace, tmp_path, "--run", str(tmp_path / "none"))
+    assert ended.code == 2
+    assert "expected the folder of an experiment" in ended.err
+    assert promote(headrace, tmp_path / "none", "slow").code == 2
+
+
+def test_an_alias_of_another_model_is_left_alone_and_nothing_is_written(
+    headrace: Commands, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed(monkeypatch, DeployedState(Deployments(aliases={"production": "other"}), None))
+    ended = promote(headrace, tmp_path, "slow")
+    assert ended.code == 2
+    control = experiment.control.name
+    assert f"alias production: expected {control}, the control, got other" in ended.err
+    assert not (tmp_path / f"{control}-slow.toml").exists()
+
+
+def test_the_best_arm_of_a_run_is_promoted_and_its_spec_file_is_not_overwritten(
+    headrace: Commands, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "history.ndjson").write_bytes(encoded(BETTER))
+    deployed(monkeypatch, DeployedState(Deployments(), None))
+    path = tmp_path / f"{experiment.control.name}-arm3.toml"
+    path.write_text("# mine\n")
+    ended = promote(headrace, tmp_path, "--run", str(tmp_path))
+    assert ended.code == 2
+    assert f"{path}: expected no file, or the spec of the arm, got another spec" in ended.err
+    assert path.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize("command", ["rollback", "promotion"])
+def test_a_model_without_a_promotion_is_refused(
+    headrace: Commands, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    deployed(monkeypatch, DeployedState(Deployments(), None))
+    ended = headrace("experiment", command, "news-slow")
+    assert ended.code == 2
+    assert "expected the model of a promotion, got news-slow" in ended.err
+
+
+def test_a_promotion_that_was_rolled_back_shows_its_reasons(
+    headrace: Commands, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Promotion.begin("news-slow", "", "news", experiment.promotion, 1_700_000_000_000)
+    moved = begun.moved(PromotionStage.ROLLED_BACK, "level: 0.1", 1_700_000_001_000)
+    deployed(monkeypatch, DeployedState(Deployments(), moved))
+    lines = headrace("experiment", "promotion", "news-slow").out.splitlines()
+    assert lines[-1] == "2023-11-14 22:13:21 UTC  rolled back 0%: level: 0.1"
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "rates"), ("stop", "rates")])
+def test_before_the_first_experiment_the_topic_is_said_to_be_missing(
+    headrace: Commands, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def missing(*_: object) -> None:
+        raise MissingTopic("topic experiments: expected one, got none")
+
+    monkeypatch.setattr(live, "read_histories", missing)
+    ended = headrace("experiment", *words)
+    assert "no experiments yet: topic experiments does not exist" in ended.out + ended.err
+    assert ended.code == (0 if words == ("list",) else 2)
