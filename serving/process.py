@@ -96,6 +96,10 @@ class ServerSettings(ListenSettings):
     """Kafka with the topic `status`, to which this server reports, and which its page draws; None:
     no page."""
 
+    relayed_from: KafkaSettings | None = None
+    """Kafka with the topics of relays, which this server reads in place of the logs; None: it
+    follows the logs."""
+
     deployments_from: KafkaSettings | None = None
     """Kafka with the topic `deployments`, whose models and aliases this server takes; None: it has
     the models and aliases of its flags only."""
@@ -157,7 +161,9 @@ def run_server(
     """
     tokens_of(settings)  # fail before opening anything
     registry = new_registry()
-    loader = ModelLoader(settings.following, settings.bounds, settings.limits, registry)
+    loader = ModelLoader(
+        *(settings.following, settings.bounds, settings.limits, registry), settings.relayed_from
+    )
     served = ModelRegistry(
         [loader.load(each, shape) for each, shape in compatible_spec(models)],
         Aliases(

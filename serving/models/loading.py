@@ -26,6 +26,7 @@ from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, list_snap
 from headrace.serving.errors import BadSnapshot, ServingError
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
+from headrace.serving.relaying import RelayedRows, topic_reader
 from headrace.serving.replicas import (
     CacheMetrics,
     CachingFollower,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.spec import ModelSpec
     from headrace.pserver import Shape, Store
     from headrace.pserver.snapshots import Manifest
@@ -139,9 +141,13 @@ class ModelLoader:
         bounds: CacheBounds | None,
         limits: RequestLimits,
         registry: CollectorRegistry,
+        relay: KafkaSettings | None = None,
     ) -> None:
-        """bounds: row cache of each model that follows a store; None: full replicas."""
-        self._following, self._limits = following, limits
+        """bounds: row cache of each model that follows a store; None: full replicas.
+
+        relay: Kafka with the topics of relays, which models read in place of a store's logs.
+        """
+        self._following, self._limits, self._relay = following, limits, relay
         self._freshness = FreshnessMetrics(registry)
         self._cached: CacheMetrics | None = None
         self._bounding: Callable[..., CachingFollower] | None = None
@@ -157,7 +163,10 @@ class ModelLoader:
             rows = SnapshotRows(model.shelf, model.manifest, wall_ms)
         else:
             arrived = self._freshness.of(spec.name)
-            if self._bounding is None:
+            if self._relay is not None:
+                source = RelayedRows(shape, topic_reader(self._relay, shape.model))
+                rows = Follower(source, self._following, wall_ms, arrived)
+            elif self._bounding is None:
                 rows = Follower(Replica(model.store, shape), self._following, wall_ms, arrived)
             else:
                 rows = self._bounding(spec, model.store, shape, self._following, arrived)

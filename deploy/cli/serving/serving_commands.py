@@ -23,6 +23,7 @@ from headrace.deploy.cli.options import (
 )
 from headrace.deploy.cli.serving.serving_aliases import alias
 from headrace.deploy.cli.serving.serving_deployments import deploy, deployments, undeploy
+from headrace.deploy.cli.serving.serving_relay import relay as relay_logs
 from headrace.deploy.cli.serving.serving_score import score
 from headrace.deploy.errors import BadOption
 from headrace.deploy.model_sources import both, deployed, frozen
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
 app.command()(score)
+app.command("relay")(relay_logs)
 app.command()(alias)
 app.command()(deploy)
 app.command()(undeploy)
@@ -161,7 +163,15 @@ PredictionsShare = Annotated[
         help="Share of the requests to log, with all candidates, to the topic `predictions`.",
     ),
 ]
-
+FromRelay = Annotated[
+    bool,
+    typer.Option(
+        "--relay",
+        envvar="HEADRACE_SERVING_RELAY",
+        help="Read the rows from the topic of `headrace serving relay` in place of the logs. Needs "
+        "--kafka.",
+    ),
+]
 
 MostRows = Annotated[
     int | None,
@@ -217,6 +227,7 @@ def run(
     admin_tokens: AdminTokensFile = None,
     predictions_share: PredictionsShare = 0.0,
     deployments: FollowDeployments = False,
+    relay: FromRelay = False,
     workers: Workers = 1,
     kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
@@ -232,13 +243,16 @@ def run(
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, got neither")
     status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
     if status_kafka is None:
-        _refuse_without_kafka(predictions_share=predictions_share, deployments=deployments)
-    _check_workers(workers, most_rows, deployments=deployments)
+        _refuse_without_kafka(
+            predictions_share=predictions_share, deployments=deployments, relay=relay
+        )
+    _check_workers(workers, most_rows, deployments=deployments, relay=relay)
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
         aliases_file=aliases_file,
         admin_tokens=tokens_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens),
         deployments_from=status_kafka if deployments else None,
+        relayed_from=status_kafka if relay else None,
         predictions_to=status_kafka if predictions_share else None,
         predictions=PredictionLogSettings(share=predictions_share),
         host=host,
@@ -287,8 +301,8 @@ def _refuse_without_kafka(**options: float) -> None:
             raise BadOption(f"{flag}: expected --kafka / HEADRACE_KAFKA as well, got none")
 
 
-def _check_workers(workers: int, most_rows: int | None, *, deployments: bool) -> None:
-    """Raise BadOption for options that need one process."""
+def _check_workers(workers: int, most_rows: int | None, *, deployments: bool, relay: bool) -> None:
+    """Raise BadOption for options that need one process, or exclude each other."""
     option = "--workers / HEADRACE_SERVING_WORKERS"
     if most_rows is not None and workers > 1:
         raise BadOption(
@@ -298,6 +312,13 @@ def _check_workers(workers: int, most_rows: int | None, *, deployments: bool) ->
     if deployments and workers > 1:
         raise BadOption(
             f"{option}: expected 1 with --deployments, got {workers}: start several servers"
+        )
+    if relay and workers > 1:
+        raise BadOption(f"{option}: expected 1 with --relay, got {workers}: start several servers")
+    if relay and most_rows is not None:
+        raise BadOption(
+            "--most-rows / HEADRACE_SERVING_MOST_ROWS: expected none with --relay, because a relay "
+            f"has no rows to fetch, got {most_rows}"
         )
 
 

@@ -27,6 +27,7 @@ from headrace.serving.deployments.deployment_status import DeploymentCollector, 
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.feeder import FeedFigures
 from headrace.serving.observers.score_sums import ScoreSums
+from headrace.serving.relaying.relay_process import RelayCollector
 from headrace.serving.replicas.replica_metrics import (
     CacheMetrics,
     FreshnessMetrics,
@@ -141,6 +142,11 @@ def scorer() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     yield from collected(ReadLag("headrace_scorer_lag", {"model": "m"}).collect())
 
 
+def relay() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    totals = SimpleNamespace(blocks_written=0, bytes_written=0, failed_writes=0)
+    yield from collected(RelayCollector("m", cast("Any", totals)).collect())
+
+
 PROCESSES = {
     "collector (`headrace ingest collect`)": collector,
     "joiner (`headrace ingest join`)": joiner,
@@ -149,6 +155,7 @@ PROCESSES = {
     "keeper (`headrace pserver keep`)": keeper,
     "server (`headrace serving run`)": server,
     "scorer (`headrace serving score`), beside a server's of its rows": scorer,
+    "relay (`headrace serving relay`)": relay,
     "evaluation (`headrace evaluate run`)": evaluation,
     "sink (`headrace ingest sink`)": sink,
 }

@@ -1,0 +1,91 @@
+"""Runs a relay as a process: the loop with its store, Kafka clients, clock and metrics.
+
+One relay of a model writes at a time. A second one fences the first, reads the topic and continues.
+The first one ends at its next write.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from headrace.ingest.http import new_registry
+from headrace.ingest.kafka import KafkaOffsets, KafkaTransactions, Watchdog, ensure_topics
+from headrace.ingest.runtime import running_process, steady_ms
+from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
+from headrace.serving.relaying.relay_topic import relay_topic_spec
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.pserver import Store
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.02
+"""Longest pause between two polls of the logs, as in a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """Settings of a relay process."""
+
+    policy: RelayPolicy = field(default_factory=RelayPolicy)
+    metrics_port: int = 0
+    """0: no metrics."""
+    metrics_host: str = "127.0.0.1"
+
+
+def run_relay(
+    settings: RelaySettings, kafka: KafkaSettings, store: Store, stop: threading.Event
+) -> None:
+    """Relay a model until `stop` is set. Creates the topic if it is missing.
+
+    Raises Fenced if another relay of the model starts, the errors of `ingest.errors`, and every
+    StoreError but Unreachable.
+    """
+    shape = store.shape()
+    ensure_topics(kafka, [relay_topic_spec(shape.model, settings.policy.base_interval_ms)])
+    name = f"headrace.{shape.model}.relay"
+    with (
+        closing(KafkaOffsets(kafka, name)) as offsets,
+        closing(KafkaTransactions(kafka, name, offsets, Watchdog(stop))) as transactions,
+    ):
+        relay = RelayLoop(store, shape, transactions, settings.policy, steady_ms)
+        registry = new_registry()
+        address = settings.metrics_host, settings.metrics_port
+        collectors = [RelayCollector(shape.model, relay)]
+        with running_process("relay", kafka, registry, address, collectors=collectors) as health:
+            health.ready_when(lambda: relay.replica.complete)
+            while not stop.is_set():
+                relay.step()
+                health.stepped()
+                stop.wait(min(_POLL_S, relay.wait_s()))
+
+
+class RelayCollector(Collector):
+    """The totals of one relay."""
+
+    def __init__(self, model: str, relay: RelayLoop) -> None:
+        self._model, self._relay = model, relay
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current metrics."""
+        relay = self._relay
+        for name, text, value in (
+            ("blocks", "Blocks of rows written.", relay.blocks_written),
+            ("bytes", "Bytes of blocks written, before compression.", relay.bytes_written),
+            ("failed_writes", "Writes that Kafka did not confirm.", relay.failed_writes),
+        ):
+            total = CounterMetricFamily(f"headrace_relay_{name}", text, labels=["model"])
+            total.add_metric([self._model], value)
+            yield total

@@ -1,0 +1,155 @@
+"""The rows of a relay in a server, in place of a replica of the logs.
+
+`Follower` polls them like a `Replica`. Each poll reads what Kafka has and applies the blocks. A new
+server reads the topic from its first message, and is complete once every bucket has had a base. A
+gap, which is a block that does not continue the rows, leaves the rows as they are until the next
+base, and the bucket is reported as stale.
+
+While Kafka does not answer, the rows stay as they are and grow old, as with a parameter server that
+does not answer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from headrace.ingest import OffsetGone, StreamError
+from headrace.ingest.kafka import KafkaReader, PartitionAssigned, Record
+from headrace.pserver import StoreError, Unreachable
+from headrace.pserver.relay import Gap, RelayedReplica
+from headrace.pserver.replica import Copied, Folded, Stale
+from headrace.pserver.rows import EntryHeader, RowDeltas
+from headrace.serving.relaying.relay_topic import relay_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.ingest.kafka import KafkaSettings, Reader
+    from headrace.pserver import Shape
+    from headrace.pserver.relay import Relayed
+    from headrace.pserver.replica import Change, LogPosition
+    from headrace.pserver.rows import RowTable
+
+_OPEN_AGAIN_S = 1.0
+"""Pause after a reader could not be opened, for example because the topic does not exist yet."""
+
+
+class RelayedRows:
+    """All rows of a model, from the topic of its relay. For one thread; others read the table."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        open_reader: Callable[[], Reader],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """open_reader: opens a reader of the topic, without a group."""
+        self.shape, self._now_s = shape, now_s
+        self._refused: StreamError | None = None
+        self._open_at_s = 0.0
+        self._open_reader = open_reader
+        self._reader: Reader | None = None
+        self._replica = RelayedReplica(shape)
+        self._known: set[int] = set()
+        self._gaps: dict[int, StoreError] = {}
+        self.bytes_read = 0
+
+    @property
+    def table(self) -> RowTable:
+        """The rows."""
+        return self._replica.table
+
+    @property
+    def complete(self) -> bool:
+        """Whether every bucket has had a base."""
+        return self._replica.complete
+
+    @property
+    def buckets(self) -> list[int]:
+        """All buckets of the model."""
+        return self._replica.buckets
+
+    def copied(self, bucket: int) -> bool:
+        """Whether a bucket has had a base."""
+        return self._replica.copied(bucket)
+
+    def position(self, bucket: int) -> LogPosition:
+        """Return the log position that the bucket's rows have. Raises KeyError before a base."""
+        return self._replica.position(bucket)
+
+    def compact(self) -> object:
+        """Free the memory of removed rows, if there are many."""
+        return self._replica.compact()
+
+    def poll(self, limit: int) -> list[Change]:  # noqa: ARG002  (Kafka's client bounds a poll)
+        """Read and apply blocks; return the changes in order.
+
+        All buckets are stale while Kafka does not answer or has no such topic. Raises StoreError if
+        the topic has something else than blocks of this model.
+        """
+        changes: list[Change] = []
+        try:
+            for event in self._opened().poll(0.0):
+                match event:
+                    case PartitionAssigned(source=source):
+                        self._opened().start({source: self._opened().held(source)[0]})
+                    case Record(value=value):
+                        changes += self._taken(value)
+        except OffsetGone:  # Kafka deleted blocks that were not read: bases follow
+            self.close()
+            self._reader = None
+        except StreamError as error:
+            unreachable = Unreachable(f"topic of the relay (`headrace serving relay`): {error}")
+            changes += [Stale(bucket, unreachable) for bucket in self.buckets]
+        changes += [Stale(bucket, error) for bucket, error in self._gaps.items()]
+        return changes
+
+    def _opened(self) -> Reader:
+        """Return the reader. After a failure, it is opened again a second later."""
+        if self._reader is None:
+            if self._refused is not None and self._now_s() < self._open_at_s:
+                raise self._refused
+            self._open_at_s = self._now_s() + _OPEN_AGAIN_S
+            try:
+                self._reader, self._refused = self._open_reader(), None
+            except StreamError as error:
+                self._refused = error
+                raise
+        return self._reader
+
+    def close(self) -> None:
+        """Close the reader."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _taken(self, blob: bytes) -> list[Change]:
+        self.bytes_read += len(blob)
+        taken = self._replica.take(blob)
+        if isinstance(taken, Gap):
+            self._gaps[taken.bucket] = StoreError(
+                f"bucket {taken.bucket}: expected a block that continues version "
+                f"{taken.expected.version}, got one from version {taken.got.version}; "
+                "waiting for the next base of the relay"
+            )
+            return []
+        if taken is None:
+            return []
+        first = taken.bucket not in self._known
+        self._known.add(taken.bucket)
+        mended = self._gaps.pop(taken.bucket, None) is not None
+        return [Copied(taken.bucket) if first or mended else self._folded(taken)]
+
+    def _folded(self, taken: Relayed) -> Folded:
+        """Return the block as an entry of the log would be reported; its rows are applied."""
+        header = taken.header
+        entry = EntryHeader(
+            header.width, header.rows, header.event_ms, header.append_ms, header.reached
+        )
+        nothing = RowDeltas.empty(header.width)
+        return Folded(taken.bucket, header.stop.version, entry, nothing, taken.size_bytes)
+
+
+def topic_reader(kafka: KafkaSettings, model: str) -> Callable[[], Reader]:
+    """Return a function that opens a reader of the topic of a model's relay, without a group."""
+    return lambda: KafkaReader(kafka, None, [relay_topic(model)])

@@ -1,0 +1,97 @@
+"""A relay on a real Kafka and Valkey: a server answers from its topic; another relay takes over."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from headrace.ingest.errors import Fenced
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape
+from headrace.serving.models.loading import StoreModel
+from headrace.serving.process import ServerSettings
+from headrace.serving.relaying.relay_loop import RelayPolicy
+from headrace.serving.relaying.relay_process import RelaySettings, run_relay
+from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
+from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
+from tests.serving.server_in_thread import ready, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.redis_backend.redis_store import RedisStore
+
+SETTINGS = RelaySettings(RelayPolicy(interval_ms=20))
+
+
+class RelayThread:
+    """`run_relay` in a thread."""
+
+    def __init__(self, kafka: str, store: RedisStore) -> None:
+        self.stop, self.failure = threading.Event(), list[Exception]()
+        self.thread = threading.Thread(target=self._run, args=(kafka, store))
+        self.thread.start()
+
+    def _run(self, kafka: str, store: RedisStore) -> None:
+        try:
+            run_relay(SETTINGS, KafkaSettings(kafka), store, self.stop)
+        except Exception as error:  # noqa: BLE001  (the test looks at it)
+            self.failure.append(error)
+
+    def __enter__(self) -> RelayThread:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join(60)
+
+
+def test_a_server_answers_from_a_relay_and_a_second_relay_takes_over(
+    kafka: str, valkey: str, fresh_name: Callable[[str], str]
+) -> None:
+    name = fresh_name("relayed")
+    spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
+    with closing(open_store(valkey, name)) as store, closing(open_store(valkey, name)) as other:
+        store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
+        pusher, direct = Pusher(store), Replica(store, store.shape())
+        pusher.push(deltas_of_article(spec, 1, -1.0))
+        rows = RelayedRows(store.shape(), topic_reader(KafkaSettings(kafka), name))
+
+        def equal() -> bool:
+            direct.poll()
+            rows.poll(64)
+            return direct.complete and rows.complete and _same(rows, direct)
+
+        settings = ServerSettings(port=0, relayed_from=KafkaSettings(kafka))
+        with RelayThread(kafka, store) as first:
+            eventually(equal)
+            with running([StoreModel(spec, store)], settings) as server:
+                eventually(lambda: ready(server.url))
+                pusher.push(deltas_of_article(spec, 2, -1.0))
+                eventually(equal)
+                with RelayThread(kafka, other) as second:
+                    # a relay notices at its next write that another one has started
+                    eventually(lambda: not _pushed(pusher, spec) or not first.thread.is_alive())
+                    assert [type(error) for error in first.failure] == [Fenced]
+                    eventually(equal)
+                assert second.failure == []
+        rows.close()
+
+
+def _pushed(pusher: Pusher, spec: ModelSpec) -> bool:
+    pusher.push(deltas_of_article(spec, 3, -1.0))
+    return True
+
+
+def _same(rows: RelayedRows, direct: Replica) -> bool:
+    buckets = direct.buckets
+    return all(
+        rows.position(bucket).version == direct.position(bucket).version
+        and rows._replica.checksum(bucket) == direct.checksum(bucket)
+        for bucket in buckets
+    )
