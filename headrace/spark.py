@@ -22,8 +22,6 @@ import functools
 import os
 import pickle
 import secrets
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -59,22 +57,24 @@ from headrace.learner.batch import (
     ScoreTask,
     StagedRowsMissing,
     StageTask,
+    ensure_model,
+    folded,
+    heads_of,
+    rows_of,
+    run_shape,
     staged_places,
 )
 from headrace.learner.local import InMemoryModel, SpecOptions, TableEncoder, derive_spec
 from headrace.learner.spec import parse_spec
-from headrace.pserver import MissingModel, Shape, Unreachable
-from headrace.pserver.keeper import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend import StoreSettings, open_store, with_login
-from headrace.pserver.replica import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
     from headrace.learner.spec import ModelSpec
-    from headrace.pserver import BucketAnswer, Store
+    from headrace.pserver import Shape, Store
     from headrace.pserver.rows import FoldedRows
 
 __all__ = ["HeadraceEstimator", "HeadraceModel", "StreamTrainer"]
@@ -204,11 +204,11 @@ class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, Def
         store = connect(run.name)
         try:
             store.create(shape)
-            with _kept(connect(run.name)):
+            with folded(connect(run.name), "headrace.spark"):
                 for epoch in range(self.getOrDefault(self.epochs)):
                     task = LearnTask(run, staged_places(urls, run.name, epoch), connect)
                     _run(dataset, task)
-                return _rows_of(store, shape)
+                return rows_of(store, shape)
         finally:
             store.drop()
             store.close()
@@ -217,8 +217,7 @@ class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, Def
         return functools.partial(_connect, _complete(self.getOrDefault(self.redis)))
 
     def _shape(self, run: RunSpec) -> Shape:
-        spec, buckets = run.read(), self.getOrDefault(self.buckets)
-        return Shape(run.name, buckets, spec.width, spec.fingerprint, spec.text)
+        return run_shape(run.read(), self.getOrDefault(self.buckets))
 
 
 class StreamTrainer:
@@ -330,48 +329,10 @@ def _run(dataset: DataFrame, task: LearnTask) -> None:
 def _state_of(batch: MicroBatch, store: Store, shape: Shape) -> MicroBatchState:
     """Return the state of a micro-batch in a model, which is created if it is missing."""
     try:
-        shape = store.shape()
-    except MissingModel:
-        store.create(shape)
-    try:
-        return batch.state(head.marks for head in _heads(store, shape))
+        heads = heads_of(store, ensure_model(store, shape))
     finally:
         store.close()
-
-
-def _heads(store: Store, shape: Shape) -> list[BucketAnswer]:
-    """Return the heads of all buckets. Raises Unreachable."""
-    answers = store.marks(range(shape.buckets))
-    heads = [each for each in answers if not isinstance(each, Unreachable)]
-    if len(heads) < shape.buckets:
-        raise Unreachable(f"{len(heads)} of {shape.buckets} buckets of {shape.model} answered")
-    return heads
-
-
-@contextmanager
-def _kept(store: Store) -> Iterator[None]:
-    """Fold the logs of a model in a thread."""
-    stop = threading.Event()
-    settings = KeeperSettings("headrace.spark")
-    keeper = threading.Thread(target=run_keeper, args=(settings, store, stop), daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        keeper.join()
-        store.close()
-
-
-def _rows_of(store: Store, shape: Shape) -> FoldedRows:
-    """Return all rows of a model that nothing is pushed to any more."""
-    heads = _heads(store, shape)
-    replica = Replica(store, shape)
-    while not replica.complete or any(
-        replica.position(each.bucket).version < each.version for each in heads
-    ):
-        replica.poll()
-    return replica.table.everything().existing()
+    return batch.state(head.marks for head in heads)
 
 
 def _staged_files(folder: str) -> list[str]:

@@ -1,6 +1,7 @@
 """`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,18 @@ from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from headrace.learner.batch import BatchSource, FitSummary
+    from collections.abc import Callable
+
+    from headrace.learner.batch import (
+        BatchSource,
+        BatchTrainer,
+        FitSettings,
+        FitSummary,
+        StoreFitSettings,
+        StoreTrainer,
+    )
     from headrace.learner.spec import ModelSpec
+    from headrace.pserver import Store
 
 EXIT_STOPPED = 1
 """Exit status of a fit that was stopped before it was done."""
@@ -73,6 +84,29 @@ SaveEvery = Annotated[
         "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving the progress."
     ),
 ]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Learn with several processes into this Redis or Valkey: redis://HOST:PORT or "
+        "redis+cluster://. HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD complete it. The model "
+        "of the fit is dropped there at the end.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int, typer.Option("--workers", min=0, help="With --store: processes; 0: one per core.")
+]
+Part = Annotated[
+    str,
+    typer.Option(
+        "--part",
+        metavar="K/N",
+        help="With --store: this machine is number K of N, each with the same command. The first "
+        "stages the examples and writes the snapshot.",
+    ),
+]
 Restart = Annotated[
     bool, typer.Option("--restart", help="Discard an unfinished fit and begin again.")
 ]
@@ -111,6 +145,9 @@ def fit(
     epochs: Epochs = 1,
     holdout: Holdout = 0.0,
     save_every: SaveEvery = 60.0,
+    store: StoreUrl = None,
+    workers: Workers = 0,
+    part: Part = "1/1",
     restart: Restart = False,
     runs: RunsFolder = "",
     track: TrackUri = "",
@@ -125,16 +162,17 @@ def fit(
     from headrace.deploy.reports.tracking import RunKind, RunState, record_run
     from headrace.deploy.termination import stopped_by_signals
     from headrace.deploy.views import StepView
-    from headrace.learner.batch import BatchTrainer, FitFolder, FitSettings
+    from headrace.learner.batch import FitSettings
     from headrace.learner.spec import load_spec
 
     spec = load_spec(model)
     _check(spec, epochs, holdout, archive)
     source = _source(spec, data, layout, archive)
-    folder = FitFolder(to, spec.name)
-    if restart:
-        folder.restart()
-    trainer = BatchTrainer(spec, source, folder, FitSettings(epochs, holdout, save_every))
+    settings = FitSettings(epochs, holdout, save_every)
+    if store is not None:
+        _check_store(spec, holdout, archive)
+    into = None if store is None else (store, _store_settings(epochs, workers, part))
+    trainer = _trainer(spec, source, to, settings, into, restart=restart)
     if trainer.resumed:
         typer.echo("continuing an unfinished fit", err=True)
     options = {"epochs": epochs, "holdout": holdout, "to": to}
@@ -157,10 +195,45 @@ def fit(
                     "log_loss": done.held_out_loss,
                 }
             )
-    if done is None:
+    if done is not None:
+        _report(done, to, trainer.refused)
+    elif stop.is_set() or part.startswith("1/"):
         typer.echo("stopped: run the same command again to continue", err=True)
         raise typer.Exit(EXIT_STOPPED)
-    _report(done, to, source.refused)
+    else:
+        typer.echo(f"part {part} is learned; part 1 writes the snapshot", err=True)
+
+
+def _trainer(
+    spec: "ModelSpec",
+    source: "BatchSource",
+    to: str,
+    settings: "FitSettings",
+    into: "tuple[str, StoreFitSettings] | None",
+    *,
+    restart: bool,
+) -> "BatchTrainer | StoreTrainer":
+    """Return the trainer in memory, or `into` a store."""
+    from headrace.learner.batch import (
+        BatchTrainer,
+        FitFolder,
+        StageFolder,
+        StoreTrainer,
+        run_name,
+    )
+
+    folder, stage = FitFolder(to, spec.name), StageFolder(to, spec.name)
+    if restart:
+        folder.restart()
+        if into is not None and stage.token:
+            dropped = _opener(into[0])(run_name(spec.name, stage.token))
+            dropped.drop()
+            dropped.close()
+        stage.remove()
+    if into is None:
+        return BatchTrainer(spec, source, folder, settings)
+    url, in_store = into
+    return StoreTrainer(spec, source, (folder, stage), _opener(url), in_store)
 
 
 def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) -> None:
@@ -174,6 +247,41 @@ def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) 
             '--holdout: expected data with final labels, got an archive of policy "immediate", '
             "whose impressions are learned before their clicks"
         )
+
+
+def _check_store(spec: "ModelSpec", holdout: float, archive: str | None) -> None:
+    if holdout:
+        raise BadOption(f"--holdout: expected 0 with --store, got {holdout}")
+    if spec.structure.synchronous:
+        raise BadOption(
+            "--store: expected a spec with synchronous = false, since processes learn "
+            "independently, got true"
+        )
+    if archive is not None and spec.fields.label.policy == "immediate":
+        raise BadOption(
+            '--store: expected data with final labels, got an archive of policy "immediate", in '
+            "which a click must be learned where its impression was"
+        )
+
+
+def _store_settings(epochs: int, workers: int, part: str) -> "StoreFitSettings":
+    from headrace.learner.batch import StoreFitSettings
+
+    number, _, parts = part.partition("/")
+    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
+        raise BadOption(f"--part: expected K/N, such as 1/3, got {part!r}")
+    processes = workers or len(os.sched_getaffinity(0))
+    return StoreFitSettings(epochs, processes, int(number), int(parts))
+
+
+def _opener(url: str) -> "Callable[[str], Store]":
+    """Return a function that opens the store of a model, in any process."""
+    import functools
+
+    from headrace.deploy.connections import redis_url
+    from headrace.pserver.redis_backend import open_store
+
+    return functools.partial(open_store, redis_url(url))
 
 
 def _report(done: "FitSummary", to: str, refused: int) -> None:

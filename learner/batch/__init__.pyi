@@ -8,6 +8,11 @@ from .partition_tasks import LearnTask as LearnTask
 from .partition_tasks import RunSpec as RunSpec
 from .partition_tasks import ScoreTask as ScoreTask
 from .partition_tasks import StageTask as StageTask
+from .run_store import ensure_model as ensure_model
+from .run_store import folded as folded
+from .run_store import heads_of as heads_of
+from .run_store import rows_of as rows_of
+from .run_store import run_shape as run_shape
 from .sources import BatchSource as BatchSource
 from .sources import ExampleBlock as ExampleBlock
 from .sources import ExampleLog as ExampleLog
@@ -19,6 +24,12 @@ from .staged_file import StagedFileLearner as StagedFileLearner
 from .staged_file import StagedPlace as StagedPlace
 from .staged_file import staged as staged
 from .staged_file import staged_places as staged_places
+from .staged_run import StagedRun as StagedRun
+from .staged_run import StageFolder as StageFolder
+from .store_trainer import StoreFitSettings as StoreFitSettings
+from .store_trainer import StoreTrainer as StoreTrainer
+from .store_trainer import WorkerFailed as WorkerFailed
+from .store_trainer import run_name as run_name
 from .table_source import TableSource as TableSource
 from .trainer import BatchTrainer as BatchTrainer
 from .trainer import FitProgress as FitProgress

@@ -107,6 +107,11 @@ class BatchTrainer:
         if settings.holdout:
             source.count()
 
+    @property
+    def refused(self) -> int:
+        """Rows that the source left out."""
+        return self._source.refused
+
     def run(
         self, stop: threading.Event, tell: Callable[[FitProgress], object]
     ) -> FitSummary | None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 
 import headrace.spark
-from headrace.learner.batch import RunSpec
+from headrace.learner.batch import RunSpec, rows_of
 from headrace.learner.local import TableEncoder, times_of
 from headrace.spark import StreamTrainer
 from tests.learner.batch.staged_files import counters, one_pass
@@ -123,8 +123,6 @@ def _learned(estimator: HeadraceEstimator, spec: ModelSpec) -> dict[int, tuple[i
     """Return shows and clicks by id, as the parameter server has them."""
     store = estimator._connect()(spec.name)
     try:
-        return counters(
-            headrace.spark._rows_of(store, estimator._shape(RunSpec(spec.text, spec.name)))
-        )
+        return counters(rows_of(store, estimator._shape(RunSpec(spec.text, spec.name))))
     finally:
         store.close()
