@@ -243,7 +243,15 @@ def _brief(run: "TrackedRun") -> str:
     shown = [_moment(run.begun_ms), run.name]
     shown += [
         f"{name} {run.figures[name]:,.5g}"
-        for name in ("arms", "impressions", "log_loss", "auc", "difference", "share")
+        for name in (
+            "arms",
+            "impressions",
+            "log_loss",
+            "control_log_loss",
+            "auc",
+            "difference",
+            "share",
+        )
         if name in run.figures
     ]
     return "  ".join(shown)

@@ -47,12 +47,16 @@ _STATUSES = {
     RunState.ELIMINATED: "KILLED",
     RunState.FAILED: "FAILED",
 }
+_MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+"""MLflow's page then opens with runs and metrics, not with traces of agents."""
 # limits of MLflow's REST API for one request, and for values
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # two lines on standard output for each run that ends
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
@@ -155,7 +159,7 @@ class MlflowTarget:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                return str(self._client.create_experiment(name))
+                return str(self._client.create_experiment(name, tags=_MODEL_TRAINING))
             except MlflowException as error:  # another run has created it meanwhile
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
@@ -211,5 +215,5 @@ def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).partition("\n")[0]
+    text = str(error).partition("\n")[0].partition(" with exception ")[0]
     return re.sub("//[^/@ ]*@", "//", text)[:300]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING = "-"
+MOST_COLUMNS = 3
+"""With more runs, each run is a row of the table."""
 _CURVES = ("difference", "log_loss", "auc", "share")
 """Figures that a curve shows, the first that a run has."""
 
@@ -29,23 +31,20 @@ class RunComparison(NamedTuple):
     """Figures that two runs have, or all of them for one run; None if it is missing."""
 
     def lines(self) -> list[str]:
-        """Return the comparison as a table of text."""
+        """Return the comparison as a table of text: a column for each run, or a row if many."""
         texts = {
-            name: [_MISSING if value is None else f"{value:,.6g}" for value in values]
+            name: tuple(_MISSING if value is None else f"{value:,.6g}" for value in values)
             for name, values in self.figures.items()
         }
-        labels = [*self.settings, *texts]
-        rows = [*self.settings.values(), *texts.values()]
-        left = max(map(len, labels), default=0)
-        widths = [
-            max([len(run_id), *(len(row[place]) for row in rows)])
-            for place, run_id in enumerate(self.ids)
-        ]
-        table = [("", self.ids), *zip(labels, rows, strict=True)]
+        rows = [("", *self.ids)]
+        rows += [(name, *values) for name, values in (self.settings | texts).items()]
+        if len(self.ids) > MOST_COLUMNS:
+            rows = list(zip(*rows, strict=True))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return [
-            f"{label:{left}}  "
-            + "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
-            for label, row in table
+            f"{first:{widths[0]}}  "
+            + "  ".join(f"{text:>{width}}" for text, width in zip(rest, widths[1:], strict=True))
+            for first, *rest in rows
         ]
 
 

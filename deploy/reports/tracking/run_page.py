@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.deploy.reports.tracking.run_comparison import compare_runs, curve_points
+from headrace.deploy.reports.tracking.run_comparison import MOST_COLUMNS, compare_runs, curve_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -73,8 +73,11 @@ def _table(runs: Sequence[TrackedRun]) -> str:
         (name, ["-" if value is None else f"{value:,.6g}" for value in values])
         for name, values in compared.figures.items()
     ]
-    body = "".join(_row("td", [name, *values]) for name, values in rows)
-    return f'<div class="wide"><table>{_row("th", ["", *compared.ids])}{body}</table></div>'
+    table = [["", *compared.ids], *([name, *values] for name, values in rows)]
+    if len(runs) > MOST_COLUMNS:
+        table = [list(column) for column in zip(*table, strict=True)]
+    head, *body = (_row("td" if place else "th", texts) for place, texts in enumerate(table))
+    return f'<div class="wide"><table>{head}{"".join(body)}</table></div>'
 
 
 def _row(tag: str, texts: Iterable[str]) -> str:
@@ -122,6 +125,9 @@ def _chart(figure: str, runs: Sequence[TrackedRun]) -> str:
         line = " ".join(place(begin_ms, point, point.figures[figure]) for point in points)
         if figure == "difference":
             drawn += _band(points, colour, partial(place, begin_ms))
+        if len(points) == 1:
+            x, y = line.split(",")
+            drawn += f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>'
         drawn += (
             f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2">'
             f"<title>{html.escape(run.id)}</title></polyline>"
@@ -132,7 +138,7 @@ def _chart(figure: str, runs: Sequence[TrackedRun]) -> str:
         for value in (least, most)
     )
     legend = "".join(
-        f'<span style="color:{_COLOURS[number]}">■</span> {html.escape(run.id)}&emsp;'
+        f'<span style="color:{_COLOURS[number]}">■</span> {html.escape(_label(run))}&emsp;'
         for number, run, _ in series
     )
     return (
@@ -145,6 +151,11 @@ def _band(points: Sequence[RunPoint], colour: str, place: Callable[[RunPoint, fl
     upper = [place(point, point.high) for point in points if point.high is not None]
     lower = [place(point, point.low) for point in reversed(points) if point.low is not None]
     return f'<polygon points="{" ".join(upper + lower)}" fill="{colour}" opacity=".12"/>'
+
+
+def _label(run: TrackedRun) -> str:
+    """Return the name of an arm, which is short, and of other runs the id, which is unique."""
+    return run.name if run.kind == "arm" else run.id
 
 
 def _length(span_ms: int) -> str:

@@ -70,6 +70,8 @@ def find_run(wanted: str, runs: Sequence[TrackedRun], kafka: KafkaSettings | Non
     """
     every = list(_with_arms(runs))
     found = [run for run in every if run.id == wanted]
+    # the begin of a run's id is also that of its arms
+    found = found or [run for run in runs if run.id.startswith(wanted)]
     found = found or [run for run in every if run.id.startswith(wanted)]
     if not wanted or not found or (len(found) > 1 and found[0].id != wanted):
         known = ", ".join(run.id for run in (found or runs)[:10]) or "no run"

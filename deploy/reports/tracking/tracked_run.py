@@ -152,6 +152,7 @@ def experiment_run(name: str, history: Sequence[ArmRecord], run_id: str = "") ->
                 "examples": max((record.examples for record in history), default=0),
                 "difference": None if best is None else best.difference,
                 "log_loss": None if best is None else best.loss,
+                "control_log_loss": arms[0][-1].loss if 0 in arms else None,
             }
         ),
         arms=tuple(arm_run(run_id, records) for _, records in sorted(arms.items())),

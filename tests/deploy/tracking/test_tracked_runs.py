@@ -143,7 +143,13 @@ def test_the_commit_is_that_of_the_folder_or_empty(tmp_path: Path) -> None:
 def test_an_experiment_becomes_a_run_with_a_run_for_each_arm() -> None:
     run = experiment_run("rates", HISTORY)
     assert (run.id, run.state, run.data) == ("experiment/rates", "done", ("examples.news",))
-    assert run.figures == {"arms": 2, "examples": 30, "difference": -0.02, "log_loss": 0.2}
+    assert run.figures == {
+        "arms": 2,
+        "examples": 30,
+        "difference": -0.02,
+        "log_loss": 0.2,
+        "control_log_loss": 0.25,
+    }
     assert run.settings == {"best arm": "slow", "optimizer.alpha": 0.1}
     assert [(arm.id, arm.state) for arm in run.arms] == [
         ("experiment/rates/control", "done"),
@@ -207,6 +213,13 @@ def test_a_comparison_has_settings_that_differ_and_figures_of_two_runs_or_more()
     assert compared.lines()[-1].split() == ["auc", "0.7", "0.8"]
 
 
+def test_many_runs_are_rows_of_the_table() -> None:
+    arms = experiment_run("rates", [*HISTORY, ArmRecord("begun", 3, "new")]).arms
+    heads, *rows = (line.split() for line in compare_runs(arms).lines())
+    assert heads[0] == "state"
+    assert [row[0] for row in rows] == [arm.id for arm in arms]
+
+
 def test_a_line_of_bars_has_the_least_value_lowest() -> None:
     assert sparkline([1.0, 2.0, 8.0]) == "▁▂█"
     assert sparkline([3.0, 3.0]) == "▁▁"
@@ -227,6 +240,7 @@ def test_the_page_of_runs_is_escaped_and_has_the_curves_of_arms() -> None:
 def test_a_run_is_found_by_the_begin_of_its_id_if_it_is_unique() -> None:
     runs = [experiment_run("rates", HISTORY), experiment_run("rats", HISTORY)]
     assert find_run("experiment/rates", runs, None) is runs[0]
+    assert find_run("experiment/rate", runs, None) is runs[0], "not one of its arms"
     assert find_run("experiment/rates/sl", runs, None).name == "slow"
     for unknown in ("experiment/ra", "other", ""):
         with pytest.raises(UnknownRun, match="expected one run"):
