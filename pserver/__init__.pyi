@@ -1,4 +1,5 @@
 from .errors import MissingModel as MissingModel
+from .errors import Resharded as Resharded
 from .errors import StoreError as StoreError
 from .errors import Unreachable as Unreachable
 from .errors import WrongModel as WrongModel

@@ -41,6 +41,10 @@ class WrongModel(StoreError):
     """The store's model was created from another spec than that of this process. Stop."""
 
 
+class Resharded(StoreError):
+    """The model has other buckets since this process read its shape. Stop; start it again."""
+
+
 class CorruptEntry(StoreError):
     """A log entry or row cannot be decoded, as its layout is of another version. Stop."""
 

@@ -139,11 +139,11 @@ def _documented() -> tuple[type[Exception], ...]:
     return StreamError, LearnerError, StoreError
 
 
-def _unreachable() -> tuple[type[Exception], ...]:
+def _worth_another_start() -> tuple[type[Exception], ...]:
     from headrace.ingest import KafkaUnreachable
-    from headrace.pserver import Unreachable
+    from headrace.pserver import Resharded, Unreachable
 
-    return KafkaUnreachable, Unreachable
+    return KafkaUnreachable, Unreachable, Resharded
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def _refusals() -> Iterator[None]:
         logging.getLogger(__name__).debug("refused", exc_info=True)
         looked_up = f" [{type(error).__name__}]" if isinstance(error, _documented()) else ""
         typer.echo(f"headrace: {error}{looked_up}", err=True)
-        sys.exit(UNREACHABLE if isinstance(error, _unreachable()) else REFUSED)
+        sys.exit(UNREACHABLE if isinstance(error, _worth_another_start()) else REFUSED)
 
 
 def main() -> None:

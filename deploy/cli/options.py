@@ -162,7 +162,8 @@ Buckets = Annotated[
         "--buckets",
         envvar="HEADRACE_BUCKETS",
         min=1,
-        help="Buckets of the model in the parameter server, a power of two. Fixed for its life.",
+        help="Buckets of the model in the parameter server, a power of two. "
+        "`headrace pserver reshard` gives it more.",
     ),
 ]
 Host = Annotated[str, Option("--host", envvar="HEADRACE_HOST", help="Address to listen on.")]

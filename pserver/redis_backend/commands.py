@@ -6,13 +6,20 @@ All keys of a bucket have one hash tag and are therefore on one node:
     {model:bucket}:marks    hash
     {model:bucket}:log      stream
     {model:bucket}:rows:n   hashes
+    {model}:reshard         while a reshard runs: a token, with a time to live
+
+A model that was resharded has its buckets under other keys, so that no process takes a bucket of
+the old count for one of the new: {model:1.bucket} after the first reshard, then {model:2.bucket}.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.pserver.errors import StoreError, Unreachable
+import msgspec
+
+from headrace.pserver.errors import Resharded, StoreError, Unreachable
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.server_requirements import function_name
 from headrace.pserver.rows import MOST_SUB_HASHES
@@ -24,6 +31,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.redis_backend.cluster_client import ClusterClient
+
+
+_CHECK_S = 1.0
+"""Between two looks at the generation. Pushes to old buckets are lost, not wrong: the marks of the
+new buckets make learners read the same examples again."""
 
 
 def _framed(word: str) -> str:
@@ -47,6 +59,12 @@ class RowsByNode(NamedTuple):
     """Number of words in `rows`."""
 
 
+class _Generation(msgspec.Struct):
+    """The part of {model}:shape on which all other keys depend."""
+
+    generation: int = 0
+
+
 class RedisCommands:
     """Creates and sends the commands of one model. Safe for use from several threads."""
 
@@ -56,10 +74,52 @@ class RedisCommands:
         self.nodes = nodes
         self.model = model
         self.shape_key = f"{{{model}}}:shape".encode()
+        self._generation: int | None = None
+        """Number of reshards of the model so far; None before it was read."""
+        self._checked_s = 0.0
+
+    def of_generation(self, generation: int) -> RedisCommands:
+        """Return the commands for the buckets of a generation, whichever is current."""
+        commands = RedisCommands(self.nodes, self.model)
+        commands.adopt(generation)
+        return commands
+
+    def adopt(self, generation: int) -> None:
+        """Use the buckets of this generation from now on."""
+        self._generation = generation
+
+    def check_generation(self) -> None:
+        """Check about once a second that the buckets in use are still the current ones.
+
+        Raises Resharded.
+        """
+        now_s = time.monotonic()
+        if self._generation is None or now_s < self._checked_s + _CHECK_S:
+            return
+        self._checked_s = now_s
+        found = self.nodes.run([Call(self.shape_key, ("GET", self.shape_key))])[0]
+        if isinstance(found, bytes) and _generation_in(found) != self._generation:
+            raise Resharded(
+                f"expected generation {self._generation} of the buckets of {self.model!r}, got "
+                f"{_generation_in(found)}: the model was resharded. Start this process again"
+            )
 
     def key(self, bucket: int, name: str) -> bytes:
-        """Return the key of a bucket's `marks`, `log` or `rows:n`."""
-        return f"{{{self.model}:{bucket}}}:{name}".encode()
+        """Return the key of a bucket's `marks`, `log` or `rows:n`. May raise Unreachable, once."""
+        return f"{self._tag(bucket)}:{name}".encode()
+
+    def _tag(self, bucket: int) -> str:
+        generation = self._generation
+        if generation is None:
+            found = self.one(self.shape_key, "GET", self.shape_key)
+            generation = 0 if found is None else _generation_in(found)
+            if found is not None:
+                self._generation = generation
+        return (
+            f"{{{self.model}:{generation}.{bucket}}}"
+            if generation
+            else (f"{{{self.model}:{bucket}}}")
+        )
 
     def function(
         self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
@@ -83,7 +143,7 @@ class RedisCommands:
         of them. They are framed here from a table, which is four times faster than in the client
         library.
         """
-        log, prefix = self.key(bucket, "log"), f"{{{self.model}:{bucket}}}:rows:"
+        log, prefix = self.key(bucket, "log"), f"{self._tag(bucket)}:rows:"
         subs, length = words.subs.tolist(), len(prefix.encode())
         keys = "".join([f"${length + len(_TEXTS[n])}\r\n{prefix}{_TEXTS[n]}\r\n" for n in subs])
         encoded = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
@@ -120,6 +180,13 @@ class RedisCommands:
                 finally:
                     del reply, replies  # else the error keeps this frame and its callers' frames
         return replies
+
+
+def _generation_in(shape: bytes) -> int:
+    try:
+        return msgspec.json.decode(shape, type=_Generation).generation
+    except msgspec.DecodeError:  # the reader of the whole shape reports it
+        return 0
 
 
 def names_of_all(sub_hashes: int) -> list[str]:

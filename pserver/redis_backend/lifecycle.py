@@ -31,11 +31,21 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the format of a model's keys. Raise it if older programs could not read the keys."""
+RESHARDED_FORMAT = 2
+"""The same with keys of a later generation, which older programs would not find."""
 _ROWS_A_CALL = 1000
 _NO_IDS = np.zeros(0, np.uint64)
 
 
-class StoredShape(msgspec.Struct):
+class BucketGeneration(msgspec.Struct, frozen=True):
+    """Buckets that are not, or no longer, those of the model."""
+
+    generation: int
+    buckets: int
+    sub_hashes: int
+
+
+class StoredShape(msgspec.Struct, omit_defaults=True):
     """The content of {model}:shape."""
 
     format: int
@@ -45,6 +55,12 @@ class StoredShape(msgspec.Struct):
     spec: str
     sub_hashes: int
     complete: bool
+    generation: int = 0
+    """Number of reshards of the model so far."""
+    planned: BucketGeneration | None = None
+    """Buckets that a reshard fills."""
+    superseded: BucketGeneration | None = None
+    """Buckets before the last reshard, until they are removed."""
 
     @property
     def layout(self) -> BucketLayout:
@@ -76,9 +92,16 @@ class ModelLifecycle:
             stored = msgspec.json.decode(found, type=StoredShape)
         except msgspec.DecodeError as error:
             raise StoreError(f"{key.decode()} cannot be read: {error}") from error
-        if stored.format != FORMAT:
-            raise StoreError(f"{key.decode()}: expected format {FORMAT}, got {stored.format}")
+        expected = RESHARDED_FORMAT if stored.generation else FORMAT
+        if stored.format != expected:
+            raise StoreError(f"{key.decode()}: expected format {expected}, got {stored.format}")
+        self._calls.adopt(stored.generation)
         return stored
+
+    def write(self, stored: StoredShape) -> None:
+        """Replace the stored shape."""
+        key = self._calls.shape_key
+        self._calls.one(key, "SET", key, msgspec.json.encode(stored))
 
     def finished(self) -> StoredShape:
         """Return the shape of a finished model. Raises MissingModel."""
@@ -92,8 +115,9 @@ class ModelLifecycle:
 
     def create(self, shape: Shape) -> None:
         """See Store.create."""
-        there = shape.buckets - len(self._missing(shape.buckets))
-        if there and self.read() is None:
+        before = self.read()
+        there = shape.buckets - len(self.absent(self._calls, shape.buckets))
+        if there and before is None:
             raise MissingBucket(
                 f"{there} of {shape.buckets} buckets of {shape.model!r} exist, but not "
                 f"{self._calls.shape_key.decode()}: its shard came back empty; "
@@ -135,7 +159,7 @@ class ModelLifecycle:
 
         Only with the right number does every id belong to the sub-hash in which it was found.
         """
-        lost = self._missing(buckets)
+        lost = self.absent(self._calls, buckets)
         for bucket in (each for each in range(buckets) if each not in lost):
             keys = [self._calls.key(bucket, f"rows:{n}") for n in range(MOST_SUB_HASHES)]
             lengths = self._calls.all([Call(key, ("HLEN", key)) for key in keys])
@@ -152,35 +176,44 @@ class ModelLifecycle:
 
     def missing(self) -> list[int]:
         """See Store.missing."""
-        return self._missing(self._begun().buckets)
+        return self.absent(self._calls, self._begun().buckets)
 
     def load(
         self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
         """See Store.load."""
-        layout, token = self._begun().layout, self._draw_nonce().hex()
+        self.fill(self._calls, self._begun().layout, bucket, (version, marks, chunks))
+
+    def fill(
+        self,
+        calls: RedisCommands,
+        layout: BucketLayout,
+        bucket: int,
+        content: tuple[int, Mapping[str, int], Iterable[FoldedRows]],
+    ) -> None:
+        """Fill a missing bucket of some generation with rows up to a version, and with marks."""
+        (version, marks, chunks), token = content, self._draw_nonce().hex()
         every = names_of_all(layout.sub_hashes)
-        self._calls.all([self._calls.function("load_begin", bucket, every, (token,))])
+        calls.all([calls.function("load_begin", bucket, every, (token,))])
         for chunk in chunks:
-            calls = []
+            loads = []
             for start in range(0, chunk.ids.shape[0], _ROWS_A_CALL):
                 rows = chunk.chosen(slice(start, start + _ROWS_A_CALL))
                 words = written(version, rows, _NO_IDS, layout)
-                calls.append(self._calls.scattered("load_rows", bucket, (token,), words))
-            self._calls.all(calls)
+                loads.append(calls.scattered("load_rows", bucket, (token,), words))
+            calls.all(loads)
         pairs = [word for pair in marks.items() for word in pair]
         arguments = (token, version, self._draw_nonce(), *pairs)
-        self._calls.all([self._calls.function("load_end", bucket, ("marks",), arguments)])
+        calls.all([calls.function("load_end", bucket, ("marks",), arguments)])
 
     def finish(self) -> StoredShape:
         """See Store.finish."""
         stored = self._begun()
-        if missing := self._missing(stored.buckets):
+        if missing := self.absent(self._calls, stored.buckets):
             raise self.lost(missing[0])
         if not stored.complete:
             stored.complete = True
-            key = self._calls.shape_key
-            self._calls.one(key, "SET", key, msgspec.json.encode(stored))
+            self.write(stored)
         return stored
 
     def drop(self) -> None:
@@ -190,11 +223,19 @@ class ModelLifecycle:
             return
         # processes that start now find an unfinished model, not a part of its buckets
         stored.complete = False
-        self._calls.one(key, "SET", key, msgspec.json.encode(stored))
-        every = names_of_all(stored.sub_hashes)
-        for bucket in range(stored.buckets):
-            self._calls.all([self._calls.function("drop", bucket, every, ())])
+        self.write(stored)
+        current = BucketGeneration(stored.generation, stored.buckets, stored.sub_hashes)
+        for each in (stored.planned, stored.superseded, current):
+            self.remove(each)
         self._calls.one(key, "DEL", key)
+
+    def remove(self, buckets: BucketGeneration | None) -> None:
+        """Remove all buckets of a generation."""
+        if buckets is not None:
+            calls = self._calls.of_generation(buckets.generation)
+            every = names_of_all(buckets.sub_hashes)
+            for bucket in range(buckets.buckets):
+                calls.all([calls.function("drop", bucket, every, ())])
 
     def lost(self, bucket: int) -> MissingBucket:
         """Return the error of a bucket that is missing."""
@@ -213,7 +254,8 @@ class ModelLifecycle:
             )
         return stored
 
-    def _missing(self, buckets: int) -> list[int]:
-        keys = [self._calls.key(bucket, "marks") for bucket in range(buckets)]
-        there = self._calls.all([Call(key, ("HEXISTS", key, "version")) for key in keys])
+    def absent(self, calls: RedisCommands, buckets: int) -> list[int]:
+        """Return the missing ones of these buckets, of the generation of `calls`."""
+        keys = [calls.key(bucket, "marks") for bucket in range(buckets)]
+        there = calls.all([Call(key, ("HEXISTS", key, "version")) for key in keys])
         return [bucket for bucket, found in enumerate(there) if not found]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.pserver.errors import LostLease, Unreachable
 from headrace.pserver.redis_backend.address import parse_address
+from headrace.pserver.redis_backend.bucket_successor import BucketSuccessor, remove_old
 from headrace.pserver.redis_backend.cluster_client import ClusterClient
 from headrace.pserver.redis_backend.commands import RedisCommands, checked
 from headrace.pserver.redis_backend.lifecycle import FORMAT, ModelLifecycle, StoredShape
@@ -110,6 +111,14 @@ class RedisStore:
         self._stored = None
         self._lifecycle.drop()
 
+    def successor(self, buckets: int) -> BucketSuccessor:
+        """Return the buckets that a reshard to this number fills. See `BucketSuccessor`."""
+        return BucketSuccessor(self._lifecycle, self._calls, buckets)
+
+    def remove_old(self) -> int:
+        """Remove the buckets before the last reshard; return their number."""
+        return remove_old(self._lifecycle)
+
     def shape(self) -> Shape:
         """See Store.shape."""
         stored = self._known()
@@ -136,7 +145,8 @@ class RedisStore:
         ]
 
     def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
-        """See Store.push."""
+        """See Store.push. Raises Resharded within about a second of a reshard."""
+        self._calls.check_generation()
         calls = []
         for push in pushes:
             arguments: list[bytes | str | int] = [push.nonce, push.blob]
@@ -195,7 +205,8 @@ class RedisStore:
         return answers
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
-        """See Store.claim."""
+        """See Store.claim. Raises Resharded within about a second of a reshard."""
+        self._calls.check_generation()
         return bool(self._run("claim", bucket, ("marks",), (keeper, lease_ms)))
 
     def release(self, bucket: int, keeper: str) -> None:

@@ -6,6 +6,7 @@ from .catalog import prunable as prunable
 from .catalog import prune as prune
 from .manifest import Manifest as Manifest
 from .manifest import model_of as model_of
+from .resharding import reshard as reshard
 from .restoration import RestoreResult as RestoreResult
 from .restoration import ShapeChange as ShapeChange
 from .restoration import check_buckets as check_buckets
@@ -13,6 +14,7 @@ from .restoration import fill_with_nothing as fill_with_nothing
 from .restoration import restore as restore
 from .restoration import whole_shape as whole_shape
 from .snapshot_errors import DamagedSnapshot as DamagedSnapshot
+from .snapshot_errors import DoesNotFit as DoesNotFit
 from .snapshot_errors import NoSnapshot as NoSnapshot
 from .snapshot_errors import StorageFailed as StorageFailed
 from .storage import SnapshotStorage as SnapshotStorage

@@ -179,7 +179,7 @@ class _Filling:
         rows = 0
         for bucket in parts:
             own = [part for chunk in chunks if (part := self._part(chunk, bucket)).ids.shape[0]]
-            self._store.load(bucket, file.version, marks, _in_pieces(own))
+            self._store.load(bucket, file.version, marks, in_pieces(own))
             rows += sum(part.ids.shape[0] for part in own)
         return rows
 
@@ -191,7 +191,8 @@ class _Filling:
         return own if self._change is None else own.chosen(self._change.kept(own.ids))
 
 
-def _in_pieces(chunks: Sequence[FoldedRows]) -> Iterator[FoldedRows]:
+def in_pieces(chunks: Sequence[FoldedRows]) -> Iterator[FoldedRows]:
+    """Yield the rows of chunks in pieces that a store takes at once."""
     for chunk in chunks:
         for start in range(0, chunk.ids.shape[0], _ROWS_A_CHUNK):
             yield chunk.chosen(slice(start, start + _ROWS_A_CHUNK))

@@ -1,9 +1,7 @@
 """Takes a snapshot: bucket by bucket, from a replica, while all processes work on.
 
-Marks and version of a bucket are read in one call. Its copy then follows the log to exactly that
-version, and no further: its rows have learned exactly the offsets before the marks. Each bucket is
-of another moment. That is enough, because each has its own marks, and a learner that starts from
-them gives every bucket what it lacks.
+Each bucket is of another moment (`bucket_copy`). That is enough, because each has its own marks,
+and a learner that starts from them gives every bucket what it lacks.
 
 Only a few buckets are in memory at a time. The snapshot is visible once all of it is written.
 """
@@ -17,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.replica import Copied, Replica, Stale
 from headrace.pserver.rows import NEVER
 from headrace.pserver.snapshots import manifest as manifests
+from headrace.pserver.snapshots.bucket_copy import Halted, copy_bucket
 from headrace.pserver.snapshots.bucket_file import pack
 from headrace.pserver.snapshots.manifest import BucketFile, Manifest
 from headrace.pserver.snapshots.snapshot_errors import StorageFailed
@@ -30,11 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.pserver.rows import FoldedRows
     from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.pserver.store import BucketAnswer, Shape, Store
-
-_ENTRIES_A_POLL = 64
-_PAUSE_S = 0.05
-"""Pause before a node that did not answer is asked again."""
+    from headrace.pserver.store import Shape, Store
 
 
 class SnapshotProgress(NamedTuple):
@@ -111,7 +104,7 @@ def write_snapshot(
         if not stop.is_set():
             shelf.publish(name, manifests.encode(manifest))
             return manifest
-    except _Halted:
+    except Halted:
         pass
     except BaseException:
         with suppress(StorageFailed):  # the first error says more
@@ -143,10 +136,6 @@ def _write_all(
     return sorted(files, key=lambda each: each.bucket)
 
 
-class _Halted(Exception):
-    """The snapshot was stopped."""
-
-
 class _Copying:
     """Copies buckets into files, from several threads."""
 
@@ -170,7 +159,14 @@ class _Copying:
 
     def write(self, bucket: int) -> BucketFile:
         """Write the file of a bucket. Raises the kinds of StoreError."""
-        replica, answer = self._reach(bucket)
+        replica, answer = copy_bucket(
+            self._store,
+            self._shape,
+            bucket,
+            now_ms=self._now_ms,
+            patience_ms=self._writing.patience_ms,
+            halted=lambda: self._halted.is_set() or self._stop.is_set(),
+        )
         position = replica.position(bucket)
         rows = replica.table.everything().existing()
         del replica
@@ -192,40 +188,6 @@ class _Copying:
             sha256=hashlib.sha256(blob).hexdigest(),
             checksum=rows.checksum(),
         )
-
-    def _reach(self, bucket: int) -> tuple[Replica, BucketAnswer]:
-        """Return a copy of a bucket, and its marks as of the same version."""
-        replica = Replica(self._store, self._shape, buckets=[bucket])
-        goal: BucketAnswer | None = None
-        moved_ms = self._now_ms()
-        while True:
-            if self._halted.is_set() or self._stop.is_set():
-                raise _Halted
-            limit = _ENTRIES_A_POLL
-            if goal is not None:
-                limit = min(limit, goal.version - replica.position(bucket).version)
-            changes = replica.poll(limit)
-            error = next((each.error for each in changes if isinstance(each, Stale)), None)
-            if error is None and replica.complete:
-                if goal is None or not changes or any(isinstance(e, Copied) for e in changes):
-                    # a goal that comes no closer is of a history that was lost
-                    [asked] = self._store.marks([bucket])
-                    goal, error = (None, asked) if isinstance(asked, Unreachable) else (asked, None)
-                if goal is not None:
-                    position = replica.position(bucket)
-                    if (position.version, position.nonce) == (goal.version, goal.nonce):
-                        return replica, goal
-                    if position.version >= goal.version:
-                        goal = None
-            if error is None:
-                moved_ms = self._now_ms()
-            elif self._now_ms() - moved_ms > self._writing.patience_ms:
-                raise StoreError(
-                    f"bucket {bucket} could not be copied for {self._writing.patience_ms / 1000:g} "
-                    f"s: {error}"
-                ) from error
-            else:
-                self._halted.wait(_PAUSE_S)
 
 
 def _first_seen_s(rows: FoldedRows) -> int:

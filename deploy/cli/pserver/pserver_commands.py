@@ -19,7 +19,7 @@ from headrace.deploy.cli.options import (
     RedisUrl,
     StatusKafka,
 )
-from headrace.deploy.cli.pserver import pserver_restore, pserver_snapshots
+from headrace.deploy.cli.pserver import pserver_reshard, pserver_restore, pserver_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +38,7 @@ EXIT_GAPS = 1
 app = typer.Typer(help="Manage models in the parameter server.", no_args_is_help=True)
 pserver_snapshots.register(app)
 pserver_restore.register(app)
+pserver_reshard.register(app)
 
 HeldBy = Annotated[
     str | None,

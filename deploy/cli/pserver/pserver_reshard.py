@@ -1,0 +1,76 @@
+"""`headrace pserver reshard`: more buckets for a living model."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
+from headrace.deploy.cli.pserver.pserver_snapshots import EXIT_STOPPED
+from headrace.deploy.errors import BadOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the group `pserver`."""
+    app.command()(reshard)
+
+
+def reshard(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    buckets: Annotated[
+        int | None,
+        typer.Option(
+            "--buckets",
+            min=1,
+            help="New number of buckets: a power of two above the present number.",
+            show_default=False,
+        ),
+    ] = None,
+    remove_old: Annotated[
+        bool,
+        typer.Option(
+            "--remove-old",
+            help="Remove the buckets before the last reshard, once every process has started "
+            "again.",
+        ),
+    ] = False,
+) -> None:
+    """Give a living model more buckets. Learners read again what they pushed during the copy.
+
+    If interrupted, run it again: nothing has changed for other processes.
+    """
+    from rich.console import Console
+
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.snapshots import reshard as reshard_model
+
+    if (buckets is None) is not remove_old:
+        raise BadOption("expected either --buckets or --remove-old, got both or neither")
+    spec = load_spec(model)
+    store = open_store(redis, spec.name)
+    try:
+        if buckets is None:
+            typer.echo(f"{spec.name}: removed {store.remove_old()} old buckets")
+            return
+        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+            rows = reshard_model(
+                store,
+                store.successor(buckets),
+                now_ms=lambda: int(time.monotonic() * 1000),
+                stop=stop,
+                tell=shown.buckets(f"resharding {spec.name}"),
+            )
+    finally:
+        store.close()
+    if rows is None:
+        typer.echo(f"{spec.name}: stopped, nothing has changed; run it again", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    typer.echo(
+        f"{spec.name}: {buckets} buckets with {rows:,} rows. Learners and keepers stop by "
+        "themselves and continue with the new buckets when they start again. Restart servers, "
+        "then run it with --remove-old"
+    )
