@@ -6,14 +6,16 @@ All learn the stream of `tests.bench.learner` once: 26 ids and 13 numbers per ex
 and `deepfm` are fits of a Parquet file, from opening it to the last example; `snapshot_s` is the
 time to write the snapshot. Vowpal Wabbit reads its own text file (logistic regression). A torch
 loop reads the same Parquet file and learns mini-batches of 1,024 from a DataLoader, with Adagrad
-and the same sizes. `to_vw_file` and `to_torch` are ratios of rates; `memory_mb` is the growth of
-each process at its peak. Every contender has its own process, and all run in turns, `rounds` times.
-Figures are medians.
+and the same sizes. `lr_store` is the fit with `--store`: two processes learn into a Valkey of their
+own, from staging to the snapshot; its memory is that of the process which starts them. `to_vw_file`
+and `to_torch` are ratios of rates; `memory_mb` is the growth of each process at its peak. Every
+contender has its own process, and all run in turns, `rounds` times. Figures are medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import tempfile
@@ -27,13 +29,24 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.ingest.logs import parse_layout
-from headrace.learner.batch import BatchTrainer, FitFolder, FitSettings, TableSource
+from headrace.learner.batch import (
+    BatchTrainer,
+    FitFolder,
+    FitSettings,
+    StageFolder,
+    StoreFitSettings,
+    StoreTrainer,
+    TableSource,
+)
 from headrace.learner.spec import parse_spec
+from headrace.pserver.redis_backend import open_store
 from tests.bench.batch.stream_table import write_table
 from tests.bench.learner.alone import Alone
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 from tests.bench.learner.vowpal_wabbit import learn_file
+from tests.running_server import running_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +98,22 @@ def fit(text: str, path: str) -> tuple[float, float]:
         ended = time.perf_counter()
     assert done is not None
     return done.examples / (learned_at - began), ended - learned_at
+
+
+def fit_into_store(text: str, path: str, url: str) -> float:
+    """Return examples/s of a fit by two processes, from the first row read to the snapshot."""
+    spec, layout = parse_spec(text, "bench.toml"), parse_layout(LAYOUT, "layout.toml")
+    connect = functools.partial(open_store, url)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as to:
+        folders = FitFolder(to, spec.name), StageFolder(to, spec.name)
+        settings = StoreFitSettings(workers=2, rows_a_file=50_000)
+        source = TableSource([path], layout, spec)
+        trainer = StoreTrainer(spec, source, folders, connect, settings)
+        began = time.perf_counter()
+        done = trainer.run(threading.Event(), lambda _: None)
+        ended = time.perf_counter()
+    assert done is not None
+    return done.examples / (ended - began)
 
 
 def learn_vowpal_wabbit(examples: int) -> float:
@@ -150,7 +179,8 @@ def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
             stream = make_stream(examples, 1)
             paths[name] = str(Path(folder, f"{name}.parquet"))
             write_table(stream, Path(paths[name]))
-        with Alone(quick=quick) as alone:
+        node = ValkeyNode(Path(folder, "valkey"))
+        with running_server(node), Alone(quick=quick) as alone:
             for _ in range(size.rounds):
                 for name, text in MODELS.items():
                     (rate, snapshot_s), grown = alone.run(fit, text, paths[name])
@@ -162,6 +192,11 @@ def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
                     rates.setdefault(f"torch_{name}", []).append(other)
                     memory[f"torch_{name}"] = grown
                     told.print(f"torch {name}: {other:,.0f} examples/s")
+                other, memory["lr_store"] = alone.run(
+                    fit_into_store, MODELS["lr"], paths["lr"], node.url
+                )
+                rates.setdefault("lr_store", []).append(other)
+                told.print(f"fit lr, --store, two processes: {other:,.0f} examples/s")
                 other, memory["vw_file"] = alone.run(learn_vowpal_wabbit, size.lr)
                 rates.setdefault("vw_file", []).append(other)
                 told.print(f"Vowpal Wabbit, file: {other:,.0f} examples/s")
