@@ -6,6 +6,8 @@ as ids of a CTR log are. A relay writes blocks every 20, 200 and 1,000 ms. Sizes
 compression. Freshness is simulated time from a push to the reader's rows: it includes the intervals
 of polling and writing, not the network, Kafka or a busy processor.
 
+`servers` has the same with real servers of Kafka and Valkey, see `tests.bench.relay_servers`.
+
 The half-precision figures keep 9 of the 18 floats, as for a factorization machine with Adagrad,
 whose sums of squares the forward pass does not need.
 """
@@ -28,6 +30,7 @@ from headrace.pserver.relay.relayed_replica import Relayed, RelayedReplica
 from headrace.pserver.replica.replica import Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import OffsetSpan, Push, Shape
+from tests.bench.pserver.relay_servers import measure_servers
 
 _WIDTH, _BUCKETS, _LEARNERS = 18, 4, 4
 _PUSH_MS, _POLL_MS = 50, 20
@@ -130,14 +133,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure_all(quick=options.quick)
+    simulated = measure_all(quick=options.quick)
+    servers = measure_servers(quick=options.quick)
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(simulated | {"servers": servers}, indent=1))
         return
-    table = Table("following", *next(iter(found.values())))
-    for name, figures in found.items():
-        table.add_row(name, *(f"{value:,.2f}" for value in figures.values()))
-    Console().print(table)
+    for found in (simulated, servers):
+        table = Table("following", *next(iter(found.values())))
+        for name, figures in found.items():
+            table.add_row(name, *(f"{value:,.2f}" for value in figures.values()))
+        Console().print(table)
 
 
 if __name__ == "__main__":
