@@ -1,21 +1,28 @@
-"""Staged files for tests, and the counters that one pass over their examples makes."""
+"""Staged files for tests, the counters of one pass over their examples, and workers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.learner.batch.staged_file import STAGED, staged
+from headrace.learner.batch.store_trainer import learn_files
 from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.pserver.memory_store import MemoryStore
 from tests.learner.in_memory import cut
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from headrace.ingest.examples.batch import Examples
+    from headrace.learner.batch import LearnTask
+    from headrace.learner.batch.store_trainer import Worker
     from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver import Store
     from headrace.pserver.rows.row_codec import FoldedRows
 
 
@@ -38,3 +45,28 @@ def one_pass(spec: ModelSpec, examples: Examples) -> dict[int, tuple[int, int]]:
     model = InMemoryModel(spec)
     model.learn(examples)
     return counters(model.rows)
+
+
+class Ended:
+    """A worker that has ended."""
+
+    def __init__(self, exitcode: int) -> None:
+        self.exitcode = exitcode
+
+    def join(self, timeout: float | None = None) -> None:
+        """Return at once."""
+
+    def terminate(self) -> None:
+        """Do nothing."""
+
+
+def run_here(task: LearnTask, numbers: Sequence[int]) -> Worker:
+    """Learn the files in this process."""
+    learn_files(task, numbers)
+    return Ended(0)
+
+
+def one_store() -> tuple[MemoryStore, Callable[[str], Store]]:
+    """Return a store in memory, and a function that opens it under any name."""
+    made = MemoryStore(clock_ms=lambda: 0, nonces=lambda: np.random.default_rng().bytes(8))
+    return made, lambda _: made

@@ -11,10 +11,20 @@ import pytest
 from headrace.ingest.archive.archiver import Archiver, ArchiveSettings
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
 from headrace.ingest.kafka.fakes import ListReader
-from headrace.learner.batch import ArchiveSource, BatchTrainer, FilePosition, FitFolder, FitSettings
+from headrace.learner.batch import (
+    ArchiveSource,
+    BatchTrainer,
+    FilePosition,
+    FitFolder,
+    FitSettings,
+    StageFolder,
+    StoreFitSettings,
+    StoreTrainer,
+)
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, restore
+from tests.learner.batch.staged_files import one_store, run_here
 from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
 from tests.learner.streams import random_examples, random_spec
 
@@ -82,7 +92,33 @@ def test_a_learner_that_goes_on_after_a_fit_learns_every_example_once(
     records = stream(spec, 5)
     archive(str(tmp_path / "sink"), [each for each in records if each.offset < ARCHIVED])
     done = fitted(spec, str(tmp_path / "sink"), str(tmp_path / "models"), stop_after)
+    check_handover(spec, records, tmp_path, done)
 
+
+def test_a_learner_that_goes_on_after_a_fit_into_a_store_learns_every_example_once(
+    tmp_path: Path,
+) -> None:
+    spec = random_spec(np.random.default_rng(5), "window", statistics=False)
+    records = stream(spec, 5)
+    archive(str(tmp_path / "sink"), [each for each in records if each.offset < ARCHIVED])
+    to = str(tmp_path / "models")
+    done = StoreTrainer(
+        spec,
+        ArchiveSource(str(tmp_path / "sink"), spec),
+        (FitFolder(to, spec.name), StageFolder(to, spec.name)),
+        one_store()[1],
+        StoreFitSettings(workers=2, rows_a_file=50),
+        run_here,
+    ).run(threading.Event(), lambda _: None)
+    assert done is not None
+    assert done.examples == PARTITIONS * ARCHIVED * 10
+    check_handover(spec, records, tmp_path, done)
+
+
+def check_handover(
+    spec: ModelSpec, records: list[Record], tmp_path: Path, done: FitSummary
+) -> None:
+    """Restore the snapshot of a fit, learn on, and compare with one pass over everything."""
     world = InMemoryModel(spec)
     world.store.drop()
     storage = SnapshotStorage(str(tmp_path / "models"))

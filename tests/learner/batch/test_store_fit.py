@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -29,8 +28,7 @@ from headrace.learner.batch import (
 )
 from headrace.learner.batch.store_trainer import learn_files
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.pserver.memory_store import MemoryStore
-from tests.learner.batch.staged_files import counters
+from tests.learner.batch.staged_files import Ended, counters, one_store, run_here
 from tests.learner.shop import CROSS, shop_rows, shop_spec
 
 if TYPE_CHECKING:
@@ -43,30 +41,6 @@ if TYPE_CHECKING:
 LAYOUT = '[event]\ntimestamp = "timestamp_ms"\n[click]\ncolumn = "clicked"\n'
 ROWS, SPEC = 60_000, shop_spec(CROSS)
 ROOT = Path(__file__).parents[3]
-
-
-class Ended:
-    """A worker that has ended."""
-
-    def __init__(self, exitcode: int) -> None:
-        self.exitcode = exitcode
-
-    def join(self, timeout: float | None = None) -> None:
-        """Return at once."""
-
-    def terminate(self) -> None:
-        """Do nothing."""
-
-
-def run_here(task: LearnTask, numbers: Sequence[int]) -> Worker:
-    """Learn the files in this process."""
-    learn_files(task, numbers)
-    return Ended(0)
-
-
-def one_store() -> tuple[MemoryStore, Callable[[str], Store]]:
-    made = MemoryStore(clock_ms=lambda: 0, nonces=lambda: np.random.default_rng().bytes(8))
-    return made, lambda _: made
 
 
 @pytest.fixture(scope="module")
