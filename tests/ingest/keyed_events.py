@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from tests.ingest.joined import Joined
 
 
+FIELDS = """
+[fields.article]
+number = 1
+transform = "id"
+[label]
+policy = "immediate"
+window_s = 600
+"""
+MODEL = """
+[model]
+name = "{name}"
+architecture = "logistic_regression"
+"""
+
+
 def identities(stem: str, count: int) -> list[str]:
     return [f"{stem}{i}" for i in range(count)]
 

@@ -16,24 +16,10 @@ from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.store import Shape
 from tests.ingest.joined import DEADLINE_S, Joined
-from tests.ingest.keyed_events import identities, send_by_key
+from tests.ingest.keyed_events import FIELDS, MODEL, identities, send_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-FIELDS = """
-[fields.article]
-number = 1
-transform = "id"
-[label]
-policy = "immediate"
-window_s = 600
-"""
-MODEL = """
-[model]
-name = "{name}"
-architecture = "logistic_regression"
-"""
 
 
 def test_a_running_learner_learns_the_examples_of_added_partitions_once(

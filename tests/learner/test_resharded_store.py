@@ -17,8 +17,7 @@ from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.resharding import reshard
 from headrace.pserver.store import Shape
 from tests.ingest.joined import DEADLINE_S, Joined
-from tests.ingest.keyed_events import identities, send_by_key
-from tests.learner.test_grown_topics import FIELDS, MODEL
+from tests.ingest.keyed_events import FIELDS, MODEL, identities, send_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
