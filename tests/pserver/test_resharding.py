@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.deploy.cli.pserver.pserver_reshard import reshard as command
+from headrace.deploy.errors import BadOption
+from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.errors import BucketExists, ModelExists, Resharded
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
@@ -20,6 +23,7 @@ from tests.pserver.snapshot_world import BUCKETS, History, Lively, busy_keeper, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from headrace.pserver.snapshots.writer import SnapshotProgress
 
@@ -191,3 +195,29 @@ def test_dropping_a_resharded_model_removes_the_keys_of_all_its_buckets(world: R
     assert len(world.existing_keys()) > BUCKETS
     world.opened().drop()
     assert world.existing_keys() == []
+
+
+def test_the_command_reshards_a_model_and_removes_its_old_buckets(
+    valkey: str,
+    fresh_name: Callable[[str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "model.toml"
+    name = fresh_name("reshard")
+    path.write_text(
+        f'[model]\nname = "{name}"\n[fields]\nuser = {{ number = 1, transform = "id" }}\n'
+    )
+    spec = load_spec(path)
+    with closing(open_store(valkey, name)) as store:
+        store.create(Shape(name, 4, spec.width, spec.fingerprint, spec.text))
+    with pytest.raises(BadOption, match="either --buckets or --remove-old"):
+        command(path, redis=valkey)
+    command(path, redis=valkey, buckets=16)
+    command(path, redis=valkey, remove_old=True)
+    shown = capsys.readouterr().out
+    assert f"{name}: 16 buckets with 0 rows" in shown
+    assert f"{name}: removed 4 old buckets" in shown
+    with closing(open_store(valkey, name)) as store:
+        assert store.shape().buckets == 16
+        store.drop()
