@@ -288,7 +288,7 @@ class Lossy(FastPathProtocol):
     """As if uvicorn no longer took over requests in several pieces."""
 
     def _hand_over(self) -> None:
-        self._held = None
+        self._asked = None
 
 
 @pytest.mark.parametrize("broken", [Silent, Crashing, Lossy])
