@@ -7,6 +7,8 @@ three read its topic, with an interval of 20, 200 and 1,000 ms. Each part has a 
 
 `store_mb_per_second`: bytes that the shards send in all, to followers, relay and pusher.
 `follower_mb_per_second`: bytes of entries or blocks that one follower reads, before compression.
+`share_of_pushed`: the same over the bytes pushed in that part. Compare these and not the bytes of
+different parts: on a busy machine, the pusher does not hold its rate.
 `p50_ms`, `p99_ms`: from a click's push to the rows of a follower, as servers measure freshness. All
 threads share one interpreter, which lengthens the times.
 """
@@ -53,6 +55,7 @@ class PushThread:
         self._redis, self._shape, self._stop = redis, shape, threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._dice, self._offset = np.random.default_rng(1), 0
+        self.pushed_bytes = 0
 
     def __enter__(self) -> PushThread:
         self._thread.start()
@@ -68,7 +71,9 @@ class PushThread:
             while not self._stop.wait(max(0.0, due_s - time.monotonic())):
                 due_s += _ROUND_S
                 start, self._offset = self._offset, self._offset + 1
-                for answer in store.push([self._push(b, start) for b in range(BUCKETS)]):
+                pushes = [self._push(bucket, start) for bucket in range(BUCKETS)]
+                self.pushed_bytes += sum(len(push.blob) for push in pushes)
+                for answer in store.push(pushes):
                     if isinstance(answer, Exception):
                         raise answer
 
@@ -99,7 +104,10 @@ class CountingReplica(Replica):
 
 
 def measure(
-    nodes: ValkeyCluster, sources: Sequence[CountingReplica | RelayedRows], seconds: float
+    nodes: ValkeyCluster,
+    pusher: PushThread,
+    sources: Sequence[CountingReplica | RelayedRows],
+    seconds: float,
 ) -> dict[str, float]:
     """Follow for so long with one follower for each source."""
     samples: list[int] = []
@@ -110,18 +118,21 @@ def measure(
         time.sleep(0.05)
     time.sleep(_WARM_S)
     samples.clear()
-    before, began_s = _sent_mb(nodes), time.monotonic()
+    before, began_s, pushed = _sent_mb(nodes), time.monotonic(), pusher.pushed_bytes
     read_mb = sum(source.bytes_read for source in sources) / 1e6
     time.sleep(seconds)
     lasted_s = time.monotonic() - began_s
     sent = (_sent_mb(nodes) - before) / lasted_s
     read = (sum(source.bytes_read for source in sources) / 1e6 - read_mb) / lasted_s
+    pushed_mb = (pusher.pushed_bytes - pushed) / 1e6 / lasted_s
     for follower in followers:
         follower.stop()
     p50, p99 = np.percentile(samples, (50, 99))
     return {
         "store_mb_per_second": sent,
+        "pushed_mb_per_second": pushed_mb,
         "follower_mb_per_second": read / len(sources),
+        "share_of_pushed": read / len(sources) / pushed_mb,
         "p50_ms": float(p50),
         "p99_ms": float(p99),
     }
@@ -143,9 +154,10 @@ def _measured(machine: LocalServices, interval_ms: int | None, seconds: float) -
         for store in stores:
             stack.callback(store.close)
         stores[0].create(shape)
-        stack.enter_context(PushThread(machine.redis, shape))
+        pusher = stack.enter_context(PushThread(machine.redis, shape))
         if interval_ms is None:
-            return measure(nodes, [CountingReplica(each, shape) for each in stores[1:]], seconds)
+            replicas = [CountingReplica(each, shape) for each in stores[1:]]
+            return measure(nodes, pusher, replicas, seconds)
         stop = threading.Event()
         settings = RelaySettings(RelayPolicy(interval_ms))
         thread = threading.Thread(target=run_relay, args=(settings, kafka, stores[0], stop))
@@ -156,7 +168,7 @@ def _measured(machine: LocalServices, interval_ms: int | None, seconds: float) -
         rows = [RelayedRows(shape, opened) for _ in range(FOLLOWERS)]
         for each in rows:
             stack.callback(each.close)
-        return measure(nodes, rows, seconds)
+        return measure(nodes, pusher, rows, seconds)
 
 
 def measure_servers(*, quick: bool) -> dict[str, dict[str, float]]:
