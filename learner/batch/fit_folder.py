@@ -10,6 +10,7 @@ a kill between any two steps, the progress names complete rows.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -62,6 +63,8 @@ class FitFolder:
         self._root = root.rstrip("/")
         self._aside = f"{url.rstrip('/')}/{_UNFINISHED}"
         self._path = f"{self._root}/{_UNFINISHED}/{name}.json"
+        # other models may be fitted into the same folder
+        self._own = re.compile(rf"[0-9T.]+Z-{re.escape(name)}-[0-9a-f]{{4}}")
 
     def read(self, spec: ModelSpec, source: str) -> FitState | None:
         """Return the state of an interrupted fit; None if there is no such fit.
@@ -116,5 +119,5 @@ class FitFolder:
             return
         for path in self._files.ls(folder, detail=False):
             name = path.rstrip("/").rpartition("/")[2]
-            if not name.endswith(".json") and name not in names:
+            if self._own.fullmatch(name) and name not in names:
                 self._files.rm(path, recursive=True)

@@ -23,7 +23,10 @@ from headrace.learner.batch import (
     TableSource,
     UnreadableData,
 )
+from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.batch.prefetch import in_order, read_ahead
+from headrace.learner.local import InMemoryModel
+from headrace.learner.spec import parse_spec
 from tests.learner.shop import shop_rows, shop_spec
 
 if TYPE_CHECKING:
@@ -108,6 +111,23 @@ def test_a_fit_makes_the_rows_that_the_joiner_and_a_model_make(
     assert found.predict(asked).tolist() == wanted.predict(asked).tolist()
     assert len(found) == len(wanted)
     assert done.normalized_entropy == pytest.approx(wanted.metrics().normalized_entropy)
+
+
+def test_fits_of_several_models_share_a_folder(tmp_path: Path) -> None:
+    names = ("news", "news-2", "shop")
+    text = shop_spec().text
+    specs = [parse_spec(text.replace('"shop"', f'"{name}"', 1), "shop.toml") for name in names]
+    folders = [FitFolder(str(tmp_path), name) for name in names]
+    for folder, spec in zip(folders, specs, strict=True):
+        rows = folder.save(InMemoryModel(spec))
+        folder.write(FitState(spec.fingerprint, "source", folder.save(InMemoryModel(spec))))
+        assert not (tmp_path / "_fit" / rows).exists(), "nothing names these rows"
+    folders[0].restart()
+    assert folders[0].read(specs[0], "source") is None
+    for folder, spec in zip(folders[1:], specs[1:], strict=True):
+        state = folder.read(spec, "source")
+        assert state is not None
+        folder.load(state.rows, spec)
 
 
 @pytest.mark.parametrize("holdout", [0.0, 0.2])
