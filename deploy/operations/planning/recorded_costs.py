@@ -1,7 +1,8 @@
 """Constants of the project's own machine, for plans without `--constants`.
 
 `headrace calibrate` measured them on the machine that `source` names. It cannot measure Kafka's
-clients and idle processes; `python -m tests.bench.plan` did, in a whole pipeline.
+clients: their cost is that of `python -m tests.bench.joiner`, less the time of the joiner's kernel.
+Processes that have nothing to do were not measured.
 """
 
 from __future__ import annotations
