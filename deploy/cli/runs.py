@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.deploy.cli.options import KafkaClient, RunsFolder, TrackUri
+from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,10 +49,18 @@ _MOST_BARS = 60
 
 
 def registry_of(folder: str) -> "RunRegistry | None":
-    """Return the registry of `--runs`; None if runs are not recorded."""
+    """Return the registry of `--runs`; None if runs are not recorded.
+
+    A user of a container may have no home. Runs are then recorded with --runs only.
+    """
     from headrace.deploy.reports.tracking import RunRegistry
 
-    return None if folder == OFF else RunRegistry(folder_of(folder))
+    if folder == OFF:
+        return None
+    try:
+        return RunRegistry(folder_of(folder))
+    except BadOption:
+        return None
 
 
 @contextmanager
@@ -68,11 +77,16 @@ def run_outputs(runs: str, track: str) -> "Iterator[RunOutputs]":
 
 
 def folder_of(folder: str) -> Path:
-    """Return the folder of `--runs`, by default in the user's folder of state."""
+    """Return the folder of `--runs`, by default in the user's folder of state. Raises BadOption."""
     if folder:
         return Path(folder).expanduser()
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "headrace" / "runs"
+    try:
+        return Path(state).expanduser() / "headrace" / "runs"
+    except RuntimeError as error:
+        raise BadOption(
+            "--runs: expected a folder, since this user has no home, got none"
+        ) from error
 
 
 @app.command("list")
@@ -141,7 +155,6 @@ def compare(
     """Compare runs: the settings that differ, figures side by side, and curves."""
     import json
 
-    from headrace.deploy.errors import BadOption
     from headrace.deploy.reports.tracking import compare_runs
 
     found = _chosen(chosen, runs, _settings(kafka, kafka_client))

@@ -142,7 +142,7 @@ class RunRecorder:
         try:
             write()
         except OSError as error:
-            log.warning("this run is not recorded: %s", error)
+            log.warning("this run is not recorded: %s; --runs names another folder", error)
             self._registry = None
 
 

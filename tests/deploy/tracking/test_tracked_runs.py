@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.deploy.cli.runs import registry_of
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking.run_comparison import compare_runs, curve_of, sparkline
 from headrace.deploy.reports.tracking.run_page import render_runs
@@ -127,6 +128,19 @@ def test_a_run_goes_on_if_its_record_cannot_be_written(
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "this run is not recorded"
     ]
+
+
+def test_a_user_without_a_home_records_nothing_and_is_told_so_by_the_list(
+    headrace: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr("pathlib.Path.expanduser", no_home)
+    assert registry_of("") is None
+    assert registry_of("off") is None
+    assert "expected a folder, since this user has no home" in headrace("runs", "list").err
 
 
 def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
