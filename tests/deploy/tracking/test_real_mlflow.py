@@ -92,6 +92,7 @@ def test_an_experiment_is_whole_in_a_real_mlflow_that_was_away(tmp_path: Path) -
         assert (exporter.dropped, exporter.refused) == (0, 0)
         client = MlflowClient(url)
         experiment = client.get_experiment_by_name("headrace-rates")
+        assert experiment is not None
         runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
         assert len(runs) == 4
         parent, arm = runs["experiment/rates"], runs["experiment/rates/arm1"]
