@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headrace.ingest.http.unproven_connections import UnprovenQueue
+from headrace.ingest.http.unproven_connections import ANSWER_S, READING_S, UnprovenQueue
 
 if TYPE_CHECKING:
     import asyncio
@@ -94,6 +94,10 @@ class BoundedProtocol(HttpToolsProtocol):
     """Whether a POST on this connection was answered with success."""
     _held = 0
     """Entries of this connection in the queue."""
+    _spent_s = 0.0
+    """Time of the queue that this connection took."""
+    _reading_s = 0.0
+    """The part of it for bytes to come: its turn has begun, so they do not wait again."""
     _ended = False
     """Whether the last answer of this connection is decided: bytes are no longer parsed."""
     _offered = False
@@ -128,12 +132,26 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.proven and not self._held:
             self.process(data)
-        elif self._held or not self._queue.admits(len(data)):
+        elif self._held or not (self._reading_s or self._queue.admits(len(data))):
             self._queue.wait(self, data)
         else:
-            began_s = time.perf_counter()
-            self.process(data)
-            self._queue.spend(time.perf_counter() - began_s)
+            self._process_unproven(data)
+
+    def _process_unproven(self, data: bytes) -> None:
+        began_s, assumed_s = time.perf_counter(), self._reading_s
+        self._reading_s = 0.0
+        self.process(data)
+        self._spend(time.perf_counter() - began_s - assumed_s)
+
+    def _spend(self, seconds: float) -> None:
+        self._spent_s += seconds
+        self._queue.spend(seconds)
+
+    def prove(self) -> None:
+        """Note that a POST on this connection was answered with success."""
+        if not self.proven:
+            self.proven = True
+            self._queue.refund(self._spent_s)
 
     def hold(self) -> None:
         """Stop reading: bytes of this connection are in the queue."""
@@ -146,7 +164,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if data:
-            self.process(data)
+            self._process_unproven(data)
+        else:
+            self._reading_s = READING_S
+            self._spend(READING_S)
         if not self._held and not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -234,6 +255,8 @@ class BoundedProtocol(HttpToolsProtocol):
         limits = self.limits
         if len(self.pipeline) >= (limits.pipelined if self.proven else limits.unproven_pipelined):
             raise _TooManyPipelined
+        if not self.proven:
+            self._spend(ANSWER_S)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

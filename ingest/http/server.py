@@ -131,8 +131,10 @@ class SingleWriteProtocol(BoundedProtocol):
         """Note whether the answer that is complete was one of success to a POST."""
         cycle, transport = self.cycle, self.transport
         scope = getattr(cycle, "scope", None)  # the fast path has none, and proves by itself
-        if scope is not None and cycle.response_complete and not self.pipeline:
-            self.proven = scope["method"] == "POST" and getattr(transport, "succeeded", False)
+        if scope is None or not cycle.response_complete or self.pipeline:
+            return
+        if scope["method"] == "POST" and getattr(transport, "succeeded", False):
+            self.prove()
 
     def _start_idle_timer(self) -> None:
         self._idle_since = self.loop.time()

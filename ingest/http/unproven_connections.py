@@ -6,6 +6,11 @@ A connection is therefore unproven until a POST on it is answered with success, 
 where the server has tokens. Unproven connections share a budget of time in each turn. Those beyond
 it wait in the order of their bytes, and are not read meanwhile. Proven connections never wait.
 
+The time of failed connections has a second bound, a share of the clock's. A server that refuses
+requests all the time is never idle, so the system's scheduler would let it wait behind other
+processes, and its other clients with it. Time that a connection took before it was proven is given
+back: clients that open a connection for each request share no bound.
+
 Without an attack, a new connection finds an empty queue, so its first request does not wait.
 
 *Refused:* a limit for each address. Behind a proxy, all clients have the same address.
@@ -23,6 +28,16 @@ if TYPE_CHECKING:
 
 BUDGET_S = 0.0002
 """Time in one turn of the event loop: two to four heads. A prediction takes about as long."""
+SHARE = 0.25
+"""Time for connections that are not proven afterwards, of the time that passes."""
+BURST_S = 0.1
+"""Time for them at once, after a quiet time."""
+READING_S = 0.00005
+"""Assumed of a connection that is read again, until its bytes are there."""
+ANSWER_S = 0.0005
+"""Assumed of a request that the application answers: it runs later, between other requests."""
+_TIMER_S = 0.001
+"""Resolution of the event loop's timers."""
 MOST_HELD_BYTES = 8 * 1024 * 1024
 """Received but not parsed, over all unproven connections. Beyond it, bytes are parsed at once."""
 
@@ -34,7 +49,7 @@ class Unproven(Protocol):
         """Stop reading: its bytes are in the queue."""
 
     def take_turn(self, data: bytes) -> None:
-        """Read again, and process these bytes: the next ones of the connection."""
+        """Process these bytes, or read on if they are empty, and spend the time that it takes."""
 
 
 class UnprovenQueue:
@@ -47,6 +62,7 @@ class UnprovenQueue:
         self._waiting: deque[tuple[Unproven, bytes]] = deque()
         self._held_bytes = 0
         self._left_s, self._renewing = BUDGET_S, False
+        self._credit_s, self._credited_s = BURST_S, now_s()
 
     @property
     def busy(self) -> bool:
@@ -57,7 +73,7 @@ class UnprovenQueue:
         """Return whether bytes of this size may be processed in this turn of the loop."""
         if self._held_bytes + size > MOST_HELD_BYTES:
             return True
-        return not self._waiting and self._left_s > 0.0
+        return not self._waiting and self._left_s > 0.0 and self._credit() > 0.0
 
     def wait(self, connection: Unproven, data: bytes = b"") -> None:
         """Queue these bytes, or without any a connection that is not to be read yet."""
@@ -67,23 +83,37 @@ class UnprovenQueue:
         self._renew_soon()
 
     def spend(self, seconds: float) -> None:
-        """Subtract the time that processing took from this turn's budget."""
+        """Subtract the time that processing took, from this turn's budget and from the share."""
         self._left_s -= seconds
+        self._credit_s -= seconds
         self._renew_soon()
 
+    def refund(self, seconds: float) -> None:
+        """Give time back that a connection took before it was proven."""
+        self._credit_s = min(BURST_S, self._credit_s + seconds)
+
+    def _credit(self) -> float:
+        """Return the rest of the share, in seconds; negative if too much was spent."""
+        now_s = self._now_s()
+        earned_s = SHARE * (now_s - self._credited_s)
+        self._credit_s, self._credited_s = min(BURST_S, self._credit_s + earned_s), now_s
+        return self._credit_s
+
     def _renew_soon(self) -> None:
-        if not self._renewing:
-            self._renewing = True
+        if self._renewing:
+            return
+        self._renewing = True
+        if self._waiting and (credit_s := self._credit()) <= 0.0:
+            self._loop.call_later(max(_TIMER_S, -credit_s / SHARE), self._renew)
+        else:
             self._loop.call_soon(self._renew)
 
     def _renew(self) -> None:
         """Begin a turn: let connections process their bytes within the budget."""
         self._renewing, self._left_s = False, BUDGET_S
-        while self._waiting and self._left_s > 0.0:
+        while self._waiting and self._left_s > 0.0 and self._credit() > 0.0:
             connection, data = self._waiting.popleft()
             self._held_bytes -= len(data)
-            began_s = self._now_s()
             connection.take_turn(data)
-            self.spend(self._now_s() - began_s)
         if self._waiting:
             self._renew_soon()

@@ -192,7 +192,8 @@ class FastPathRequest:
     def _send(self, response: Response) -> None:
         self.response_complete = True
         protocol, status = self._protocol, response.status_code
-        protocol.proven = protocol.proven or 200 <= status < 300
+        if 200 <= status < 300:
+            protocol.prove()
         transport: BatchingTransport = protocol.transport  # type: ignore[assignment]
         if transport.is_closing():
             return

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from headrace.ingest.http import bounded_protocol
 from headrace.ingest.http.server import SingleWriteProtocol
-from headrace.ingest.http.unproven_connections import BUDGET_S, MOST_HELD_BYTES, UnprovenQueue
+from headrace.ingest.http.unproven_connections import (
+    ANSWER_S,
+    BUDGET_S,
+    BURST_S,
+    MOST_HELD_BYTES,
+    SHARE,
+    UnprovenQueue,
+)
 from tests.effort import examples
 from tests.memory_connection import MemoryConnection, until
 
@@ -27,16 +34,27 @@ GET = b"GET / HTTP/1.1\r\nHost: server\r\n\r\n"
 
 
 class Turns:
-    """Stands for the event loop and its clock: a turn runs what the turn before called soon."""
+    """Stands for the event loop and its clock: a turn runs what the turn before called soon.
+
+    A turn in which only later calls are due begins when the first of them is.
+    """
 
     def __init__(self) -> None:
         self.now_s, self._soon = 0.0, list[Any]()
+        self._later: list[tuple[float, Any]] = []
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
 
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._later.append((self.now_s + delay_s, call))
+
     def next(self) -> None:
-        calls, self._soon = self._soon, []
+        if not self._soon and self._later:
+            self.now_s = max(self.now_s, min(due_s for due_s, _ in self._later))
+        due = [call for due_s, call in self._later if due_s <= self.now_s]
+        self._later = [(due_s, call) for due_s, call in self._later if due_s > self.now_s]
+        calls, self._soon = self._soon + due, []
         for call in calls:
             call()
 
@@ -44,8 +62,10 @@ class Turns:
 class Peer:
     """A connection whose bytes take this long to process."""
 
-    def __init__(self, turns: Turns, cost_s: float, log: list[tuple[Peer, bytes]]) -> None:
-        self._turns, self._cost_s, self._log = turns, cost_s, log
+    def __init__(
+        self, turns: Turns, queue: UnprovenQueue, cost_s: float, log: list[tuple[Peer, bytes]]
+    ) -> None:
+        self._turns, self._queue, self._cost_s, self._log = turns, queue, cost_s, log
         self.held = 0
 
     def hold(self) -> None:
@@ -54,6 +74,7 @@ class Peer:
     def take_turn(self, data: bytes) -> None:
         self.held -= 1
         self._turns.now_s += self._cost_s
+        self._queue.spend(self._cost_s)
         self._log.append((self, data))
 
 
@@ -72,7 +93,7 @@ def test_waiting_bytes_are_processed_in_order_and_one_turn_stays_near_its_budget
 ) -> None:
     turns, log = Turns(), list[tuple[Peer, bytes]]()
     queue = queue_of(turns)
-    peers = [Peer(turns, cost, log) for cost in costs]
+    peers = [Peer(turns, queue, cost, log) for cost in costs]
     sent = [(peers[i % len(peers)], data) for i, data in arrivals]
     for peer, data in sent:
         queue.wait(peer, data)
@@ -98,11 +119,35 @@ def test_the_budget_of_a_turn_returns_in_the_next() -> None:
 def test_bytes_beyond_the_bound_are_processed_at_once() -> None:
     turns = Turns()
     queue = queue_of(turns)
-    queue.wait(Peer(turns, 0.0, []), bytes(MOST_HELD_BYTES - 10))
+    queue.wait(Peer(turns, queue, 0.0, []), bytes(MOST_HELD_BYTES - 10))
     assert not queue.admits(10)
     assert queue.admits(11)
     turns.next()
     assert queue.admits(10)
+
+
+def test_failed_connections_take_no_more_than_their_share_of_the_time() -> None:
+    turns, log = Turns(), list[tuple[Peer, bytes]]()
+    queue = queue_of(turns)
+    peer = Peer(turns, queue, 2 * BUDGET_S, log)
+    for _ in range(10_000):
+        queue.wait(peer)
+    while turns.now_s < 10.0:
+        turns.next()
+    spent_s = len(log) * 2 * BUDGET_S
+    assert SHARE * turns.now_s <= spent_s <= BURST_S + SHARE * turns.now_s + 2 * BUDGET_S
+
+
+def test_connections_that_prove_themselves_share_no_bound() -> None:
+    turns, log = Turns(), list[tuple[Peer, bytes]]()
+    queue = queue_of(turns)
+    peer = Peer(turns, queue, 2 * BUDGET_S, log)
+    for _ in range(1_000):
+        queue.wait(peer)
+        turns.next()
+        queue.refund(2 * BUDGET_S)
+    assert len(log) == 1_000
+    assert turns.now_s == pytest.approx(1_000 * 2 * BUDGET_S)
 
 
 async def _answer(scope: Any, receive: Any, send: Any) -> None:
@@ -146,6 +191,23 @@ def test_a_post_answered_with_success_proves_a_connection(
     assert asyncio.run(talk()) is proven
 
 
+@pytest.mark.parametrize(("path", "spent_s"), [(b"/200", 0.0), (b"/401", ANSWER_S)])
+def test_a_request_spends_time_of_the_share_unless_it_is_answered_with_success(
+    path: bytes, spent_s: float
+) -> None:
+    async def talk() -> float:
+        client = _client()
+        queue = client.protocol._queue
+        queue._now_s, queue._credited_s = (lambda: 0.0), 0.0  # the share does not grow
+        before_s = queue._credit_s = BURST_S / 2
+        await client.send(POST.replace(b"/ ", path + b" "))
+        await until(lambda: client.protocol.cycle.response_complete)
+        await client.received_once(lambda: True)
+        return before_s - queue._credit_s
+
+    assert asyncio.run(talk()) == pytest.approx(spent_s, abs=ANSWER_S / 2)
+
+
 class NoTurns(UnprovenQueue):
     """A queue without any budget: all wait until `_renew` is called."""
 
@@ -170,7 +232,8 @@ def test_a_proven_connection_is_answered_while_all_others_wait() -> None:
         await client.send(POST)
         await until(lambda: client.received.count(b"HTTP/1.1 200") == 2)
         assert all(other.paused and not other.received for other in others)
-        waiting._renew()
+        while waiting.busy:
+            waiting._renew()
         await until(lambda: all(o.received.startswith(b"HTTP/1.1 200") for o in others))
         assert not any(other.paused for other in others)
         for each in (client, *others):
@@ -188,7 +251,8 @@ def test_a_connection_made_while_others_wait_is_not_read_before_its_turn() -> No
         first.protocol.data_received(POST)
         second = _client(first.state)
         assert [first.paused, second.paused] == [True, True]
-        waiting._renew()
+        while waiting.busy:
+            waiting._renew()
         assert [first.paused, second.paused] == [False, False]
         for each in (first, second):
             await each.received_once(lambda: True)
