@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from headrace.pserver.store import Shape
 
 _SCANNED_AT_ONCE = 1_000
+_KEY = re.compile(
+    rb"\{[^:{}]+:(?:(?P<generation>\d+)\.)?(?P<bucket>\d+)\}:"
+    rb"(?P<name>marks|log|rows:(?P<sub>\d+))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,9 @@ def survey(
     try:
         shape = store.shape()
     except StoreError as error:
-        buckets, sub_hashes = _guess(store.nodes, model, nodes)
-        found = survey_buckets(store, range(buckets), sub_hashes)
+        guess = _guess(store.nodes, model, nodes)
+        store.assume_generation(guess.generation)
+        found = survey_buckets(store, range(guess.buckets), guess.sub_hashes)
         return Survey(model, at_ms, nodes, found, None, error)
     found = survey_buckets(store, range(shape.buckets), store.sub_hashes)
     return Survey(model, at_ms, nodes, found, shape)
@@ -69,20 +75,37 @@ def drop_leftovers(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]
                     raise reply
 
 
-def _guess(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> tuple[int, int]:
-    """Return the probable numbers of buckets and sub-hashes of a model, from its keys.
+@dataclass(frozen=True, slots=True)
+class _Guess:
+    """The probable numbers of buckets and sub-hashes of a model, and the generation of its keys."""
 
-    Both are powers of two and filled evenly, so a part of the keys suffices unless it is tiny.
+    generation: int = 0
+    buckets: int = 0
+    sub_hashes: int = 1
+
+
+def _guess(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> _Guess:
+    """Return what the keys that can be found tell of a model.
+
+    The numbers are powers of two and filled evenly, so a part of the keys suffices unless it is
+    tiny. Beside an unfinished or a finished reshard, the generation with the most buckets counts,
+    the newer of two equal ones.
     """
-    buckets, subs = -1, -1
-    key_of = re.compile(rb"\{[^:{}]+:(?P<bucket>\d+)\}:(?:marks|log|rows:(?P<sub>\d+))")
+    marks, buckets, subs = Counter[int](), Counter[int](), Counter[int]()
     for node in found:
         if node.answers and not node.replica:
             for key in _scan(nodes, node, f"{{{model}:*}}:*"):
-                if match := key_of.fullmatch(key):
-                    buckets = max(buckets, int(match["bucket"]))
-                    subs = max(subs, int(match["sub"] or -1))
-    return _power_of_two_above(buckets), max(1, _power_of_two_above(subs))
+                if match := _KEY.fullmatch(key):
+                    generation = int(match["generation"] or 0)
+                    marks[generation] += match["name"] == b"marks"
+                    buckets[generation] = max(buckets[generation], int(match["bucket"]) + 1)
+                    subs[generation] = max(subs[generation], int(match["sub"] or -1) + 1)
+    if not marks:
+        return _Guess()
+    generation = max(marks, key=lambda each: (marks[each], each))
+    return _Guess(
+        generation, _power_of_two(buckets[generation]), max(1, _power_of_two(subs[generation]))
+    )
 
 
 def _scan(nodes: ClusterClient, node: NodeSurvey, pattern: str) -> Iterator[bytes]:
@@ -99,5 +122,5 @@ def _scan(nodes: ClusterClient, node: NodeSurvey, pattern: str) -> Iterator[byte
             return
 
 
-def _power_of_two_above(most: int) -> int:
-    return 0 if most < 0 else 1 << most.bit_length()
+def _power_of_two(least: int) -> int:
+    return 0 if least < 1 else 1 << (least - 1).bit_length()

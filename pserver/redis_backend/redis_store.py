@@ -126,6 +126,10 @@ class RedisStore:
             self._calls.model, stored.buckets, stored.width, stored.fingerprint, stored.spec
         )
 
+    def assume_generation(self, generation: int) -> None:
+        """Use the keys of this generation of buckets, because the shape cannot be read."""
+        self._calls.adopt(generation)
+
     @property
     def sub_hashes(self) -> int:
         """Sub-hashes of each bucket of the model. Raises MissingModel, Unreachable."""
@@ -136,7 +140,8 @@ class RedisStore:
         return self._calls.key(bucket, name)
 
     def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
-        """See Store.marks."""
+        """See Store.marks. Raises Resharded within about a second of a reshard."""
+        self._calls.check_generation()
         keys = [self.key(bucket, "marks") for bucket in buckets]
         replies = self.nodes.run([Call(key, ("HGETALL", key)) for key in keys])
         return [

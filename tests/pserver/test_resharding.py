@@ -12,7 +12,8 @@ import pytest
 from headrace.deploy.cli.pserver.pserver_reshard import reshard as command
 from headrace.deploy.errors import BadOption
 from headrace.learner.spec.model_spec import load_spec
-from headrace.pserver.errors import BucketExists, ModelExists, Resharded
+from headrace.pserver.errors import BucketExists, MissingModel, ModelExists, Resharded
+from headrace.pserver.inspection import survey
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.snapshots.resharding import reshard
@@ -107,7 +108,7 @@ def test_a_reshard_during_pushes_folds_and_trims_learns_every_offset_once(
     assert rows_in(world.opened(), grown.shape()) == history.truth(), f"seed {seed}"
 
 
-def test_processes_with_the_old_buckets_stop_at_their_next_push_or_lease(
+def test_processes_with_the_old_buckets_stop_at_their_next_push_lease_or_look_at_marks(
     world: Resharding,
 ) -> None:
     history = History(world.store, world.shape)
@@ -119,6 +120,27 @@ def test_processes_with_the_old_buckets_stop_at_their_next_push_or_lease(
     world.store._calls._checked_s = 0.0
     with pytest.raises(Resharded, match="Start this process again"):
         world.store.claim(0, "keeper", 1_000)
+    world.store._calls._checked_s = 0.0
+    with pytest.raises(Resharded, match="expected generation 0"):
+        world.store.marks([0])  # a learner without new examples looks every second
+
+
+@pytest.mark.parametrize("grown", [1, 2])
+def test_a_survey_without_the_shape_finds_the_buckets_of_the_newest_complete_generation(
+    world: Resharding, grown: int
+) -> None:
+    history = History(world.store, world.shape)
+    history.push_all(3)
+    for generation in range(1, grown + 1):
+        if generation > 1:
+            world.opened().remove_old()
+        world.grow(BUCKETS << generation)
+    store = world.opened()
+    store._calls.one(store._calls.shape_key, "DEL", store._calls.shape_key)
+    found = survey(world.opened(), world.shape.model)
+    assert isinstance(found.trouble, MissingModel)
+    assert [each.bucket for each in found.buckets] == list(range(BUCKETS << grown))
+    assert all(each.there for each in found.buckets)
 
 
 def test_old_buckets_serve_until_they_are_removed(world: Resharding) -> None:
