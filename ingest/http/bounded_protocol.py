@@ -30,7 +30,12 @@ from weakref import WeakKeyDictionary
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headrace.ingest.http.unproven_connections import ANSWER_S, READING_S, UnprovenQueue
+from headrace.ingest.http.unproven_connections import (
+    ANSWER_S,
+    CONNECTION_S,
+    READING_S,
+    UnprovenQueue,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -114,6 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._queue = self._queue_of_server()
+        self._spend(CONNECTION_S)
         if len(self.connections) > self.limits.connections:
             self._refuse(503, f"expected at most {self.limits.connections} connections, got more")
         elif self._queue.busy:

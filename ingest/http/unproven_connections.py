@@ -32,6 +32,8 @@ SHARE = 0.25
 """Time for connections that are not proven afterwards, of the time that passes."""
 BURST_S = 0.1
 """Time for them at once, after a quiet time."""
+CONNECTION_S = 0.0001
+"""Assumed of accepting a connection and closing it."""
 READING_S = 0.00005
 """Assumed of a connection that is read again, until its bytes are there."""
 ANSWER_S = 0.0005

@@ -14,6 +14,7 @@ from headrace.ingest.http import bounded_protocol
 from headrace.ingest.http.server import SingleWriteProtocol
 from headrace.ingest.http.unproven_connections import (
     ANSWER_S,
+    CONNECTION_S,
     BUDGET_S,
     BURST_S,
     MOST_HELD_BYTES,
@@ -191,7 +192,7 @@ def test_a_post_answered_with_success_proves_a_connection(
     assert asyncio.run(talk()) is proven
 
 
-@pytest.mark.parametrize(("path", "spent_s"), [(b"/200", 0.0), (b"/401", ANSWER_S)])
+@pytest.mark.parametrize(("path", "spent_s"), [(b"/200", -CONNECTION_S), (b"/401", ANSWER_S)])
 def test_a_request_spends_time_of_the_share_unless_it_is_answered_with_success(
     path: bytes, spent_s: float
 ) -> None:
