@@ -14,9 +14,9 @@ from headrace.ingest.http import bounded_protocol
 from headrace.ingest.http.server import SingleWriteProtocol
 from headrace.ingest.http.unproven_connections import (
     ANSWER_S,
-    CONNECTION_S,
     BUDGET_S,
     BURST_S,
+    CONNECTION_S,
     MOST_HELD_BYTES,
     SHARE,
     UnprovenQueue,
