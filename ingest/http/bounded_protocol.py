@@ -32,6 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.ingest.http.unproven_connections import (
     ANSWER_S,
+    BYTE_S,
     CONNECTION_S,
     READING_S,
     UnprovenQueue,
@@ -98,7 +99,9 @@ class BoundedProtocol(HttpToolsProtocol):
     proven = False
     """Whether a POST on this connection was answered with success."""
     _held = 0
-    """Entries of this connection in the queue."""
+    """Pieces of this connection's bytes in the queue."""
+    _waiting = False
+    """Whether the connection waits in the queue without bytes, and is not read."""
     _spent_s = 0.0
     """Time of the queue that this connection took."""
     _reading_s = 0.0
@@ -123,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.limits.connections:
             self._refuse(503, f"expected at most {self.limits.connections} connections, got more")
         elif self._queue.busy:
-            self._queue.wait(self)
+            self._wait_to_read()
 
     def _queue_of_server(self) -> UnprovenQueue:
         queue = _QUEUES.get(self.server_state)
@@ -139,6 +142,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.proven and not self._held:
             self.process(data)
         elif self._held or not (self._reading_s or self._queue.admits(len(data))):
+            self._held += 1
+            self.transport.pause_reading()
             self._queue.wait(self, data)
         else:
             self._process_unproven(data)
@@ -147,34 +152,44 @@ class BoundedProtocol(HttpToolsProtocol):
         began_s, assumed_s = time.perf_counter(), self._reading_s
         self._reading_s = 0.0
         self.process(data)
-        self._spend(time.perf_counter() - began_s - assumed_s)
+        self._spend(time.perf_counter() - began_s - assumed_s + len(data) * BYTE_S)
+        if self._queue.exhausted and not self.transport.is_closing():
+            self._wait_to_read()
 
     def _spend(self, seconds: float) -> None:
         self._spent_s += seconds
         self._queue.spend(seconds)
+
+    def _wait_to_read(self) -> None:
+        """Read no more before it is this connection's turn: bytes in the system cost nothing."""
+        if not self._waiting:
+            self._waiting = True
+            self.transport.pause_reading()
+            self._queue.wait(self)
+
+    def take_turn(self, data: bytes) -> None:
+        """Process bytes from the queue; without any, read the next ones."""
+        if data:
+            self._held -= 1
+            if not self.transport.is_closing():
+                self._process_unproven(data)
+        else:
+            self._waiting = False
+            if not self.proven:
+                self._reading_s = READING_S
+                self._spend(READING_S)
+        self._read_on()
 
     def prove(self) -> None:
         """Note that a POST on this connection was answered with success."""
         if not self.proven:
             self.proven = True
             self._queue.refund(self._spent_s)
+            self._read_on()
 
-    def hold(self) -> None:
-        """Stop reading: bytes of this connection are in the queue."""
-        self._held += 1
-        self.transport.pause_reading()
-
-    def take_turn(self, data: bytes) -> None:
-        """Process the next bytes from the queue, and read again."""
-        self._held -= 1
-        if self.transport.is_closing():
-            return
-        if data:
-            self._process_unproven(data)
-        else:
-            self._reading_s = READING_S
-            self._spend(READING_S)
-        if not self._held and not self.flow.read_paused and not self.transport.is_closing():
+    def _read_on(self) -> None:
+        waits = self._held or (self._waiting and not self.proven)
+        if not waits and not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def process(self, data: bytes) -> None:

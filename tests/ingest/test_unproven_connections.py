@@ -67,13 +67,8 @@ class Peer:
         self, turns: Turns, queue: UnprovenQueue, cost_s: float, log: list[tuple[Peer, bytes]]
     ) -> None:
         self._turns, self._queue, self._cost_s, self._log = turns, queue, cost_s, log
-        self.held = 0
-
-    def hold(self) -> None:
-        self.held += 1
 
     def take_turn(self, data: bytes) -> None:
-        self.held -= 1
         self._turns.now_s += self._cost_s
         self._queue.spend(self._cost_s)
         self._log.append((self, data))
@@ -104,7 +99,6 @@ def test_waiting_bytes_are_processed_in_order_and_one_turn_stays_near_its_budget
         assert len(log) > done, "each turn serves one at least"
         assert turns.now_s - before_s <= BUDGET_S + max(costs)
     assert log == sent
-    assert all(peer.held == 0 for peer in peers)
 
 
 def test_the_budget_of_a_turn_returns_in_the_next() -> None:
@@ -257,5 +251,34 @@ def test_a_connection_made_while_others_wait_is_not_read_before_its_turn() -> No
         assert [first.paused, second.paused] == [False, False]
         for each in (first, second):
             await each.received_once(lambda: True)
+
+    asyncio.run(talk())
+
+
+def test_a_connection_that_proves_itself_while_it_waits_is_read_at_once() -> None:
+    async def talk() -> None:
+        client = _client()
+        client.protocol._queue._credit_s = -1.0  # a second's share is spent already
+        client.protocol._reading_s = 1e-9  # but its turn has begun
+        client.protocol.data_received(POST)
+        before = client.paused
+        await until(lambda: client.protocol.proven)
+        assert (before, client.paused) == (True, False)
+        await client.send(POST)
+        await client.received_once(lambda: client.received.count(b"HTTP/1.1 200") == 2)
+
+    asyncio.run(talk())
+
+
+def test_bytes_of_a_connection_that_waits_stay_in_the_system() -> None:
+    async def talk() -> None:
+        client = _client()
+        queue = client.protocol._queue
+        client.protocol._reading_s = 1e-9
+        queue._credit_s = -1.0
+        client.protocol.data_received(POST[:10])  # the begin of a head
+        assert client.paused
+        assert queue._held_bytes == 0
+        await client.received_once(lambda: True)
 
     asyncio.run(talk())
