@@ -25,7 +25,7 @@ def check(
     sort: Sort = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check a log against a model spec: refusals, missing fields, order, clicks. Starts nothing.
+    """Check a log against a model spec: refusals, missing fields, order, clicks. Starts no process.
 
     The exit status is 2 if the log is empty or more than half of it would be refused.
     """

@@ -35,7 +35,7 @@ def demo(
         Option(
             "--speed",
             metavar="N|max",
-            help="With --data: multiple of real time. Default: the log lasts --seconds.",
+            help="With --data: multiple of real time. Default: the log takes --seconds.",
         ),
     ] = None,
     events: Annotated[

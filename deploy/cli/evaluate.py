@@ -146,7 +146,7 @@ def show(
     slices: Slices = False,
     as_json: Json = False,
 ) -> None:
-    """Print the metrics that were published last."""
+    """Print the latest published metrics."""
     from headrace.deploy.connections import kafka_settings
 
     found = _published(kafka_settings(kafka, kafka_client), only, slices=slices)
@@ -226,10 +226,10 @@ def importance(
     alpha: Alpha = 0.05,
     as_json: JsonReport = False,
 ) -> None:
-    """Measure what each field is worth on a log: the log loss that it saves.
+    """Measure the log loss that each field and statistic of a spec saves on a log.
 
-    For each field and statistic, a model learns the log without it. Each score is made before its
-    example is learned, and losses are compared example by example with those of the full model.
+    For each of them, another model learns the log without it. Its losses are compared example by
+    example with those of the full model. Each score is made before its example is learned.
     """
     from rich.console import Console
 

@@ -43,7 +43,8 @@ Data = Annotated[
         "--data",
         metavar="FILES",
         help="Tables (Parquet, CSV, NDJSON): a path or URL, with * for several. Repeatable. "
-        "Learned in this order, files of one pattern by name.",
+        "Learned in the order of the options, and files of one pattern in the order of their "
+        "names.",
         show_default=False,
     ),
 ]
@@ -66,7 +67,9 @@ ArchiveFolder = Annotated[
         show_default=False,
     ),
 ]
-Epochs = Annotated[int, typer.Option("--epochs", min=1, help="Most passes over the data.")]
+Epochs = Annotated[
+    int, typer.Option("--epochs", min=1, help="Largest number of passes over the data.")
+]
 Holdout = Annotated[
     float,
     typer.Option(
@@ -74,14 +77,14 @@ Holdout = Annotated[
         min=0.0,
         max=0.5,
         metavar="SHARE",
-        help="Share of the data, at its end, that decides after which epoch to stop. It is "
-        "learned once, at the end.",
+        help="Share of the data, at its end, whose log loss decides after which epoch to stop. "
+        "It is learned once, after the last epoch.",
     ),
 ]
 SaveEvery = Annotated[
     float,
     typer.Option(
-        "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving the progress."
+        "--save-every", min=0.0, metavar="SECONDS", help="Time between two saves of the progress."
     ),
 ]
 StoreUrl = Annotated[
@@ -89,22 +92,23 @@ StoreUrl = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Learn with several processes into this Redis or Valkey: redis://HOST:PORT or "
-        "redis+cluster://. HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD complete it. The model "
-        "of the fit is dropped there at the end.",
+        help="Redis or Valkey through which several processes learn together: redis://HOST:PORT or "
+        "redis+cluster://. Put user and password in HEADRACE_REDIS_USER and "
+        "HEADRACE_REDIS_PASSWORD. The fit drops its temporary model at the end.",
         show_default=False,
     ),
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", min=0, help="With --store: processes; 0: one per core.")
+    int,
+    typer.Option("--workers", min=0, help="With --store: number of processes. 0: one per core."),
 ]
 Part = Annotated[
     str,
     typer.Option(
         "--part",
         metavar="K/N",
-        help="With --store: this machine is number K of N, each with the same command. The first "
-        "stages the examples and writes the snapshot.",
+        help="With --store: number K of this machine among N machines that run the same command. "
+        "Machine 1 stages the examples and writes the snapshot.",
     ),
 ]
 Restart = Annotated[
@@ -116,8 +120,7 @@ Origin = Annotated[
     typer.Option(
         "--from",
         metavar="DIR",
-        help="Folder of snapshots, or URL such as s3://BUCKET/PATH. The newest of the model is "
-        "exported.",
+        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
         show_default=False,
     ),
 ]
@@ -314,7 +317,7 @@ def _source(
 def export(model: ModelFile, origin: Origin, to: Exported, snapshot: SnapshotName = None) -> None:
     """Write a snapshot as one ONNX file: its rows, and the graph of its forward pass.
 
-    A device scores candidates with it and an ONNX runtime alone.
+    A device scores candidates with this file and an ONNX runtime, without headrace.
     """
     from headrace.learner.local import InMemoryModel, export_onnx
     from headrace.learner.spec import load_spec

@@ -25,7 +25,7 @@ AcceptTopic = Annotated[
         "--accept-topic",
         envvar="HEADRACE_ACCEPT_TOPIC",
         metavar="ID",
-        help="Identity of the topic of examples, after it was deleted and created again.",
+        help="Id of the topic of examples, to accept it after it was deleted and recreated.",
         show_default=False,
     ),
 ]
@@ -35,7 +35,7 @@ AcceptGap = Annotated[
     typer.Option(
         "--accept-gap",
         envvar="HEADRACE_ACCEPT_GAP",
-        help="Go on after examples that Kafka deleted before they were learned, and count them.",
+        help="Skip examples that Kafka deleted before they were learned, and count them.",
         show_default=False,
     ),
 ]
@@ -58,8 +58,8 @@ PushEvery = Annotated[
         "--push-every",
         envvar="HEADRACE_PUSH_EVERY",
         metavar="BOUND",
-        help="Bound on the staleness between learners: `batch`, a number of examples (`20000`) or "
-        "a time (`50ms`). Default: 50ms, up to 400ms while batches queue.",
+        help="Most that a learner learns between two pushes: `batch`, a number of examples "
+        "(`20000`) or a time (`50ms`). Default: 50ms, up to 400ms while batches queue.",
         show_default=False,
     ),
 ]
@@ -70,8 +70,8 @@ MostRows = Annotated[
         "--most-rows",
         envvar="HEADRACE_LEARNER_MOST_ROWS",
         min=1,
-        help="Limit of rows in memory. Others are fetched when a batch needs them: the same model, "
-        "learned more slowly. Default: no limit.",
+        help="Limit of rows in memory. Other rows are fetched when a batch needs them. The learned "
+        "model is the same, but learning is slower. Default: no limit.",
         show_default=False,
     ),
 ]

@@ -142,8 +142,8 @@ TrackUri = Annotated[
         "--track",
         envvar="HEADRACE_TRACK",
         metavar="URI",
-        help="MLflow server that gets a copy of the run. Needs the extra mlflow. Its outage stops "
-        "nothing.",
+        help="MLflow server that gets a copy of the run. Needs headrace[mlflow]. An "
+        "outage of the server does not stop the run.",
         show_default=False,
     ),
 ]
@@ -192,7 +192,7 @@ MetricsHost = Annotated[
     Option(
         "--metrics-host",
         envvar="HEADRACE_METRICS_HOST",
-        help="Address of that port. In a container: 0.0.0.0.",
+        help="Address of the metrics port. In a container: 0.0.0.0.",
     ),
 ]
 Instance = Annotated[
@@ -200,8 +200,8 @@ Instance = Annotated[
     Option(
         "--instance",
         envvar="HEADRACE_INSTANCE",
-        help="Name of this process that survives restarts, such as that of a pod of a "
-        "StatefulSet. Give it to all processes of a kind or to none. Default: none.",
+        help="Permanent name of this process, such as the name of its pod in a StatefulSet. "
+        "Set it for all processes of a kind or for none. Default: none.",
     ),
 ]
 Speed = Annotated[
@@ -210,7 +210,7 @@ Speed = Annotated[
         "--speed",
         envvar="HEADRACE_SPEED",
         metavar="N|max",
-        help="Multiple of real time, or max: as fast as the pipeline follows.",
+        help="Multiple of real time, or max: as fast as the pipeline can process.",
     ),
 ]
 Data = Annotated[

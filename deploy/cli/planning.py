@@ -74,7 +74,7 @@ def plan(
 ) -> None:
     """Plan a cluster: processes, memory, network and price for a load, and the bottleneck.
 
-    Starts nothing. The exit status is 2 if no number of processes carries the load.
+    Starts no process. The exit status is 2 if no number of processes is enough for the load.
     """
     from dataclasses import replace
 

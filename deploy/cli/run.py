@@ -50,7 +50,7 @@ def run(
     sort: Sort = False,
     check: Annotated[
         bool,
-        Option("--check/--no-check", help="Read each log once before anything starts."),
+        Option("--check/--no-check", help="Check each log before any process starts."),
     ] = True,
     runs: RunsFolder = "",
     track: TrackUri = "",
@@ -97,7 +97,7 @@ def warm(
 ) -> None:
     """Compile the kernels of models and keep the machine code, for an image with a read-only root.
 
-    Without it every new container compiles them again when it starts.
+    Without this command, every new container compiles the kernels when it starts.
     """
     from typer import echo
 

@@ -20,11 +20,15 @@ app = typer.Typer(help="List, show and compare recorded runs.", no_args_is_help=
 
 RunId = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="Id of a run, or its begin. RUN/ARM: an arm of it."),
+    typer.Argument(
+        metavar="RUN", help="Id of a run, or its first characters. RUN/ARM: one of its arms."
+    ),
 ]
 RunIds = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="Ids of two runs or more; of one run, its arms."),
+    typer.Argument(
+        metavar="RUN...", help="Ids of two or more runs. One id: the arms of this experiment."
+    ),
 ]
 TopicsOf = Annotated[
     str | None,
@@ -181,10 +185,12 @@ def export(
     kafka_client: KafkaClient = None,
     patience: Annotated[
         float,
-        typer.Option("--patience", min=0.0, metavar="SECONDS", help="Most time to wait."),
+        typer.Option(
+            "--patience", min=0.0, metavar="SECONDS", help="Longest time to wait for the server."
+        ),
     ] = 300.0,
 ) -> None:
-    """Send whole runs to an MLflow server. A repeated export makes no second run."""
+    """Send whole runs to an MLflow server. A repeated export updates the same run."""
     from headrace.deploy.reports.tracking import MlflowTarget, RunExporter
 
     found = _chosen(chosen, runs, _settings(kafka, kafka_client))

@@ -45,8 +45,8 @@ def render_experiment(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>"
-        f"<p>{len(ordered)} arms. Differences are of mean log loss to the control, on the same "
-        "examples; less is better. Bands are confidence sequences.</p>"
+        f"<p>{len(ordered)} arms. The difference is an arm's mean log loss minus the control's, on "
+        "the same examples. Lower is better. Bands are confidence sequences.</p>"
         '<div class="wide"><table><tr><th>arm</th><th>state</th><th>examples</th>'
         f"<th>difference</th><th>reason</th></tr>{rows}</table></div>"
         f"{''.join(_traffic(promotion) for promotion in promotions)}"

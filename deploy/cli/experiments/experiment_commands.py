@@ -97,7 +97,9 @@ To = Annotated[
 ]
 SaveEvery = Annotated[
     float,
-    typer.Option("--save-every", min=0.0, metavar="SECONDS", help="Interval of saving the state."),
+    typer.Option(
+        "--save-every", min=0.0, metavar="SECONDS", help="Time between two saves of the state."
+    ),
 ]
 Hold = Annotated[
     float,
@@ -108,7 +110,7 @@ Hold = Annotated[
         help="Without --data: time for which examples wait for a partition that is idle.",
     ),
 ]
-Restart = Annotated[bool, typer.Option("--restart", help="Forget what is saved and begin again.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Delete the saved state and begin again.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -140,9 +142,9 @@ def run(
     runs: RunsFolder = "",
     track: TrackUri = "",
 ) -> None:
-    """Run an experiment over a log, or on Kafka's examples of the control.
+    """Run an experiment on a log, or on the control's examples in Kafka.
 
-    If interrupted, run it again: it continues as if never interrupted.
+    If interrupted, run it again: it continues, and makes the same decisions.
     """
     from headrace.deploy.reports.tracking import RunState, record_experiment
     from headrace.learner.experiments import load_experiment
@@ -242,7 +244,7 @@ def show(
 ) -> None:
     """Print the arms of a run: how far each came, its difference to the control, and why it ended.
 
-    Differences are of mean log loss; less is better.
+    The difference is that of the mean log loss. Lower is better.
     """
     history, _ = _history_of(run, kafka, kafka_client)
     if page is not None:

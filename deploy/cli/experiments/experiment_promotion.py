@@ -23,14 +23,14 @@ EXIT_ROLLED_BACK = 1
 ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (TOML).")]
 ArmName = Annotated[
     str,
-    typer.Argument(metavar="[ARM]", help="Arm. Default: the one that --run has found better."),
+    typer.Argument(metavar="[ARM]", help="Arm. Default: the arm that --run found better."),
 ]
 RunFolderPath = Annotated[
     Path | None,
     typer.Option(
         "--run",
         metavar="DIR",
-        help="Folder of the run that found the arm. Needed for arms of the space.",
+        help="Folder of the run that found the arm. Required for arms drawn from [space].",
         show_default=False,
     ),
 ]
@@ -53,7 +53,7 @@ def promote(
     """Turn an arm into a model, and move the control's traffic to it in steps.
 
     The rules are in `[promotion]` of the experiment file. Servers need --deployments. The model
-    needs its own joiner, learner, keeper and evaluation. If interrupted, run it again: it goes on.
+    needs its own joiner, learner, keeper and evaluation. If interrupted, run it again.
     """
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals

@@ -39,8 +39,8 @@ ByRequest = Annotated[
     typer.Option(
         "--by-request",
         envvar="HEADRACE_COLLECT_BY_REQUEST",
-        help="Key events by request_id, so that the candidates of a request are scored "
-        "together. Only if clicks carry the request_id of their impression, too.",
+        help="Use request_id as the key of events, so that the candidates of a request are "
+        "scored together. Use only if clicks contain the request_id of their impression.",
     ),
 ]
 
@@ -66,8 +66,8 @@ def collect(
         typer.Option(
             "--anyone",
             envvar="HEADRACE_COLLECT_ANYONE",
-            help="Accept requests from other machines without a token. Only behind a proxy that "
-            "checks.",
+            help="Accept requests from other machines without a token. Use only behind a "
+            "proxy that checks clients.",
         ),
     ] = False,
     deadline_s: Annotated[
@@ -76,7 +76,7 @@ def collect(
             "--deadline-s",
             envvar="HEADRACE_COLLECT_DEADLINE_S",
             min=1.0,
-            help="Deadline for Kafka to persist an event, in seconds. After it the answer is 503.",
+            help="Deadline for Kafka to persist an event, in seconds. Then the answer is 503.",
         ),
     ] = 15.0,
     by_request: ByRequest = False,
@@ -178,7 +178,7 @@ def join(
         typer.Option(
             "--join-again",
             help="Join from the first event if Kafka has forgotten the joiner's offsets and its "
-            "examples carry no position. Makes those examples twice.",
+            "examples contain no position. Writes them a second time.",
         ),
     ] = False,
 ) -> None:
@@ -224,8 +224,8 @@ def replay(
         bool,
         typer.Option(
             "--onto-newer",
-            help="Send a log that is older than the events of its topics. Joiners make dead "
-            "letters of such events.",
+            help="Send a log even if it is older than the events in its topics. Joiners turn such "
+            "events into dead letters.",
         ),
     ] = False,
     kafka: KafkaAddress = KAFKA,

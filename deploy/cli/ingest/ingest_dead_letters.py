@@ -107,7 +107,7 @@ def retry(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Send repaired events back to their topics. Each is sent once, even if this is run again."""
+    """Send repaired events back to their topics. Each is sent once, even if you run it twice."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals

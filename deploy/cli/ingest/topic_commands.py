@@ -1,4 +1,4 @@
-"""`headrace topics`: changes the topics of living models."""
+"""`headrace topics`: changes the topics of running models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient, valid_
 if TYPE_CHECKING:
     from headrace.ingest.joiner import OpenWindows
 
-topics_app = typer.Typer(help="Change the topics of living models.", no_args_is_help=True)
+topics_app = typer.Typer(help="Change the topics of running models.", no_args_is_help=True)
 
 
 @topics_app.callback()
 def _group() -> None:
-    """Change the topics of living models."""
+    """Change the topics of running models."""
 
 
 @topics_app.command()
@@ -28,7 +28,7 @@ def grow(
         typer.Option(
             "--model",
             metavar="FILE",
-            help="Model spec (TOML). Repeat it for every model of this Kafka.",
+            help="Model spec (TOML). Repeat it for every model that uses this Kafka.",
             show_default=False,
             callback=valid_specs,
         ),
@@ -53,7 +53,7 @@ def grow(
         ),
     ] = False,
 ) -> None:
-    """Add partitions to the topics of living models. First stop all producers of impressions."""
+    """Add partitions to the topics of running models. First stop all producers of impressions."""
     from headrace.deploy.connections import kafka_settings
     from headrace.ingest.joiner import await_closed, check_growth, open_windows
     from headrace.ingest.joiner import grow as grow_topics

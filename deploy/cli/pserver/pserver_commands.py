@@ -56,7 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> None:
     """Create a model, or check that the existing one has the same spec.
 
-    A custom torch module is tried first, if torch is installed.
+    A custom torch module is tested first, if torch is installed.
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.errors import BadOption
@@ -266,7 +266,7 @@ def acl(
 ) -> None:
     """Print the ACL commands for users with only the rights that headrace needs.
 
-    Run them on every server, replicas included, and keep them with ACL SAVE.
+    Run them on every server, including replicas, and store them with ACL SAVE.
     """
     from headrace.deploy.errors import BadOption
     from headrace.learner.spec import load_spec

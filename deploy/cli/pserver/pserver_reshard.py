@@ -1,4 +1,4 @@
-"""`headrace pserver reshard`: more buckets for a living model."""
+"""`headrace pserver reshard`: more buckets for a running model."""
 
 import time
 from typing import Annotated
@@ -31,14 +31,14 @@ def reshard(
         bool,
         typer.Option(
             "--remove-old",
-            help="Remove the buckets before the last reshard, once every process has started "
-            "again.",
+            help="Remove the buckets from before the last reshard. Restart every process first.",
         ),
     ] = False,
 ) -> None:
-    """Give a living model more buckets. Learners read again what they pushed during the copy.
+    """Increase the number of buckets of a running model.
 
-    If interrupted, run it again: nothing has changed for other processes.
+    Learners read the examples that they pushed during the copy again. If interrupted before the
+    switch, run it again: nothing has changed for other processes.
     """
     from rich.console import Console
 

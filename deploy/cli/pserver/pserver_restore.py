@@ -60,9 +60,9 @@ BehindSnapshot = Annotated[
     typer.Option(
         "--kafka",
         metavar="HOST:PORT",
-        help="With --warm: Kafka bootstrap servers. If set, learning starts after the examples "
-        "that the snapshot has learned, which the new joiner must have reached. Default: at the "
-        "first example.",
+        help="With --warm: Kafka bootstrap servers. If set, the new model starts after the events "
+        "that the snapshot has learned, and its joiner must have passed them. Default: it starts "
+        "at its first example.",
     ),
 ]
 CopySpec = Annotated[
@@ -70,7 +70,7 @@ CopySpec = Annotated[
     typer.Option(
         "--as",
         metavar="FILE",
-        help="Restore under the name in this spec, which must equal --model in all else.",
+        help="Spec with the new name. The guide to model specs lists the keys that may differ.",
     ),
 ]
 RestoredBuckets = Annotated[

@@ -139,7 +139,9 @@ def prune(
     ] = None,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", min=0.0, metavar="DAYS", help="Keep younger snapshots."),
+        typer.Option(
+            "--older-than", min=0.0, metavar="DAYS", help="Keep snapshots that are younger."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed.")] = False,
 ) -> None:

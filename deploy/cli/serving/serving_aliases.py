@@ -36,7 +36,7 @@ Servers = Annotated[
         "--server",
         envvar="HEADRACE_SERVING_URL",
         metavar="URL",
-        help="Server. Repeat to switch several in order.",
+        help="URL of a server. Repeat to switch several in order.",
     ),
 ]
 Expected = Annotated[

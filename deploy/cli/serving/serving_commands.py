@@ -92,8 +92,8 @@ Anyone = Annotated[
     typer.Option(
         "--anyone",
         envvar="HEADRACE_SERVING_ANYONE",
-        help="Accept requests from other machines without a token. Only behind a proxy that "
-        "checks.",
+        help="Accept requests from other machines without a token. Use only behind a proxy "
+        "that checks clients.",
     ),
 ]
 DrainMs = Annotated[
@@ -190,7 +190,7 @@ MissDeadlineMs = Annotated[
         envvar="HEADRACE_SERVING_MISS_DEADLINE_MS",
         min=1,
         help="With --most-rows: time a request waits for rows, in milliseconds. Then missing rows "
-        "count as untrained, and the answer has their number.",
+        "have their initial values, and the answer counts them.",
     ),
 ]
 Workers = Annotated[

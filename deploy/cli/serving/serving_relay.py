@@ -29,7 +29,7 @@ def relay(
             envvar="HEADRACE_RELAY_INTERVAL_MS",
             min=1,
             help="Milliseconds between two writes. A row that changed several times is written "
-            "once. Answers are older by half of it on average.",
+            "once. On average, answers are older by half of this time.",
         ),
     ] = 200,
     base_interval_s: Annotated[

@@ -76,7 +76,7 @@ MostRows = Annotated[
         "--most-rows",
         envvar="HEADRACE_SERVING_MOST_ROWS",
         min=1_000,
-        help="Limit of rows in memory. Others are fetched. Default: no limit.",
+        help="Limit of rows in memory. Other rows are fetched. Default: no limit.",
     ),
 ]
 MissDeadlineMs = Annotated[
@@ -94,7 +94,7 @@ ScoreAgain = Annotated[
     typer.Option(
         "--score-again",
         help="Score from the first impression if Kafka has forgotten the scorer's offsets and "
-        "scores exist. Makes those scores twice.",
+        "scores exist. Writes them a second time.",
     ),
 ]
 

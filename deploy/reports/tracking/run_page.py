@@ -1,7 +1,7 @@
 """The page of one run or of several: figures, settings that differ, and curves over event time.
 
 One HTML file without scripts or links, so it can be mailed and opened on a phone. All curves of a
-figure share their axes. Runs over different days are drawn from their own begin on.
+figure share their axes. Each curve begins at the start of its run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def render_runs(runs: Sequence[TrackedRun]) -> str:
     curves = "".join(
         f"<h2>{html.escape(name)}</h2>{_chart(name, best)}" for name in _curve_names(best)
     )
-    left_out = f"<p>Curves of {len(best)} of {len(drawn)}.</p>" if len(drawn) > len(best) else ""
+    left_out = (
+        f"<p>The page shows the curves of the best {len(best)} of {len(drawn)}.</p>"
+        if len(drawn) > len(best)
+        else ""
+    )
     ends = f"{_decisions(alone)}{_spec(alone)}" if alone is not None else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

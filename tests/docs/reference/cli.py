@@ -18,8 +18,8 @@ HEAD = """# Command line
 A flag takes precedence over its environment variable, and the variable over the default. Every
 command has `--help`. `headrace --log-level debug` and `HEADRACE_LOG_LEVEL` set the verbosity.
 
-Exit status 0 means success and 2 that a person has to act. 75 means that Kafka or the store was
-unreachable; run the command again.
+Exit status 0 means success, and 2 that an operator must act. 75 means that Kafka or the store was
+unreachable for too long: run the command again.
 """
 
 
