@@ -188,7 +188,10 @@ def record(path: Path) -> None:
         def recorded(found: re.Match[str]) -> str:
             printed = walk.walk(_step(found)).printed.strip("\n")
             print(found["commands"], printed, sep="\n")
-            return found[0].replace(found["shown"] or "\0", f"{printed}\n")
+            if found["shown"] is None:
+                return found[0]
+            begin, end = (place - found.start() for place in found.span("shown"))
+            return f"{found[0][:begin]}{printed}\n{found[0][end:]}"
 
         page = BLOCK.sub(recorded, path.read_text())
         path.write_text(KAFKA.sub(walk.kafka, page))
