@@ -61,11 +61,6 @@ class SlotScratch(NamedTuple):
     newest: npt.NDArray[np.int64]  # (slots,) the slots of the newest items, in the order of time
 
 
-def slots_of(last: int) -> int:
-    """Return the number of slots for histories of so many items."""
-    return last + max(_LEAST_SPARE, last // 2)
-
-
 def slot_scratch(slots: int) -> SlotScratch:
     """Return working memory for users of up to so many slots."""
     return SlotScratch(
@@ -74,6 +69,12 @@ def slot_scratch(slots: int) -> SlotScratch:
         np.empty(slots, np.uint64),
         np.empty(slots, np.int64),
     )
+
+
+@kernel
+def slots_of(last):  # type: ignore[no-untyped-def]
+    """Return the number of slots for histories of so many items. Compiled."""
+    return last + max(_LEAST_SPARE, last // 2)
 
 
 @kernel
@@ -120,12 +121,13 @@ def _is_before(scratch, k, second, sealed):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def write_click(columns, gaining, user, item, number, second, slots, scratch):  # type: ignore[no-untyped-def]
+def write_click(columns, gaining, user, item, number, second, last, scratch):  # type: ignore[no-untyped-def]
     """Write a click on `item`, an id of `item_id`, to a slot of the user. Compiled.
 
     The caller reserved room for a row. A click that is already there changes nothing, and neither
     does one that is older than all slots.
     """
+    slots = slots_of(last)
     _read_slots(columns, user, number, slots, scratch)
     written = sealed_id(item, second)
     for k in range(slots):
@@ -156,11 +158,12 @@ def write_click(columns, gaining, user, item, number, second, slots, scratch):  
 
 
 @kernel
-def read_items(columns, user, number, before, last, slots, scratch, ids, begin):  # type: ignore[no-untyped-def]
+def read_items(columns, user, number, before, last, scratch, ids, begin):  # type: ignore[no-untyped-def]
     """Write the newest items before a second to `ids[begin:]`, the newest last. Compiled.
 
     Returns how many items these are.
     """
+    slots = slots_of(last)
     _read_slots(columns, user, number, slots, scratch)
     newest, count = scratch.newest, 0
     for k in range(slots):

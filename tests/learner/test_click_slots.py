@@ -51,7 +51,7 @@ class _Writer:
             self.view.reserve(1)
             gaining = self._pending.reserve()
             item = np.uint64(_item(number))
-            arguments = (USER, item, NUMBER, START_S + second, SLOTS, slot_scratch(SLOTS))
+            arguments = (USER, item, NUMBER, START_S + second, LAST, slot_scratch(SLOTS))
             write_click(self.view.columns, gaining, *arguments)
 
     def push(self) -> list[RowDeltas]:
@@ -69,7 +69,7 @@ def _merged(*pushed: list[RowDeltas]) -> RowTable:
 def _read(rows: RowTable, before: int = 1000) -> list[int]:
     ids = np.zeros(LAST, np.uint64)
     scratch = slot_scratch(SLOTS)
-    found = (USER, NUMBER, START_S + before, LAST, SLOTS, scratch, ids, 0)
+    found = (USER, NUMBER, START_S + before, LAST, scratch, ids, 0)
     return list(ids[: read_items(rows.columns, *found)].tolist())
 
 
