@@ -138,9 +138,9 @@ class Field(msgspec.Struct, frozen=True):
 
     name: str
     number: Number
-    """Belongs to this field alone, for ever: ids carry it."""
+    """Unique number of this field. Ids contain it, so never reuse it."""
     transform: Transform
-    """The way from the raw value to an input."""
+    """The rule that turns the raw value into an input."""
     source: Annotated[RawField, expected("naming a raw event field")] = ""
     """Raw field of the event. By default the name of the field."""
     of: Annotated[
@@ -154,8 +154,8 @@ class Field(msgspec.Struct, frozen=True):
     period_s: Annotated[float, Meta(ge=1.0, le=_LONGEST_S)] = 0.0
     """Length of a period in seconds, at most 366 days."""
     offset_s: Annotated[float, Meta(ge=0.0, le=_LONGEST_S)] = 0.0
-    """Start of a period. Two fields that differ by half a period cover at least the last half
-    period together."""
+    """Start of a period, in seconds. If two fields differ by half a period, one of them always
+    covers at least the last half period."""
     log1p: bool = False
     """Whether a number x enters as sign(x) log(1 + |x|)."""
     pooling: Annotated[str, Meta(pattern=r"^(sum|mean|sqrt)\Z"), expected("sum, mean or sqrt")] = (
@@ -163,7 +163,7 @@ class Field(msgspec.Struct, frozen=True):
     )
     """Weight of n items: 1 each (`sum`), 1/n (`mean`) or 1/sqrt(n) (`sqrt`)."""
     last: Annotated[int, Meta(ge=1, le=100_000)] = 0
-    """Most items of a bag that count: the last ones. By default all of them."""
+    """Number of the last items of a bag that count. By default all items count."""
     decay: Annotated[float, Meta(ge=1e-6, le=1.0)] = 1.0
     """Weight of an item relative to the next one, for arrays with the newest item last."""
 

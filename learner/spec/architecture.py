@@ -54,8 +54,8 @@ class Structure(Struct, frozen=True):
     architecture: str = LOGISTIC_REGRESSION
     """The form of the model."""
     base_rate: Annotated[float, Meta(ge=1e-6, le=0.999)] = 0.5
-    """Click rate to start from: a model that has learned nothing predicts it. Otherwise the first
-    thousands of examples teach the rate to the weights of all ids."""
+    """Click rate that an untrained model predicts. If the log's rate differs, the weights of all
+    ids have to learn the difference from the first thousands of examples."""
     dimensions: Annotated[int, Meta(ge=1, le=256)] = 16
     """Floats of the vector beside each weight."""
     init_scale: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.01
@@ -65,15 +65,17 @@ class Structure(Struct, frozen=True):
     """Seed of initial vectors and layers. Initial values are a function of the seed and the row's
     id, and are never stored."""
     mini_batch: Annotated[int, Meta(ge=1, le=65_536)] = 128
-    """Most examples per step of the rows. Fewer learn more from each example and take longer."""
+    """Largest number of examples per update of the rows. A smaller number learns more from each
+    example, but more slowly."""
     device: Annotated[str, Meta(pattern=r"^(cpu|cuda|auto)\Z"), expected("cpu, cuda or auto")] = (
         "cpu"
     )
-    """Device on which a learner runs the layers forward and backward. `auto` is `cuda` where torch
-    finds a device. The model is the same on each, so a server may have none."""
+    """Device on which a learner runs the layers forward and backward. `auto` is `cuda` if torch
+    finds a device, and otherwise `cpu`. The device does not change the model. Servers use the
+    CPU."""
     synchronous: bool = False
-    """Whether learners step the layers together. `[optimizer.dense]` is then `sgd` or `adagrad`,
-    without `decay_per_day`."""
+    """Whether learners update the layers together. `[optimizer.dense]` must then be `sgd` or
+    `adagrad`, without `decay_per_day`."""
     layers: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=65_536)], ...],
         Meta(min_length=1),
@@ -85,11 +87,12 @@ class Structure(Struct, frozen=True):
     history: Annotated[str, expected(_HISTORY)] = ""
     """A bag field of the event: the user's recent items, the latest last."""
     encoder: Annotated[str, Meta(pattern=r"^(gru|attention)\Z"), expected("gru or attention")] = GRU
-    """Reads the items of the history in order: recurrent, `gru`, or causal self-`attention`."""
+    """Network that reads the items of the history in order: recurrent (`gru`), or causal
+    self-attention (`attention`)."""
     encoder_layers: Annotated[int, Meta(ge=1, le=8)] = 1
     """Layers of the GRU, or blocks of attention."""
     history_length: Annotated[int, Meta(ge=1, le=1000)] = 50
-    """Items of the history that the encoder reads: the latest."""
+    """Number of the latest items of the history that the encoder reads."""
     target: Annotated[str, expected(_TARGET)] = ""
     """The single-valued field that the items are compared with. Required beside `history`."""
     module: Annotated[str, expected("naming a class, like package.file:Class")] = ""

@@ -41,9 +41,9 @@ class Admission(Struct, frozen=True):
     """The section `[admission]`. Keys that the kind does not take keep their default."""
 
     kind: str
-    """The rule by which an id earns its row."""
+    """The rule by which an id gets its row."""
     fields: Annotated[tuple[str, ...], Meta(min_length=1), UNIQUE, expected(_FIELDS)] = ()
-    """Fields whose ids must earn a row, of transform `id`, `cross` or `bag`. By default all of
+    """Fields to which admission applies, of transform `id`, `cross` or `bag`. By default all of
     these."""
     # counters of the filter count to 255
     sightings: Annotated[int, Meta(ge=2, le=250)] = 0
@@ -54,8 +54,8 @@ class Admission(Struct, frozen=True):
     hashes: Annotated[int, Meta(ge=1, le=8)] = 4
     """Counters per id. 8 would take a sixth less memory, at twice the work."""
     false_rate: Annotated[float, Meta(ge=1e-6, le=0.5)] = 0.01
-    """Largest part of sightings that may be counted too high. The filter forgets before it is
-    exceeded."""
+    """Largest share of sightings that may be counted too high. The filter forgets old sightings
+    before it exceeds this share."""
     probability: Annotated[float, Meta(ge=1e-6, le=1.0)] = 0.0
     """Chance of a row at each sighting of an id without one."""
 
@@ -80,7 +80,8 @@ class ExpirySection(Struct, frozen=True, forbid_unknown_fields=True):
     after_days: Annotated[float, Meta(ge=1e-4, le=36_500.0)] = 0.0
     """Days of event time after which an unseen row is deleted. At least the label's window."""
     most_rows: Annotated[int, Meta(ge=1, le=10**12)] = 0
-    """Most rows of the whole model. Beyond it, the rows unseen for longest are deleted."""
+    """Largest number of rows of the whole model. Above it, keepers delete the least recently seen
+    rows."""
 
 
 def parse_admission(table: Mapping[str, object], fields: FieldSet, where: SpecText) -> Admission:

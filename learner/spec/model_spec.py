@@ -53,12 +53,12 @@ __all__ = ["ModelSpec", "Optimizer", "SpecError", "Statistic", "load_spec", "par
 SECTIONS = {
     "model": "Name, architecture and its sizes.",
     "fields": "Inputs computed from the event.",
-    "label": "When an impression becomes an example.",
+    "label": "The rule by which an impression becomes an example.",
     "examples": "Weights, down-sampling and slices.",
     "statistics": "Inputs computed from the counters of rows.",
-    "optimizer": "How weights, vectors and layers are stepped.",
-    "admission": "Which ids get a row of their own.",
-    "expiry": "Which rows are deleted.",
+    "optimizer": "The optimizers of weights, vectors and layers.",
+    "admission": "The rule by which ids get a row of their own.",
+    "expiry": "The rows that keepers delete.",
     "calibration": "A layer that corrects the probabilities.",
 }
 

@@ -28,8 +28,8 @@ class Optimizer(Struct, frozen=True):
     name: str = FTRL
     """The kind of optimizer."""
     alpha: Annotated[float, Meta(ge=1e-6, le=1e3)] = 0.05
-    """Learning rate. For `ftrl`, the rate of a coordinate never stepped, times `beta`. For `coin`,
-    the initial stake of a coordinate, about 5 divided by the inputs of an example."""
+    """Learning rate. For `ftrl`, the rate before the first step of a coordinate, times `beta`. For
+    `coin`, the initial stake of a coordinate, about 5 divided by the inputs of an example."""
     beta: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
     """For `ftrl`, the root of the summed squares of gradients at which the rate has halved. For
     `coin`, the bound that gradients are clipped to. The gradient of an id in one example is at most
@@ -37,13 +37,13 @@ class Optimizer(Struct, frozen=True):
     l1: Annotated[float, Meta(ge=0.0, le=1e6)] = 0.0
     """Sum of gradients below which a weight is exactly zero."""
     l2: Annotated[float, Meta(ge=0.0, le=1e6)] = 1.0
-    """Pull to zero: with few examples a weight stays small."""
+    """L2 regularization, which keeps weights with few examples small."""
     epsilon: Annotated[float, Meta(ge=1e-10, le=1e3)] = 1e-6
     """Added to the root of the squares. Prevents a division by zero."""
     beta1: Annotated[float, Meta(ge=0.0, le=0.9999)] = 0.9
-    """Part of the mean of gradients that one step leaves."""
+    """Share of the mean of gradients that remains after a step."""
     beta2: Annotated[float, Meta(ge=0.0, le=0.99999)] = 0.999
-    """Part of the mean of squares that one step leaves."""
+    """Share of the mean of squared gradients that remains after a step."""
     decay_per_day: Annotated[float, Meta(ge=0.0, le=1e3)] = 0.0
     """A learned value shrinks by exp(-`decay_per_day`) per day of event time."""
 
@@ -53,7 +53,7 @@ class Optimizer(Struct, frozen=True):
 
 
 _KINDS = {
-    SGD: Variant("One rate for all, for ever.", ("alpha", "decay_per_day")),
+    SGD: Variant("One constant learning rate.", ("alpha", "decay_per_day")),
     ADAGRAD: Variant("A good start for layers.", ("alpha", "epsilon", "decay_per_day")),
     FTRL: Variant(
         "A good start for weights and vectors. `alpha` 0.15 and `l2` 4 to 20 suited a week of "
@@ -64,7 +64,7 @@ _KINDS = {
         "The most expensive in memory.", ("alpha", "beta1", "beta2", "epsilon", "decay_per_day")
     ),
     COIN: Variant(
-        "For weights of ids, after `ftrl` runs. It has no learning rate to tune, and was better "
+        "For weights of ids, once `ftrl` works. It has no learning rate to tune, and was better "
         "on ids alone on that week.",
         ("alpha", "beta"),
     ),

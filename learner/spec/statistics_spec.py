@@ -48,15 +48,15 @@ class Statistic(Struct, frozen=True):
 
     name: str
     number: Number
-    """Belongs to this statistic alone, for ever: ids carry it."""
+    """Unique number of this statistic. Ids contain it, so never reuse it."""
     kind: str = field(default="", name="statistic")
     """The value that is read from the row."""
     of: Annotated[str, expected("naming a single-valued field")] = ""
     """The single-valued field whose row is read."""
     prior_clicks: Annotated[float, Meta(ge=1e-6, le=1e9)] = 0.9
-    """Clicks of a row never shown: with `prior_shows`, the rate assumed for it."""
+    """Clicks assumed for every row, added to the observed ones."""
     prior_shows: Annotated[float, Meta(ge=1e-6, le=1e9)] = 10.0
-    """Shows that weigh as much as the observed ones."""
+    """Shows assumed for every row, added to the observed ones."""
     per_doubling: Annotated[float, Meta(ge=0.01, le=1000.0)] = 1.0
     """Logarithmic buckets per doubling of the value."""
     cross: Cross = ()
@@ -67,7 +67,7 @@ class CrossedStatistic(Struct, frozen=True, forbid_unknown_fields=True):
     """A statistic crossed from statistics and fields."""
 
     number: Number
-    """Belongs to this statistic alone, for ever: ids carry it."""
+    """Unique number of this statistic. Ids contain it, so never reuse it."""
     cross: Cross
     """Statistics and single-valued fields to combine: at least one statistic, and no cross of
     statistics."""
