@@ -28,8 +28,8 @@ _ANSWERS = {
     "400": "The body does not match its headers; no event was accepted.",
     "401": "The token is missing or invalid.",
     "408": "The body did not arrive in time.",
-    "413": "The body, the batch or every refused event is too large.",
-    "415": "Another content type or encoding than those below.",
+    "413": "The body or the batch is too large, or every refused event is.",
+    "415": "The collector does not support the content type or the encoding.",
     "422": "Some events are invalid, see `refused`; the others were accepted. Sending the invalid "
     "ones again does not help.",
     "429": "Too many events wait for Kafka: no event was accepted. Send the request again after "
@@ -43,13 +43,13 @@ One event or an array of events as `application/json`, or one a line as `applica
 `Content-Encoding: gzip` if the body is compressed. At most {limits.batch_events:,} events of
 {limits.event_bytes:,} bytes each, {limits.body_bytes:,} bytes together, as sent and as unpacked.
 
-**Kafka has every acknowledged event**, on every replica that its `min.insync.replicas` asks for, in
-the topic once for each acknowledgement. An invalid event does not block its batch: it is refused by
-its index, and the others are accepted.
+**Kafka has every acknowledged event**, on as many replicas as its `min.insync.replicas` requires.
+The topic contains the event once for each acknowledgement. An invalid event does not block its
+batch: `refused` names its index, and the collector accepts the others.
 
 **Sending again is safe.** If an answer was lost, Kafka may have the events or not. The joiner
-counts a second impression of the same `impression_id`, or a second click on it, as a duplicate, and
-it is not learned. Requests need no idempotency key: `impression_id` is the key.
+counts a second impression or click with the same `impression_id` as a duplicate, and the model does
+not learn it. Requests need no idempotency key: `impression_id` is the key.
 """
 
 

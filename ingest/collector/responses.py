@@ -33,10 +33,10 @@ class EventRefusal(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """Index in the batch, from 0; blank lines do not count."""
     reason: str
-    """A word for programs: the reason of a dead letter, `too_large`, `not_acknowledged` (Kafka may
-    have it or not: send it again), or `refused_by_kafka` (it never will)."""
+    """Code of the reason: that of a dead letter, `too_large`, `not_acknowledged` (Kafka may have
+    the event or not: send it again), or `refused_by_kafka` (do not send it again)."""
     field: str
-    """The field at fault; empty if it is the event itself."""
+    """The invalid field; empty if the event itself is invalid."""
     expected: str
     found: str
 

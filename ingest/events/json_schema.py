@@ -47,7 +47,7 @@ class EventKind(StrEnum):
 
 
 class Impression(msgspec.Struct, kw_only=True):
-    """One item was shown. Every further field is a feature, with its value at that time."""
+    """A user saw one item. Every further field is a feature, with its value at that time."""
 
     impression_id: Identity
     timestamp_ms: Milliseconds
@@ -58,16 +58,16 @@ class Impression(msgspec.Struct, kw_only=True):
 
 
 class Click(msgspec.Struct, kw_only=True):
-    """An item that was shown was clicked. A click may arrive before its impression."""
+    """A user clicked a shown item. A click may arrive before its impression."""
 
     impression_id: Identity
     timestamp_ms: Milliseconds
     request_id: Annotated[
         Value,
-        Meta(description="That of its impression, if events are keyed by request."),
+        Meta(description="The request_id of its impression, if request_id is the key of events."),
     ] = None
     value: Annotated[
-        Value, Meta(description="Value of the click: a dwell time, a price; a number.")
+        Value, Meta(description="Number that describes the click, such as a dwell time or a price.")
     ] = None
 
 

@@ -19,10 +19,10 @@ class BadTokens(StreamError):
 
 
 class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request is refused as a whole."""
+    """The refusal of a whole request."""
 
     field: str
-    """The header at fault; empty if the body or the whole request is."""
+    """The invalid header; empty if the body or the whole request is invalid."""
     expected: str
     found: str
 

@@ -35,9 +35,9 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
 
     method: str
     """`exact`: parts, pairs and other pairs sum to the log-odds. `leave-one-out`, for networks: a
-    part is the change of the log-odds if the field were absent."""
+    part is the log-odds minus the log-odds without the field."""
     log_odds: float
-    """Of the score."""
+    """Log-odds of the score."""
     parts: dict[str, float]
     """By the name of a field or statistic; also `intercept` and `calibration`."""
     pairs: list[PairPart] = []
