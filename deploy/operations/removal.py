@@ -55,7 +55,7 @@ def drop_model(
     if not confirm(f"{model}: {len(seen.buckets)} buckets, {rows:,} rows, and their logs"):
         raise NotDropped(f"{model} was not removed")
     store.drop()
-    drop_leftovers(store.nodes, model, seen.nodes)
+    drop_leftovers(store, seen.nodes)
     return f"{model} is removed: {len(seen.buckets)} buckets, {rows:,} rows"
 
 

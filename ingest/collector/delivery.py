@@ -176,6 +176,7 @@ class Delivery:
 
     def _queue(self, topic: str, messages: Sequence[ValidatedEvent], batch: _Batch) -> None:
         queued: list[dict[str, Any]] = [{"key": key, "value": value} for _, key, value in messages]
+        topic = self._settings.names.physical(topic)
         try:
             count = self._producer.produce_batch(topic, queued, on_delivery=batch.on_delivery)
         except KafkaException as error:

@@ -181,7 +181,7 @@ class _Transaction:
     def __init__(self, kafka: KafkaSettings, dead_letters: str) -> None:
         self._kafka, self._dead_letters = kafka, dead_letters
         self._failed = False
-        self._id = f"headrace.{dead_letters}.retry"
+        self._id = kafka.names.physical(f"headrace.{dead_letters}.retry")
         with translated("creating a producer", kafka.bootstrap):
             self._producer = Producer(
                 {
@@ -197,12 +197,13 @@ class _Transaction:
 
     def write(self, events: Sequence[tuple[str, bytes, bytes]], settled: bytes) -> None:
         """Write everything, or raise."""
+        names = self._kafka.names
         try:
             with translated(f"transaction {self._id}", self._kafka.bootstrap):
                 self._producer.begin_transaction()
                 for topic, value, key in events:
-                    self._producer.produce(topic, value, key)
-                self._producer.produce(self._dead_letters, settled, b"settled")
+                    self._producer.produce(names.physical(topic), value, key)
+                self._producer.produce(names.physical(self._dead_letters), settled, b"settled")
                 self._producer.commit_transaction(self._kafka.lost_timeout_s)
         except StreamError:
             self._failed = True

@@ -27,7 +27,7 @@ from headrace.ingest.kafka import (
 
 if TYPE_CHECKING:
     from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings, Source
 
 
 class JoinerModel(Protocol):
@@ -141,7 +141,7 @@ class StateReader:
         An AdminClient could list the group's offsets too. But if the group's coordinator is moving
         at that time, librdkafka 2.16 aborts the process (librdkafka's pull request 5318).
         """
-        group = joiner_group(self._model.name)
+        group = self._kafka.names.physical(joiner_group(self._model.name))
         own = {"group.id": group, "enable.auto.commit": False}
         # without this it waits for the end of open transactions; the last committed offsets do
         own["isolation.level"] = "read_uncommitted"
@@ -178,20 +178,20 @@ class StateReader:
 
     def _sources(self) -> list[TopicPartition]:
         return [
-            TopicPartition(topic, partition)
+            TopicPartition(self._kafka.names.physical(topic), partition)
             for topic in (self._topics.impressions, self._topics.clicks)
             for partition in range(self._partitions)
         ]
 
-    def _committed(self) -> dict[tuple[str, int], TopicPartition]:
-        group = joiner_group(self._model.name)
+    def _committed(self) -> dict[Source, TopicPartition]:
+        group = self._kafka.names.physical(joiner_group(self._model.name))
         with translated(f"reading the offsets of group {group}", self._kafka.bootstrap):
             answer = self._consumer.committed(
                 self._sources(), timeout=self._kafka.connect_timeout_s
             )
-        return {(tp.topic, tp.partition): tp for tp in answer if tp.offset >= 0}
+        return {self._kafka.names.source(tp): tp for tp in answer if tp.offset >= 0}
 
-    def _offsets(self, at: At) -> dict[tuple[str, int], int]:
+    def _offsets(self, at: At) -> dict[Source, int]:
         with translated("reading the ends of the events", self._kafka.bootstrap):
             asked = self._admin.list_offsets(
                 dict.fromkeys(self._sources(), at),
@@ -200,7 +200,8 @@ class StateReader:
                 request_timeout=self._kafka.connect_timeout_s,
             )
             return {
-                (tp.topic, tp.partition): answer_of(answer).offset for tp, answer in asked.items()
+                self._kafka.names.source(tp): answer_of(answer).offset
+                for tp, answer in asked.items()
             }
 
 

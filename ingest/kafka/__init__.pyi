@@ -41,6 +41,7 @@ from .retry import retry_for as retry_for
 from .retry import retry_until as retry_until
 from .settings import TRANSACTION_TIMEOUT_MS as TRANSACTION_TIMEOUT_MS
 from .settings import KafkaSettings as KafkaSettings
+from .settings import TopicNames as TopicNames
 from .topics import AS_THE_BROKER_SAYS as AS_THE_BROKER_SAYS
 from .topics import LARGEST_MESSAGE_BYTES as LARGEST_MESSAGE_BYTES
 from .topics import REPLAYS_TOPIC as REPLAYS_TOPIC

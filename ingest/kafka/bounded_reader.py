@@ -118,7 +118,8 @@ def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, 
     Raises KafkaUnreachable, also if a transaction stays open; MissingTopic.
     """
     count = check_co_partitioned(settings, [topic])
-    partitions = [TopicPartition(topic, partition) for partition in range(count)]
+    physical = settings.names.physical(topic)
+    partitions = [TopicPartition(physical, partition) for partition in range(count)]
     admin = AdminClient(settings.connection())
 
     def ask(spec: OffsetSpec, isolation: IsolationLevel) -> dict[Source, int]:

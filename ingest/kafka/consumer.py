@@ -87,7 +87,7 @@ class KafkaReader:
         self._lapsed = False  # called fenced, but no other process took over
         self._asking = threading.Lock()
         """Held to replace the consumer, and for requests that the metrics thread makes too."""
-        self._sources: dict[tuple[str | None, int | None], Source] = {}  # assigned
+        self._sources: dict[_Place, Source] = {}  # assigned, by topic and partition in Kafka
         self._started: dict[Source, int] = {}
         """The sources that deliver, and the first offset not yet delivered."""
         self._paused: set[Source] = set()
@@ -151,19 +151,21 @@ class KafkaReader:
             self._seek(source)
             self._reported_ends.pop(source, None)
         begun = [source for source in offsets if source in self._started]
-        self._consumer.resume([partition_of(s) for s in begun if s not in self._paused])
+        self._consumer.resume(
+            [partition_of(self._settings, s) for s in begun if s not in self._paused]
+        )
 
     def pause(self, sources: Iterable[Source]) -> None:
         """Deliver nothing from these sources until `resume`."""
         ours = [source for source in sources if source in self._started]
         self._paused.update(ours)
-        self._consumer.pause([partition_of(source) for source in ours])
+        self._consumer.pause([partition_of(self._settings, source) for source in ours])
 
     def resume(self, sources: Iterable[Source]) -> None:
         """Undo `pause`."""
         ours = [source for source in sources if source in self._started]
         self._paused.difference_update(ours)
-        self._consumer.resume([partition_of(source) for source in ours])
+        self._consumer.resume([partition_of(self._settings, source) for source in ours])
 
     def held(self, source: Source) -> tuple[int, int]:
         """Return the first offset that Kafka still has, and the first that it does not have yet.
@@ -185,7 +187,7 @@ class KafkaReader:
     def commit(self, offsets: Mapping[Source, int]) -> None:
         """Commit offsets without waiting, for lag dashboards only."""
         positions = [
-            TopicPartition(source.topic, source.partition, offset)
+            partition_of(self._settings, source, offset)
             for source, offset in offsets.items()
             if source in self._started
         ]
@@ -225,7 +227,7 @@ class KafkaReader:
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s, address = self._settings.connect_timeout_s, self._settings.bootstrap
-        doing, partition = f"asking for the ends of {source}", partition_of(source)
+        doing, partition = f"asking for the ends of {source}", partition_of(self._settings, source)
         try:
             with self._asking, translated(doing, address):
                 low, high = self._consumer.get_watermark_offsets(partition, timeout=timeout_s)
@@ -237,20 +239,20 @@ class KafkaReader:
         return low, high
 
     def _seek(self, source: Source) -> None:
-        seek(self._consumer, source, self._started[source], self._settings.bootstrap)
+        seek(self._consumer, source, self._started[source], self._settings)
 
     def _connected(self) -> Consumer:
         config = {
             **consumer_config(self._settings, read_committed=self._read_committed),
             "error_cb": self._on_error,
-            **membership(self._group, self._instance),
+            **membership(self._settings, self._group, self._instance),
         }
         with translated("creating a consumer", self._settings.bootstrap):
             return Consumer(config)
 
     def _join(self) -> None:
         self._consumer.subscribe(
-            self._topics,
+            [self._settings.names.physical(topic) for topic in self._topics],
             on_assign=lambda _, partitions: self._assign(partitions),
             on_revoke=self._on_revoke,
             on_lost=self._on_revoke,
@@ -261,7 +263,9 @@ class KafkaReader:
         with self._asking:
             lapsed, self._consumer = self._consumer, self._connected()
             lapsed.close()
-        self._on_revoke(lapsed, [partition_of(source) for source in self._sources.values()])
+        self._on_revoke(
+            lapsed, [partition_of(self._settings, source) for source in self._sources.values()]
+        )
         self._lapsed = False
         self._join()
 
@@ -277,15 +281,16 @@ class KafkaReader:
         timeout_s = self._settings.connect_timeout_s
         with translated("connecting", self._settings.bootstrap):
             metadata = self._consumer.list_topics(timeout=timeout_s)
-        missing = [topic for topic in topics if topic not in metadata.topics]
+        physical = [self._settings.names.physical(topic) for topic in topics]
+        missing = [topic for topic in physical if topic not in metadata.topics]
         if missing:
             raise MissingTopic(
-                f"expected topics {', '.join(topics)} at {self._settings.bootstrap}, "
+                f"expected topics {', '.join(physical)} at {self._settings.bootstrap}, "
                 f"got no {', '.join(missing)}"
             )
         return [
             TopicPartition(topic, partition)
-            for topic in topics
+            for topic in physical
             for partition in sorted(metadata.topics[topic].partitions)
         ]
 
@@ -299,8 +304,8 @@ class KafkaReader:
             self._consumer.incremental_assign(placed)
         self._consumer.pause(placed)
         for partition in partitions:
-            source = Source(partition.topic, partition.partition)
-            self._sources[source.topic, source.partition] = source
+            source = self._settings.names.source(partition)
+            self._sources[partition.topic, partition.partition] = source
             self._changes.append(PartitionAssigned(source))
         log.info("assigned: %s", named(partitions))
 
@@ -350,7 +355,9 @@ class KafkaReader:
                 events.append(block)
                 end = self._started[source] = int(block.offsets[-1]) + 1
                 # Kafka had no more when it answered; the client reports that one answer later
-                held = self._consumer.get_watermark_offsets(partition_of(source), cached=True)
+                held = self._consumer.get_watermark_offsets(
+                    partition_of(self._settings, source), cached=True
+                )
                 if end == held[1]:
                     ends.setdefault(place, end)
         for place, offset in ends.items():

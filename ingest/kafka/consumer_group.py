@@ -30,7 +30,14 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.kafka.error_translation import answer_of, translate, translated
@@ -73,10 +80,13 @@ def consumer_config(settings: KafkaSettings, *, read_committed: bool) -> dict[st
     }
 
 
-def membership(group: str | None, instance: str | None) -> dict[str, object]:
+def membership(
+    settings: KafkaSettings, group: str | None, instance: str | None
+) -> dict[str, object]:
     """Return the configuration of a consumer's membership in a group."""
     config: dict[str, object] = {
-        "group.id": group or "headrace.reader",  # the client requires one; it is not joined
+        # the client requires one; it is not joined
+        "group.id": settings.names.physical(group or "headrace.reader"),
     }
     if group is None:
         return config
@@ -94,6 +104,7 @@ def membership(group: str | None, instance: str | None) -> dict[str, object]:
 
 def member_of_instance(settings: KafkaSettings, group: str, instance: str) -> str | None:
     """Return the member id of `instance` in the group; None if missing. Raises KafkaUnreachable."""
+    group = settings.names.physical(group)
     with translated(f"asking for the members of {group}", settings.bootstrap):
         # an older client may know the group's coordinator by a connection that is gone
         admin = AdminClient(settings.connection())
@@ -115,25 +126,27 @@ def named(partitions: list[TopicPartition]) -> str:
     return " ".join(texts) or "no partitions"
 
 
-def seek(consumer: Consumer, source: Source, offset: int, address: str) -> None:
+def seek(consumer: Consumer, source: Source, offset: int, settings: KafkaSettings) -> None:
     """Make a source continue at this offset. Raises StreamError."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
         try:
-            consumer.seek(TopicPartition(source.topic, source.partition, offset))
+            consumer.seek(partition_of(settings, source, offset))
         except KafkaException as error:
             busy = error.args[0].code() in (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)  # noqa: SLF001
             if not busy or time.monotonic() > deadline_s:
                 doing = f"seeking {source.topic}/{source.partition} to {offset}"
-                raise translate(error, doing, address) from error
+                raise translate(error, doing, settings.bootstrap) from error
             time.sleep(0.002)
         else:
             return
 
 
-def partition_of(source: Source) -> TopicPartition:
+def partition_of(
+    settings: KafkaSettings, source: Source, offset: int = OFFSET_INVALID
+) -> TopicPartition:
     """Return a source as the client names it."""
-    return TopicPartition(source.topic, source.partition)
+    return TopicPartition(settings.names.physical(source.topic), source.partition, offset)
 
 
 def block_of(source: Source, messages: Sequence[Message]) -> MessageBlock:

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartitio
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka.consumer_group import membership
+from headrace.ingest.kafka.consumer_group import membership, partition_of
 from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.protocols import ReadPosition, Source
 
@@ -84,10 +84,10 @@ def log_ends(
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     with translated("asking for the ends of logs", settings.bootstrap):
         asked = admin.list_offsets(
-            {TopicPartition(source.topic, source.partition): latest for source in sources},
+            {partition_of(settings, source): latest for source in sources},
             request_timeout=settings.connect_timeout_s,
         )
-        answers = {Source(tp.topic, tp.partition): answer_of(each) for tp, each in asked.items()}
+        answers = {settings.names.source(tp): answer_of(each) for tp, each in asked.items()}
     return {
         source: ReadPosition(answer.offset, -1 if (at := answer.leader_epoch) is None else at)
         for source, answer in answers.items()
@@ -96,12 +96,15 @@ def log_ends(
 
 def topic_ids(settings: KafkaSettings, admin: AdminClient, topics: Iterable[str]) -> dict[str, str]:
     """Return the ids of topics; a recreated topic has another. Raises KafkaUnreachable."""
-    names = list(topics)
+    names = [settings.names.physical(topic) for topic in topics]
     with translated(f"asking for the ids of topics {', '.join(names)}", settings.bootstrap):
         asked = admin.describe_topics(
             TopicCollection(names), request_timeout=settings.connect_timeout_s
         )
-        return {topic: str(answer_of(each).topic_id) for topic, each in asked.items()}
+        return {
+            settings.names.logical(topic): str(answer_of(each).topic_id)
+            for topic, each in asked.items()
+        }
 
 
 def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition]) -> list[Source]:
@@ -111,7 +114,7 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
     """
     config = {
         **settings.connection(),
-        **membership(None, None),
+        **membership(settings, None, None),
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
@@ -126,7 +129,10 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
         consumer.assign(
             [
                 TopicPartition(
-                    source.topic, source.partition, at.offset, leader_epoch=at.leader_epoch
+                    settings.names.physical(source.topic),
+                    source.partition,
+                    at.offset,
+                    leader_epoch=at.leader_epoch,
                 )
                 for source, at in positions.items()
             ]
@@ -134,7 +140,8 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
         while waiting and time.monotonic() < deadline_s:
             if (message := consumer.poll(0.1)) is None:
                 continue
-            source = Source(str(message.topic()), int(message.partition() or 0))
+            topic = settings.names.logical(str(message.topic()))
+            source = Source(topic, int(message.partition() or 0))
             error = message.error()
             if source in waiting and error is not None and _is_truncation(error):
                 found.append(source)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.ingest.kafka.error_translation import translate, translated
-from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from headrace.ingest.kafka.protocols import Source
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
@@ -33,7 +33,10 @@ def committed_offsets(
     retry.
     """
     doing, address = "reading committed offsets", settings.bootstrap
-    partitions = [TopicPartition(source.topic, source.partition) for source in sources]
+    partitions = [
+        TopicPartition(settings.names.physical(source.topic), source.partition)
+        for source in sources
+    ]
     with translated(doing, address):
         found = consumer.committed(partitions, timeout=settings.connect_timeout_s)
     for position in found:
@@ -41,7 +44,7 @@ def committed_offsets(
             where = f"{doing} of {position.topic}/{position.partition}"
             raise translate(position.error, where, address)
     return {
-        Source(position.topic, position.partition): (
+        settings.names.source(position): (
             position.offset,
             position.metadata or "",
             # the client has None where nothing was committed with it, against its types
@@ -75,7 +78,11 @@ class KafkaOffsets:
         self._settings = settings
         with translated("creating a consumer", settings.bootstrap):
             self.client = Consumer(
-                {**settings.connection(), "group.id": group, "enable.auto.commit": False}
+                {
+                    **settings.connection(),
+                    "group.id": settings.names.physical(group),
+                    "enable.auto.commit": False,
+                }
             )
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:

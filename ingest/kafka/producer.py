@@ -57,8 +57,9 @@ def read_new_partitions(
     A client reads the partitions of a topic every five minutes only.
     """
     if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001
-        found = producer.list_topics(target.topic, settings.connect_timeout_s)
-        if target.partition in found.topics[target.topic].partitions:
+        topic = settings.names.physical(target.topic)
+        found = producer.list_topics(topic, settings.connect_timeout_s)
+        if target.partition in found.topics[topic].partitions:
             return
     raise error
 
@@ -95,9 +96,10 @@ class KafkaWriter:
 
         Raises WriteRefused, or the error of an earlier message.
         """
+        topic = self._settings.names.physical(target.topic)
         while True:
             try:
-                self._producer.produce(target.topic, value, key, target.partition)
+                self._producer.produce(topic, value, key, target.partition)
             except KafkaException as error:
                 read_new_partitions(self._producer, target, error, self._settings)
             except BufferError:

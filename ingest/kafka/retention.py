@@ -40,7 +40,8 @@ def read_retention(settings: KafkaSettings, topics: Sequence[str]) -> KafkaReten
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=timeout_s)
     broker = Resource(ResourceType.BROKER, str(min(metadata.brokers)))
-    named = [Resource(ResourceType.TOPIC, topic) for topic in topics if topic in metadata.topics]
+    physical = [settings.names.physical(topic) for topic in topics]
+    named = [Resource(ResourceType.TOPIC, topic) for topic in physical if topic in metadata.topics]
     found: dict[str, dict[str, str]] = {}
     with translated("reading settings of retention", settings.bootstrap):
         for asked in ([broker], named):  # settings of brokers must be asked for alone
@@ -50,7 +51,8 @@ def read_retention(settings: KafkaSettings, topics: Sequence[str]) -> KafkaReten
                 found[resource.name] = {entry.name: entry.value for entry in entries}
     offsets = found.pop(broker.name)["offsets.retention.minutes"]
     return KafkaRetention(
-        int(offsets) * 60_000, {topic: _kept_ms(of_topic) for topic, of_topic in found.items()}
+        int(offsets) * 60_000,
+        {settings.names.logical(topic): _kept_ms(kept) for topic, kept in found.items()},
     )
 
 

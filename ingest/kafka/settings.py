@@ -1,15 +1,33 @@
-"""Connection settings of Kafka, shared by every process with a Kafka client."""
+"""Connection settings of Kafka, shared by every process with a Kafka client.
+
+Several environments may share one Kafka: each has a prefix. Processes use logical names
+(`impressions`, `examples.MODEL`) everywhere inside, also in checkpoints and in positions kept in
+outputs. `TopicNames` maps them to the physical names that Kafka has, and only code that calls a
+Kafka client uses it. So an environment's records can be copied to another prefix unchanged.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.ingest.errors import KafkaRefused
+from headrace.ingest.kafka.protocols import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from typing import Protocol
+
+    class _Place(Protocol):
+        """A partition as the client names it."""
+
+        @property
+        def topic(self) -> str: ...
+
+        @property
+        def partition(self) -> int: ...
 
 
 log = logging.getLogger(__name__)
@@ -22,6 +40,60 @@ dead. The client's default is a minute."""
 _REBOOTSTRAP_MS = 5_000
 """Time without metadata after which a client begins again at the bootstrap addresses. The client's
 default is five minutes, and a Kafka that was frozen comes back with all its brokers fenced."""
+
+
+PREFIX_SETTING = "--topics-prefix / HEADRACE_TOPICS_PREFIX"
+LONGEST_TOPIC = 249
+"""Most characters of a topic's name, by Kafka's rules."""
+LONGEST_PREFIX = 100
+"""Leaves room for the longest name of a topic."""
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """Maps the names of one environment to those in Kafka. Raises KafkaRefused."""
+
+    prefix: str = ""
+    """Begins every topic, consumer group and transactional id; empty: names are as they are."""
+
+    def __post_init__(self) -> None:
+        if not _LEGAL.fullmatch(self.prefix):
+            raise KafkaRefused(
+                f"{PREFIX_SETTING}: expected letters, digits, '.', '_' and '-', which Kafka "
+                f"allows in names of topics, got {self.prefix!r}: choose a prefix such as team-a."
+            )
+        if len(self.prefix) > LONGEST_PREFIX:
+            raise KafkaRefused(
+                f"{PREFIX_SETTING}: expected at most {LONGEST_PREFIX} characters, got "
+                f"{len(self.prefix)}: choose a shorter prefix"
+            )
+
+    def physical(self, name: str) -> str:
+        """Return the name in Kafka of a topic, consumer group or transactional id."""
+        return self.prefix + name
+
+    def physical_topic(self, name: str) -> str:
+        """Return the name in Kafka of a topic to create. Raises KafkaRefused if it is too long."""
+        physical = self.physical(name)
+        if self.prefix and len(physical) > LONGEST_TOPIC:
+            raise KafkaRefused(
+                f"{PREFIX_SETTING}: expected names of topics of at most {LONGEST_TOPIC} "
+                f"characters, got {len(physical)} for {physical}: choose a shorter prefix"
+            )
+        return physical
+
+    def logical(self, physical: str) -> str:
+        """Return the name that the processes use for one of this environment's names."""
+        return physical.removeprefix(self.prefix)
+
+    def own(self, physical: Iterable[str]) -> list[str]:
+        """Return the logical names of those topics in Kafka that have the prefix."""
+        return [self.logical(name) for name in physical if name.startswith(self.prefix)]
+
+    def source(self, place: _Place) -> Source:
+        """Return a partition, named by the client, as the processes name it."""
+        return Source(self.logical(place.topic), place.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +109,9 @@ class KafkaSettings:
     client: Mapping[str, str] = field(default_factory=dict)
     """Settings for librdkafka, passed unchanged (security.protocol, sasl.*, ssl.*). Settings that
     exactly-once processing depends on are refused here."""
+    names: TopicNames = field(default_factory=TopicNames)
+    """Names of the environment's topics, groups and transactional ids: --topics-prefix or
+    HEADRACE_TOPICS_PREFIX."""
 
     def __post_init__(self) -> None:
         taken = sorted(_OURS & set(self.client))

@@ -197,10 +197,15 @@ def partition_counts(
     admin = admin or _connected(settings)
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=settings.connect_timeout_s)
+    names = settings.names
+    physical = {
+        topic: names.physical(topic)
+        for topic in (names.own(metadata.topics) if topics is None else topics)
+    }
     return {
-        topic: len(metadata.topics[topic].partitions)
-        for topic in (metadata.topics if topics is None else topics)
-        if topic in metadata.topics and metadata.topics[topic].error is None
+        topic: len(metadata.topics[name].partitions)
+        for topic, name in physical.items()
+        if name in metadata.topics and metadata.topics[name].error is None
     }
 
 
@@ -213,7 +218,10 @@ def replica_counts(
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=settings.connect_timeout_s)
     return {
-        topic: min(len(p.replicas) for p in metadata.topics[topic].partitions.values())
+        topic: min(
+            len(p.replicas)
+            for p in metadata.topics[settings.names.physical(topic)].partitions.values()
+        )
         for topic in topics
     }
 
@@ -269,7 +277,7 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
         return
     new = [
         NewTopic(
-            spec.name,
+            settings.names.physical_topic(spec.name),
             num_partitions=spec.partitions,
             replication_factor=spec.replicas,
             config={**spec.preferred, **spec.required},
@@ -299,7 +307,7 @@ def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int)
     if fewer:
         timeout_s = settings.connect_timeout_s
         asked = admin.create_partitions(
-            [NewPartitions(topic, partitions) for topic in fewer],
+            [NewPartitions(settings.names.physical(topic), partitions) for topic in fewer],
             operation_timeout=timeout_s,
             request_timeout=timeout_s,
         )
@@ -325,7 +333,7 @@ def _ask_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
     """
     admin = AdminClient(settings.connection())
     partitions = [
-        TopicPartition(topic, partition)
+        TopicPartition(settings.names.physical(topic), partition)
         for topic, count in counts.items()
         for partition in range(count)
     ]
@@ -348,13 +356,16 @@ def _read_configs(
 ) -> dict[str, dict[str, str]]:
     if not topics:
         return {}
-    asked = [Resource(ResourceType.TOPIC, topic) for topic in topics]
+    names = settings.names
+    asked = [Resource(ResourceType.TOPIC, names.physical(topic)) for topic in topics]
     answers = admin.describe_configs(asked, request_timeout=settings.connect_timeout_s)
     found = {}
     for resource, future in answers.items():
         with translated(f"reading the settings of topic {resource.name}", settings.bootstrap):
             entries = answer_of(future)
-        found[resource.name] = {entry.name: entry.value for entry in entries.values()}
+        found[names.logical(resource.name)] = {
+            entry.name: entry.value for entry in entries.values()
+        }
     return found
 
 

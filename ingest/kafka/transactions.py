@@ -135,7 +135,8 @@ class KafkaTransactions:
     ) -> None:
         """`watchdog`: what ends the process when a transaction hangs beyond all timeouts."""
         self._watchdog = watchdog
-        self._settings, self._id, self._offsets = settings, transactional_id, offsets
+        self._settings, self._offsets = settings, offsets
+        self._id = settings.names.physical(transactional_id)
         self._refused: StreamError | None = None
         self._producer: Producer | None = None
         self._connect()
@@ -160,9 +161,15 @@ class KafkaTransactions:
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Write everything in one transaction, or raise."""
-        address = self._settings.bootstrap
+        settings, address = self._settings, self._settings.bootstrap
         positions = [
-            TopicPartition(source.topic, source.partition, offset, metadata, leader_epoch=epoch)
+            TopicPartition(
+                settings.names.physical(source.topic),
+                source.partition,
+                offset,
+                metadata,
+                leader_epoch=epoch,
+            )
             for source, (offset, metadata, epoch) in offsets.items()
         ]
         self._refused = None
@@ -296,9 +303,10 @@ class KafkaTransactions:
 
 def _produce(producer: Producer, message: Outgoing, settings: KafkaSettings) -> None:
     target, value, key = message
+    topic = settings.names.physical(target.topic)
     while True:
         try:
-            producer.produce(target.topic, value, key, target.partition)
+            producer.produce(topic, value, key, target.partition)
         except KafkaException as error:
             read_new_partitions(producer, target, error, settings)
         except BufferError:

@@ -20,7 +20,7 @@ from headrace.pserver.redis_backend import Call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.pserver.redis_backend import ClusterClient, RedisStore
+    from headrace.pserver.redis_backend import RedisStore
     from headrace.pserver.store import Shape
 
 _SCANNED_AT_ONCE = 1_000
@@ -54,7 +54,7 @@ def survey(
     try:
         shape = store.shape()
     except StoreError as error:
-        guess = _guess(store.nodes, model, nodes)
+        guess = _guess(store, nodes)
         store.assume_generation(guess.generation)
         found = survey_buckets(store, range(guess.buckets), guess.sub_hashes)
         return Survey(model, at_ms, nodes, found, None, error)
@@ -62,15 +62,15 @@ def survey(
     return Survey(model, at_ms, nodes, found, shape)
 
 
-def drop_leftovers(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> None:
+def drop_leftovers(store: RedisStore, found: Sequence[NodeSurvey]) -> None:
     """Remove the remaining keys of a model's buckets, for a model whose shape is lost.
 
     Raises Unreachable.
     """
     for node in found:
         if not node.replica:
-            keys = list(_scan(nodes, node, f"{{{model}:*}}:*"))
-            for reply in nodes.run([Call(key, ("UNLINK", key)) for key in keys]):
+            keys = list(_scan(store, node))
+            for reply in store.nodes.run([Call(key, ("UNLINK", key)) for key in keys]):
                 if isinstance(reply, StoreError):
                     raise reply
 
@@ -84,7 +84,7 @@ class _Guess:
     sub_hashes: int = 1
 
 
-def _guess(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> _Guess:
+def _guess(store: RedisStore, found: Sequence[NodeSurvey]) -> _Guess:
     """Return what the keys that can be found tell of a model.
 
     The numbers are powers of two and filled evenly, so a part of the keys suffices unless it is
@@ -94,7 +94,7 @@ def _guess(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> _Gu
     marks, buckets, subs = Counter[int](), Counter[int](), Counter[int]()
     for node in found:
         if node.answers and not node.replica:
-            for key in _scan(nodes, node, f"{{{model}:*}}:*"):
+            for key in _scan(store, node):
                 if match := _KEY.fullmatch(key):
                     generation = int(match["generation"] or 0)
                     marks[generation] += match["name"] == b"marks"
@@ -108,11 +108,12 @@ def _guess(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> _Gu
     )
 
 
-def _scan(nodes: ClusterClient, node: NodeSurvey, pattern: str) -> Iterator[bytes]:
+def _scan(store: RedisStore, node: NodeSurvey) -> Iterator[bytes]:
+    pattern = store.keys_of_buckets
     place, cursor = node.member.place, b"0"
     while True:
         try:
-            cursor, keys = nodes.ask(
+            cursor, keys = store.nodes.ask(
                 place, "SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE
             )
         except StoreError:  # died meanwhile, or does not permit it

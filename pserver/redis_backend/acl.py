@@ -43,10 +43,14 @@ ROLES = (
 )
 
 
-def rule(role: AclRole, model: str, user: str, password: str = "PASSWORD") -> str:  # noqa: S107
-    """Return the ACL SETUSER command that creates a user with the permissions of a role."""
+def rule(role: AclRole, model: str, user: str, password: str = "PASSWORD", prefix: str = "") -> str:  # noqa: S107
+    """Return the ACL SETUSER command that creates a user with the permissions of a role.
+
+    prefix: the environment's, which begins the keys.
+    """
     access = "~" if role.writes else "%R~"
     # {model}:shape, and {model:bucket}:marks, log, rows:n
-    keys = f"{access}{{{model}}}:* {access}{{{model}:*}}:*"
+    named = prefix + model
+    keys = f"{access}{{{named}}}:* {access}{{{named}:*}}:*"
     commands = " ".join(f"+{command}" for command in role.commands)
     return f"ACL SETUSER {user} reset on >{password} {keys} -@all {commands}"

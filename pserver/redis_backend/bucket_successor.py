@@ -41,7 +41,7 @@ class BucketSuccessor:
     def __init__(self, lifecycle: ModelLifecycle, calls: RedisCommands, buckets: int) -> None:
         self._lifecycle, self._calls = lifecycle, calls
         self._token = secrets.token_hex(8)
-        self._key = f"{{{calls.model}}}:reshard".encode()
+        self._key = calls.model_key("reshard")
         before = lifecycle.finished()
         self.shape = Shape(calls.model, buckets, before.width, before.fingerprint, before.spec)
         had = before.buckets * before.sub_hashes

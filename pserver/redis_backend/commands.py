@@ -68,19 +68,22 @@ class _Generation(msgspec.Struct):
 class RedisCommands:
     """Creates and sends the commands of one model. Safe for use from several threads."""
 
-    def __init__(self, nodes: ClusterClient, model: str) -> None:
-        if not model or set(model) & set("{}:"):
-            raise ValueError(f"expected a model's name without braces and colons, got {model!r}")
+    def __init__(self, nodes: ClusterClient, model: str, prefix: str = "") -> None:
+        """prefix: of all keys; it separates environments that share one store."""
+        if not model or set(prefix + model) & set("{}:"):
+            raise ValueError(
+                f"expected a model's name without braces and colons, got {prefix + model!r}"
+            )
         self.nodes = nodes
-        self.model = model
-        self.shape_key = f"{{{model}}}:shape".encode()
+        self.model, self.prefix = model, prefix
+        self.shape_key = self.model_key("shape")
         self._generation: int | None = None
         """Number of reshards of the model so far; None before it was read."""
         self._checked_s = 0.0
 
     def of_generation(self, generation: int) -> RedisCommands:
         """Return the commands for the buckets of a generation, whichever is current."""
-        commands = RedisCommands(self.nodes, self.model)
+        commands = RedisCommands(self.nodes, self.model, self.prefix)
         commands.adopt(generation)
         return commands
 
@@ -104,6 +107,10 @@ class RedisCommands:
                 f"{_generation_in(found)}: the model was resharded. Start this process again"
             )
 
+    def model_key(self, name: str) -> bytes:
+        """Return the key of the model's `shape` or `reshard`."""
+        return f"{{{self.prefix}{self.model}}}:{name}".encode()
+
     def key(self, bucket: int, name: str) -> bytes:
         """Return the key of a bucket's `marks`, `log` or `rows:n`. May raise Unreachable, once."""
         return f"{self._tag(bucket)}:{name}".encode()
@@ -116,9 +123,9 @@ class RedisCommands:
             if found is not None:
                 self._generation = generation
         return (
-            f"{{{self.model}:{generation}.{bucket}}}"
+            f"{{{self.prefix}{self.model}:{generation}.{bucket}}}"
             if generation
-            else (f"{{{self.model}:{bucket}}}")
+            else (f"{{{self.prefix}{self.model}:{bucket}}}")
         )
 
     def function(

@@ -53,6 +53,9 @@ class StoreSettings:
     read_only: bool = False
     """Whether this process only reads. It then needs no functions of its own version, does not load
     them, and needs no permission to write."""
+    key_prefix: str = ""
+    """Begins every key, so that environments with models of one name share a store. It is not
+    stored: each process of an environment must have it."""
 
 
 def open_store(url: str, model: str, settings: StoreSettings | None = None) -> RedisStore:
@@ -64,7 +67,7 @@ def open_store(url: str, model: str, settings: StoreSettings | None = None) -> R
     """
     settings = settings or StoreSettings()
     nodes = ClusterClient(parse_address(url), settings.waiting, read_only=settings.read_only)
-    return RedisStore(nodes, model, settings.sub_hashes)
+    return RedisStore(nodes, model, settings.sub_hashes, key_prefix=settings.key_prefix)
 
 
 class RedisStore:
@@ -77,10 +80,11 @@ class RedisStore:
         sub_hashes: int | None = None,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(8),
         rows_a_chunk: int = ROWS_A_CHUNK,
+        key_prefix: str = "",
     ) -> None:
         """`nonces` draws 8 bytes for each new bucket; `rows_a_chunk`: most rows read at a time."""
         self.nodes, self._rows_a_chunk = nodes, rows_a_chunk
-        self._calls = RedisCommands(nodes, model)
+        self._calls = RedisCommands(nodes, model, key_prefix)
         self._lifecycle = ModelLifecycle(self._calls, sub_hashes, nonces)
         self._stored: StoredShape | None = None
 
@@ -134,6 +138,11 @@ class RedisStore:
     def sub_hashes(self) -> int:
         """Sub-hashes of each bucket of the model. Raises MissingModel, Unreachable."""
         return self._known().sub_hashes
+
+    @property
+    def keys_of_buckets(self) -> str:
+        """The pattern of the keys of the model's buckets, of any generation."""
+        return f"{{{self._calls.prefix}{self._calls.model}:*}}:*"
 
     def key(self, bucket: int, name: str) -> bytes:
         """Return the key of a bucket's `marks`, `log` or `rows:n`."""

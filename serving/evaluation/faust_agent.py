@@ -139,11 +139,14 @@ def make_app(
     data_directory: str,
 ) -> faust.App:
     """Return the application. `failed` takes the error that ends the agent."""
-    app = faust.App(settings.name, **_configuration(settings, kafka, data_directory))
+    # Faust knows physical names only; its changelog's name begins with that of the application
+    physical = kafka.names.physical
+    rows_topic = physical(settings.rows_topic)
+    app = faust.App(physical(settings.name), **_configuration(settings, kafka, data_directory))
     app.transport = _Committed(app.conf.broker_consumer, app)
     raw: dict[str, Any] = {"key_type": bytes, "value_type": bytes}
-    rows = app.topic(settings.rows_topic, partitions=1, **raw)
-    results = app.topic(settings.results_topic, **raw)
+    rows = app.topic(rows_topic, partitions=1, **raw)
+    results = app.topic(physical(settings.results_topic), **raw)
     table = app.Table(TABLE, partitions=1, **raw)
 
     @app.agent(rows, concurrency=1, name=f"{settings.name}.fold")
@@ -165,7 +168,7 @@ def make_app(
 
     async def on_revoked(*sent: Any, **_: Any) -> None:
         revoked = sent[1]  # sent[0] is the application
-        if any(partition.topic == settings.rows_topic for partition in revoked):
+        if any(partition.topic == rows_topic for partition in revoked):
             keeper.forget()
 
     app.on_partitions_revoked.connect(on_revoked, weak=False)

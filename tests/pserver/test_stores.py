@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.inspection.model_survey import drop_leftovers, survey
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -100,3 +102,29 @@ def test_a_model_keeps_its_number_of_sub_hashes_for_every_process(
             assert store.sub_hashes == expected
     with closing(open_store(valkey_node, shape.model)) as store:
         store.drop()
+
+
+def test_environments_with_one_model_name_share_no_key_of_a_store(
+    valkey_node: str, fresh_name: Callable[[str], str]
+) -> None:
+    model = fresh_name("shared")
+    shape = Shape(model, 4, WIDTH, "fingerprint", "spec")
+    one, other, bare = (
+        open_store(valkey_node, model, StoreSettings(sub_hashes=4, key_prefix=prefix))
+        for prefix in ("team-a.", "team-b.", "")
+    )
+    with closing(one), closing(other), closing(bare):
+        one.create(shape)
+        assert one.shape() == shape
+        assert one.key(3, "log") == f"{{team-a.{model}:3}}:log".encode()
+        for absent in (other, bare):
+            with pytest.raises(MissingModel):
+                absent.shape()
+        bare.create(shape)
+        other.create(shape)
+        drop_leftovers(other, survey(other, model).nodes)
+        other.drop()
+        assert one.missing() == []
+        assert bare.missing() == []
+        with pytest.raises(MissingModel):
+            other.shape()
