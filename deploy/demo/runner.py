@@ -75,9 +75,8 @@ def run_demo(settings: DemoSettings, stop: threading.Event, recorder: RunRecorde
     console = Console()
     with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         console.print(
-            f"the page: {pipeline.address}/ (once everything has started: in about ten seconds, "
-            f"or a "
-            "minute the first time, while kernels are compiled)",
+            f"the page: {pipeline.address}/ (available in about ten seconds; the first start takes "
+            "a minute longer, because it compiles kernels)",
             soft_wrap=True,
         )
         if not pipeline.start(stop):
@@ -131,7 +130,9 @@ class _Demo:
         # not in the table, whose line breaks would make it impossible to paste
         self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
         self._console.print(announcement(self._schedule()), soft_wrap=True, highlight=False)
-        self._console.print(f"ask the server, while this runs:\n{command}\n", soft_wrap=True)
+        self._console.print(
+            f"request predictions while the demo runs:\n{command}\n", soft_wrap=True
+        )
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
             Live(console=self._console, auto_refresh=False, transient=True) as live,

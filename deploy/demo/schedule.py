@@ -72,12 +72,12 @@ def observed_drift(comparison: ModelComparison, at_s: float) -> DriftReport | No
 def announcement(acts: DemoSchedule) -> str:
     """Return the announcement of the moments, in one line."""
     if acts.from_log:
-        parts = ["a client has the server rank each request before its events are sent"]
+        parts = ["a client requests a ranking of each request before its events are sent"]
     else:
-        parts = ["a site with users, and items that come and go"]
-    parts.append(f"at {acts.frozen_s:.0f} s the model is copied, and the copy stops learning")
+        parts = ["a synthetic site with users and changing items"]
+    parts.append(f"at {acts.frozen_s:.0f} s, a copy of the model stops learning")
     if acts.upheaval_s is not None:
-        parts.append(f"at {acts.upheaval_s:.0f} s the appeal of every item changes at once")
+        parts.append(f"at {acts.upheaval_s:.0f} s, the appeal of every item changes")
     if acts.killed_s is not None:
-        parts.append(f"at {acts.killed_s:.0f} s the learner is killed and restarted")
-    return f"in {acts.seconds:.0f} s: " + "; ".join(parts)
+        parts.append(f"at {acts.killed_s:.0f} s, the learner is killed and restarted")
+    return f"{acts.seconds:.0f} s of demo: " + "; ".join(parts)

@@ -65,9 +65,9 @@ def test_the_drift_report_has_the_frozen_model_if_there_is_one() -> None:
 
 def test_the_announcement_of_a_demo_names_exactly_its_moments() -> None:
     text = announcement(DemoSchedule(180, 60, 90, 126, from_log=False))
-    for part in ("in 180 s", "at 60 s the model is copied", "at 90 s", "at 126 s the learner"):
+    for part in ("180 s of demo", "at 60 s, a copy", "at 90 s, the", "at 126 s, the learner"):
         assert part in text
     text = announcement(DemoSchedule(180, 60, None, None, from_log=True))
-    assert "rank each request before" in text
+    assert "a ranking of each request before" in text
     assert "killed" not in text
     assert "liked" not in text

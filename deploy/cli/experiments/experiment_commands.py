@@ -166,7 +166,7 @@ def run(
     if result is not None:
         _say(result)
     elif paths:
-        typer.echo("stopped: run the same command again to go on", err=True)
+        typer.echo("stopped: run the same command again to continue", err=True)
         raise typer.Exit(EXIT_STOPPED)
 
 
@@ -197,7 +197,7 @@ def _run_over_log(
             folder.restart()
         runner = ExperimentRunner(experiment, source, folder, save_every)
         if runner.resumed:
-            typer.echo("going on with a run that was interrupted, or is done", err=True)
+            typer.echo("continuing a run that was interrupted or has ended", err=True)
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             return runner.run(stop, shown.experiment(experiment.name))
     finally:

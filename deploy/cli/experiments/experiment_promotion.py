@@ -87,7 +87,7 @@ def promote(
             ports.write(Promotion.begin(spec.name, spec.text, control, rules, wall_ms()))
         ended = drive_promotion(ports, stop, _Lines(outputs.exporter))
     if not ended.ended:
-        typer.echo("stopped: run the same command again to go on", err=True)
+        typer.echo("stopped: run the same command again to continue", err=True)
     if ended.target != ended.model or not ended.ended:
         raise typer.Exit(EXIT_ROLLED_BACK)
 
