@@ -1,4 +1,7 @@
-"""Builds the settings of Kafka and the store from command-line options."""
+"""Builds the settings of Kafka and the store from command-line options.
+
+HEADRACE_TOPICS_PREFIX, which --topics-prefix sets, separates environments that share both.
+"""
 
 import json
 import os
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings, TopicNames
     from headrace.pserver.redis_backend import RedisStore
 
 
@@ -22,7 +25,15 @@ def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettin
     """
     from headrace.ingest.kafka import KafkaSettings
 
-    return KafkaSettings(bootstrap, client=_with_secrets(client_settings(client or ())))
+    given = _with_secrets(client_settings(client or ()))
+    return KafkaSettings(bootstrap, client=given, names=environment_names())
+
+
+def environment_names() -> "TopicNames":
+    """Return the names of this environment in Kafka and the store. Raises KafkaRefused."""
+    from headrace.ingest.kafka import TopicNames
+
+    return TopicNames(os.environ.get("HEADRACE_TOPICS_PREFIX", ""))
 
 
 _SECRETS = (
@@ -128,4 +139,5 @@ def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStor
     """
     from headrace.pserver.redis_backend import StoreSettings, open_store
 
-    return open_store(redis_url(redis), model, StoreSettings(read_only=read_only))
+    settings = StoreSettings(read_only=read_only, key_prefix=environment_names().prefix)
+    return open_store(redis_url(redis), model, settings)

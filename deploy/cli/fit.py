@@ -281,10 +281,11 @@ def _opener(url: str) -> "Callable[[str], Store]":
     """Return a function that opens the store of a model, in any process."""
     import functools
 
-    from headrace.deploy.connections import redis_url
-    from headrace.pserver.redis_backend import open_store
+    from headrace.deploy.connections import environment_names, redis_url
+    from headrace.pserver.redis_backend import StoreSettings, open_store
 
-    return functools.partial(open_store, redis_url(url))
+    settings = StoreSettings(key_prefix=environment_names().prefix)
+    return functools.partial(open_store, redis_url(url), settings=settings)
 
 
 def _report(done: "FitSummary", to: str, refused: int) -> None:

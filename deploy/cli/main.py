@@ -34,6 +34,7 @@ from headrace.deploy.cli import (
     serving,
     spec,
 )
+from headrace.deploy.cli.options import with_topics_prefix
 from headrace.deploy.process_logs import configure_logs
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
@@ -68,6 +69,7 @@ app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(spec.app, name="spec")
 app.add_typer(experiments.app, name="experiment")
 app.add_typer(runs.app, name="runs")
+with_topics_prefix(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,10 +4,15 @@ A flag overrides its HEADRACE_* variable, which overrides the default. Settings 
 processes of a model must agree are not options: they are in the model spec.
 """
 
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option, echo
+from typer import Option, Typer, echo
 
 if TYPE_CHECKING:
     from headrace.ingest.logs import LogLayout
@@ -50,6 +55,69 @@ def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
     return files
 
 
+def with_topics_prefix(app: Typer) -> None:
+    """Give --topics-prefix to every command of `app` that connects to Kafka or to a store.
+
+    All connections of one process are those of one environment. The prefix therefore goes through
+    the environment variable, which `deploy.connections` and child processes read.
+    """
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            with_topics_prefix(group.typer_instance)
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = _prefixed(command.callback)
+
+
+_CONNECTIONS = frozenset({"kafka", "redis", "store"})
+_PREFIX = "topics_prefix"
+PREFIX_VARIABLE = "HEADRACE_TOPICS_PREFIX"
+
+
+def _prefixed(command: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(command, eval_str=True)
+    if _PREFIX in signature.parameters or not _CONNECTIONS & set(signature.parameters):
+        return command
+
+    @functools.wraps(command)
+    def run(**options: Any) -> Any:
+        with _environment(options.pop(_PREFIX)):
+            return command(**options)
+
+    added = inspect.Parameter(
+        _PREFIX, inspect.Parameter.KEYWORD_ONLY, default="", annotation=TopicsPrefix
+    )
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), added]
+    )
+    return run
+
+
+@contextmanager
+def _environment(prefix: str) -> Iterator[None]:
+    before = os.environ.get(PREFIX_VARIABLE)
+    os.environ[PREFIX_VARIABLE] = prefix
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PREFIX_VARIABLE]
+        else:
+            os.environ[PREFIX_VARIABLE] = before
+
+
+TopicsPrefix = Annotated[
+    str,
+    Option(
+        "--topics-prefix",
+        envvar=PREFIX_VARIABLE,
+        metavar="PREFIX",
+        help="Prefix of this environment's topics, consumer groups, transactional ids and keys, "
+        "such as team-a., the same for all its processes. Several environments can then share a "
+        "Kafka and a Redis. Default: none.",
+        show_default=False,
+    ),
+]
 ModelFile = Annotated[
     Path,
     Option(

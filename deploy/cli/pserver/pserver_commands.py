@@ -18,6 +18,7 @@ from headrace.deploy.cli.options import (
     ModelFile,
     RedisUrl,
     StatusKafka,
+    TopicsPrefix,
 )
 from headrace.deploy.cli.pserver import pserver_reshard, pserver_restore, pserver_snapshots
 
@@ -263,15 +264,18 @@ def acl(
         str | None,
         typer.Option("--role", help="Role: server, learner, keeper or operator. Default: all."),
     ] = None,
+    topics_prefix: TopicsPrefix = "",
 ) -> None:
     """Print the ACL commands for users with only the rights that headrace needs.
 
     Run them on every server, including replicas, and store them with ACL SAVE.
     """
     from headrace.deploy.errors import BadOption
+    from headrace.ingest.kafka import TopicNames
     from headrace.learner.spec import load_spec
     from headrace.pserver.redis_backend import ROLES, rule
 
+    prefix = TopicNames(topics_prefix).prefix
     name = load_spec(model).name
     chosen = [each for each in ROLES if role in (None, each.name)]
     if not chosen:
@@ -279,7 +283,7 @@ def acl(
         raise BadOption(f"--role: expected one of {expected}, got {role}")
     for each in chosen:
         typer.echo(f"# {each.for_whom}")
-        typer.echo(rule(each, name, f"{name}-{each.name}"))
+        typer.echo(rule(each, name, f"{prefix}{name}-{each.name}", prefix=prefix))
 
 
 def _held_topic(

@@ -200,7 +200,7 @@ def _restore_from(
 ) -> None:
     from rich.console import Console
 
-    from headrace.deploy.connections import redis_url
+    from headrace.deploy.connections import environment_names, redis_url
     from headrace.deploy.termination import stopped_by_signals
     from headrace.deploy.views import StepView
     from headrace.learner.recovery import choose, restore_model
@@ -212,9 +212,10 @@ def _restore_from(
     manifest, to, warm = wanted
     marks = _marks_after(kafka, wanted) if kafka is not None else None
     # a model whose shape was lost with its shard gets the layout of its remaining buckets
-    store = open_store(
-        redis_url(redis), to.name, StoreSettings(sub_hashes=sub_hashes_of(manifest, settings))
+    layout = StoreSettings(
+        sub_hashes=sub_hashes_of(manifest, settings), key_prefix=environment_names().prefix
     )
+    store = open_store(redis_url(redis), to.name, layout)
     try:
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             restored = restore_model(
