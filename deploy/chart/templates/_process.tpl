@@ -59,6 +59,9 @@ headrace/model: {{ . }}
 - {name: HEADRACE_LOG_FORMAT, value: json}
 - {name: HEADRACE_KAFKA, value: {{ .root.Values.kafka.bootstrap | quote }}}
 - {name: HEADRACE_REDIS, value: {{ .root.Values.redis.url | quote }}}
+{{- with .root.Values.topicsPrefix }}
+- {name: HEADRACE_TOPICS_PREFIX, value: {{ . | quote }}}
+{{- end }}
 {{- with .root.Values.kafka.clientSecret }}
 {{- if .name }}
 - name: HEADRACE_KAFKA_CLIENT
@@ -292,8 +295,8 @@ spec:
   {{- end }}
   metadata:
     bootstrapServers: {{ .root.Values.kafka.bootstrap | quote }}
-    consumerGroup: {{ .group }}
-    topic: {{ .topic }}
+    consumerGroup: {{ .root.Values.topicsPrefix }}{{ .group }}
+    topic: {{ .root.Values.topicsPrefix }}{{ .topic }}
     lagThreshold: {{ int64 .lag | quote }}
     {{- with .root.Values.keda.settings }}
     {{- toYaml . | nindent 4 }}

@@ -135,13 +135,23 @@ def test_autoscaling_by_lag_reads_the_groups_and_topics_of_the_model(
         if each["kind"] == "ScaledObject"
     }
     joiner, learner = triggers["demo-news-joiner"], triggers["demo-news-learner"]
-    assert joiner["consumerGroup"] == joiner_group("news")
+    assert joiner["consumerGroup"] == f"ctr.{joiner_group('news')}"
     assert (learner["consumerGroup"], learner["topic"]) == (
-        "headrace.news.learner",
-        examples_topic("news"),
+        "ctr.headrace.news.learner",
+        f"ctr.{examples_topic('news')}",
     )
     # learners that step together are a group of fixed size
     assert sorted(triggers) == ["demo-news-joiner", "demo-news-learner", "demo-server"]
+
+
+def test_every_container_has_the_prefix_of_its_release(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    for name, expected in (("small", None), ("large", "ctr.")):
+        for each in releases[name]:
+            for container in containers_of(each):
+                found = {one["name"]: one.get("value") for one in container["env"]}
+                assert found.get("HEADRACE_TOPICS_PREFIX") == expected
 
 
 def _scaled_object(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -271,6 +281,7 @@ def test_the_rules_of_the_chart_are_those_of_monitoring(
         pytest.param({"models": None}, "models: expected at least one", id="without a model"),
         pytest.param({"kafka": {"bootstrap": ""}}, "kafka.bootstrap", id="without Kafka"),
         pytest.param({"kafka": {"bootstrap": "kafka"}}, "bootstrap", id="Kafka without a port"),
+        pytest.param({"topicsPrefix": "team/a"}, "topicsPrefix", id="prefix that Kafka refuses"),
         pytest.param({"redis": {"url": ""}}, "redis.url", id="without a store"),
         pytest.param({"redis": {"url": "redis://a:b@c"}}, "url", id="password in the URL"),
         pytest.param({"server": {"anyone": False}}, "tokensSecret", id="server without tokens"),
@@ -282,6 +293,7 @@ def test_the_rules_of_the_chart_are_those_of_monitoring(
 def test_wrong_values_are_refused_with_the_key(change: dict[str, Any], message: str) -> None:
     values = example("small")
     for key, value in change.items():
-        values[key] = {**values.get(key, {}), **value} if value is not None else {}
+        merged = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+        values[key] = {} if merged is None else merged
     with pytest.raises(ValueError, match=re.escape(message)):
         render(values)

@@ -10,7 +10,7 @@ from headrace.serving.evaluation.evaluation_process import evaluation_topics
 from tests.deploy.chart.commands import command_of
 from tests.deploy.chart.helm import KUBERNETES, beside, containers_of, example, render, validate
 
-NAMES = ("priorities", "tenant", "kafka", "valkey", "experiments")
+NAMES = ("priorities", "tenant", "kafka", "environment", "valkey", "experiments")
 
 
 @pytest.mark.parametrize("name", NAMES)
