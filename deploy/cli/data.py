@@ -27,7 +27,8 @@ def check(
 ) -> None:
     """Check a log against a model spec: refusals, missing fields, order, clicks. Starts no process.
 
-    The exit status is 2 if the log is empty or more than half of it would be refused.
+    The exit status is 2 if the log is empty, has no field of the spec, or more than half of it
+    would be refused.
     """
     from dataclasses import asdict
 

@@ -18,7 +18,13 @@ from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
-from headrace.ingest.logs.time_columns import ISO, PER_MS, milliseconds_of
+from headrace.ingest.logs.time_columns import (
+    CLICKED,
+    ISO,
+    NOT_CLICKED,
+    PER_MS,
+    milliseconds_of,
+)
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
@@ -31,9 +37,10 @@ _PATTERNS = (
     *("%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
     *("%Y%m%d%H%M%S", "%y%m%d%H"),
 )
-_CLICK_NAME = re.compile(r"click|convert|purchase|order|label|target|^y$", re.IGNORECASE)
+_CLICK_NAME = re.compile(
+    r"click|conver(t|sion)|purchase|bought|order(ed|s)?(_|$)|label|target|^y$", re.IGNORECASE
+)
 _TIME_NAME = re.compile(r"time|date|_at$|^ts$|^at$|when|hour|moment|^t$", re.IGNORECASE)
-_BINARY = {"0", "1", "0.0", "1.0", "true", "false", "True", "False", ""}
 _REQUEST_NAME = re.compile(
     r"^(request|view|page_?view|search|query|slate|impression_group|session)(_?id)?$", re.IGNORECASE
 )
@@ -43,6 +50,8 @@ _CLICK_DELAY_MS = 1_000
 _MOST_CLICKED = 0.7
 """Share of rows. A second time that nearly every row has is not that of a click."""
 _LONGEST_DELAY_MS = 7 * 86_400_000
+_REQUEST_MS = 60_000
+"""The rows of one request are shown together; those of a session are not."""
 
 
 class GuessedLayout(NamedTuple):
@@ -76,7 +85,7 @@ def guess_layout(path: Path) -> GuessedLayout:
     shown_at = _impression_time(times)
     taken = {shown_at.column} if shown_at else set()
     lines.append("[event]")
-    lines += _ids(columns, taken)
+    lines += _ids(columns, shown_at, taken)
     if shown_at is None:
         lines += [
             "# no column holds times: rows count as shown one after another",
@@ -161,7 +170,7 @@ def _impression_time(times: list[_Times]) -> _Times | None:
     return best if best and rank(best)[0] and best.share >= _LEAST_TIMES else None
 
 
-def _ids(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:
+def _ids(columns: dict[str, pa.Array], shown_at: _Times | None, taken: set[str]) -> list[str]:
     lines = []
     for name, column in columns.items():
         if name in taken or (
@@ -177,10 +186,34 @@ def _ids(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:
         if name in taken or not _REQUEST_NAME.match(name):
             continue
         per_value = len(column) / max(1, pc.count_distinct(column).as_py())
+        seconds = _typical_span_ms(column, columns, shown_at) / 1000
+        if 1000 * seconds > _REQUEST_MS:
+            lines.append(
+                f"# {_quoted(name)} is no request_id: the rows of one value are "
+                f"{seconds:,.0f} s apart"
+            )
+            continue
         lines.append(f"request_id = {_quoted(name)}  # {per_value:.1f} rows a value")
         taken.add(name)
         break
     return lines
+
+
+def _typical_span_ms(
+    keys: pa.Array, columns: dict[str, pa.Array], shown_at: _Times | None
+) -> float:
+    """Return the median time between the first and the last row of a key with several rows."""
+    if shown_at is None:
+        return 0.0
+    times = milliseconds_of(columns[shown_at.column], shown_at.form or ISO)
+    spans = (
+        pa.table({"key": keys, "ms": times})
+        .group_by("key")
+        .aggregate([("ms", "min"), ("ms", "max"), ("ms", "count")])
+    )
+    several = spans.filter(pc.greater(spans["ms_count"], 1))
+    span_ms = pc.approximate_median(pc.subtract(several["ms_max"], several["ms_min"])).as_py()
+    return float(span_ms or 0.0)
 
 
 def _click(
@@ -231,8 +264,9 @@ def _later_time(
 def _binary(column: pa.Array) -> bool:
     if pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
         return False
-    values = pc.unique(column.cast(pa.string()))
-    return len(values) <= len(_BINARY) and set(values.drop_null().to_pylist()) <= _BINARY
+    values = pc.unique(column.cast(pa.string())).drop_null().to_pylist()
+    known = {*CLICKED, *NOT_CLICKED}
+    return len(values) <= len(known) and {each.strip().lower() for each in values} <= known
 
 
 def _fields(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:

@@ -152,4 +152,6 @@ def path_of(directory: Path, stem: str) -> Path:
     for path in (directory / f"{stem}.ndjson.zst", directory / f"{stem}.ndjson"):
         if path.is_file():
             return path
+    if not directory.exists():
+        raise NoEventsError(f"expected a log at {directory}, got neither a file nor a directory")
     raise NoEventsError(f"expected {stem}.ndjson or {stem}.ndjson.zst in {directory}, got neither")

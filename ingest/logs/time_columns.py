@@ -22,7 +22,9 @@ _NUMBER = r"^\s*[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\s*$"
 _MOMENT = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?$"
 _FRACTION_TEXT = r"^(?P<whole>.*)\.(?P<digits>\d{1,9})$"
 _ZONE = r"\s?(Z|[+-]\d\d(:?\d\d)?)$"
-_NOT_CLICKED = pa.array(["", "0", "0.0", "false", "False"])
+NOT_CLICKED = ("", "0", "0.0", "false", "f", "no", "n", "off", "none", "null")
+"""Texts of a column of clicks that say that there was no click, in lower case."""
+CLICKED = ("1", "1.0", "true", "t", "yes", "y", "on")
 
 
 def milliseconds_of(column: pa.Array, form: str) -> pa.Array:
@@ -66,7 +68,8 @@ def click_times(
     elif pa.types.is_integer(given.type) or pa.types.is_floating(given.type):
         clicked = pc.not_equal(given, 0)
     else:
-        clicked = pc.invert(pc.is_in(given.cast(pa.string()), _NOT_CLICKED))
+        said = pc.utf8_lower(pc.utf8_trim_whitespace(given.cast(pa.string())))
+        clicked = pc.invert(pc.is_in(said, pa.array(NOT_CLICKED)))
         clicked = pc.and_(clicked, pc.is_valid(given))
     shown = pc.add(times, click.delay_ms)
     return pc.if_else(pc.fill_null(clicked, False), shown, pa.scalar(None, pa.int64()))

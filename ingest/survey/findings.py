@@ -106,8 +106,16 @@ class LogSurvey:
 
     @property
     def unusable(self) -> bool:
-        """Whether the log is empty, or more than half of its events are refused."""
-        return not self.impressions or 2 * self.refused_count > self.impressions + self.clicks
+        """Whether a model could not learn from the log: it is empty, more than half of its events
+        are refused, or no impression has a value for any field.
+        """
+        refused = 2 * self.refused_count > self.impressions + self.clicks
+        return not self.impressions or refused or self.foreign
+
+    @property
+    def foreign(self) -> bool:
+        """Whether no impression has a value for any field of the spec."""
+        return self.readable > 0 and bool(self.fields) and not any(f.present for f in self.fields)
 
     def warnings(self) -> list[str]:
         """Return what is wrong with the log, and what to do; empty for a log without faults."""
@@ -132,6 +140,10 @@ class LogSurvey:
                 f"clicked: {self.unread_advice}"
             )
         found += self._order_warnings()
+        if self.foreign:
+            found.append(
+                "no impression has a value for any field of the spec: expected the spec of this log"
+            )
         for coverage in self.fields:
             found += _field_warnings(coverage, self.readable)
         if self.joined.unmatched:

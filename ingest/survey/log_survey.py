@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _OF_TIME = (Transform.HOUR, Transform.PERIOD, Transform.CROSS)
 
+_LEAST_ALIKE = 0.7
+"""Of a name in the events to one that is missing, to be proposed: `article` is not `price`."""
+
 
 def survey_log(
     path: Path,
@@ -118,7 +121,8 @@ class _Survey:
         others = sorted(self._names - declared)
         for each in self._coverage:
             if not each.present:
-                each.hint = next(iter(difflib.get_close_matches(each.source, others, 1)), "")
+                close = difflib.get_close_matches(each.source, others, 1, _LEAST_ALIKE)
+                each.hint = next(iter(close), "")
         return LogSurvey(
             path=str(self._path),
             impressions=self._impressions,

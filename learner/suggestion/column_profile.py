@@ -66,7 +66,7 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
     shown = f"{distinct:,} values{absent}"
     if distinct == 1 and not column.null_count:
         return ColumnProfile(name, "", "one value only", 1)
-    numbers = _numbers(column)
+    numbers = numbers_of(column)
     if (
         distinct > _NEARLY_ALL * present
         and present > _FEW
@@ -92,7 +92,7 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
     return ColumnProfile(name, "id", shown, distinct, codes.astype(np.int32))
 
 
-def _numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
+def numbers_of(column: pa.Array) -> npt.NDArray[np.float64] | None:
     """Return the numbers of a column of numbers or of texts with numbers, else None."""
     if pa.types.is_boolean(column.type):
         return None

@@ -17,6 +17,7 @@ from headrace.learner.spec import LOGISTIC_REGRESSION, parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.cross_search import find_crosses
 from headrace.learner.suggestion.log_sample import sample_log
+from headrace.learner.suggestion.outcome_columns import without_outcomes
 from headrace.learner.suggestion.robust_constants import robust_constants
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ def suggest_spec(
     sample = sample_log(path, layout, _ROWS)
     if not sample.rows:
         raise SpecError(f"{path}: expected impressions, got none")
-    profiles = [profile_of(source, column) for source, column in sample.columns.items()]
+    profiles = without_outcomes(
+        [profile_of(source, column) for source, column in sample.columns.items()],
+        sample.columns,
+        sample.labels,
+    )
     chosen = [each for each in profiles if each.transform]
     if not chosen:
         raise SpecError(

@@ -87,6 +87,26 @@ def test_times_clicks_and_requests_are_found_by_name_and_value(
     assert sum(is_click for is_click, _ in found) == 4
 
 
+@pytest.mark.parametrize(("clicked", "other"), [("yes", "no"), ("Y", "N"), ("TRUE", "FALSE")])
+def test_a_label_in_words_is_a_click_or_not(tmp_path: Path, clicked: str, other: str) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{START_MS + i},u{i},{clicked if i % 10 == 3 else other}" for i in range(ROWS)]
+    path.write_text("time,user,bought\n" + "\n".join(rows) + "\n")
+    guessed = guess_layout(path)
+    assert 'column = "bought"' in guessed.text
+    found = events_by(path, guessed.layout)
+    assert sum(is_click for is_click, _ in found) == ROWS // 10
+
+
+def test_the_rows_of_a_session_are_no_request(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{START_MS + 60_000 * i},s{i % 4},u{i},0" for i in range(ROWS)]
+    path.write_text("time,session,user,click\n" + "\n".join(rows) + "\n")
+    guessed = guess_layout(path)
+    assert '# "session" is no request_id: the rows of one value are 2,160 s apart' in guessed.text
+    assert events_by(path, guessed.layout)[0][1]["session"] == "s0"
+
+
 def test_a_delimiter_a_unique_id_and_a_bag_are_found(tmp_path: Path) -> None:
     path = written(
         tmp_path / "log.csv", "id,time,user,tags,click", "x{i},{s},u,red|blue,{clicked}", ";"

@@ -189,14 +189,32 @@ def test_repeated_ids_are_estimated(tmp_path: Path) -> None:
     assert any("ids must be unique" in each for each in found.warnings())
 
 
+def test_a_log_without_any_field_of_the_spec_is_unusable(tmp_path: Path) -> None:
+    found = surveyed(
+        tmp_path,
+        lambda event: {
+            **{name: event[name] for name in ("impression_id", "timestamp_ms")},
+            "zip_code": "10115",
+        },
+    )
+    assert found.unusable
+    assert found.warnings()[0] == (
+        "no impression has a value for any field of the spec: expected the spec of this log"
+    )
+    assert not any("Did you mean" in each for each in found.warnings())
+
+
 def test_an_empty_or_missing_log_is_unusable(tmp_path: Path) -> None:
     (tmp_path / "impressions.ndjson").touch()
     (tmp_path / "clicks.ndjson").touch()
     found = survey_log(tmp_path, FIELDS)
     assert found.unusable
     assert found.warnings() == [f"{tmp_path}: expected impressions, got none"]
-    with pytest.raises(NoEventsError, match=r"expected impressions\.ndjson or"):
+    with pytest.raises(NoEventsError, match="nowhere, got neither a file nor a directory"):
         survey_log(tmp_path / "nowhere", FIELDS)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(NoEventsError, match=r"expected impressions\.ndjson or"):
+        survey_log(tmp_path / "other", FIELDS)
 
 
 def table(count: int = COUNT) -> dict[str, list[Any]]:

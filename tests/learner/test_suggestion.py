@@ -19,6 +19,7 @@ from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from headrace.learner.spec.model_spec import ModelSpec
@@ -176,3 +177,30 @@ def test_a_log_without_rows_or_without_usable_columns_is_refused(tmp_path: Path)
     (tmp_path / "impressions.ndjson").write_text(json.dumps(shown))
     with pytest.raises(SpecError, match="page: nested values, which events cannot have"):
         suggest_spec(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda clicked: ["yes" if each else "no" for each in clicked],
+        lambda clicked: [i % 97 + 3.5 if each else None for i, each in enumerate(clicked)],
+        lambda clicked: [i % 97 + 400.5 * each for i, each in enumerate(clicked)],
+        lambda clicked: [["paid", "sent"] if each else None for each in clicked],
+    ],
+    ids=["a second label", "a time of reading, if clicked", "an amount", "a bag, if clicked"],
+)
+def test_a_column_that_tells_the_outcome_is_left_out_with_the_reason(
+    tmp_path: Path, told: Callable[[list[bool]], list[Any]]
+) -> None:
+    log = columns()
+    log["told"] = told([each is not None for each in log["clicked_at"]])
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(pa.table(log), path)
+    text, spec = suggested(path)
+    assert "# not used: told: alone it removes " in text
+    assert {each.name for each in (*spec.fields.singles, *spec.fields.numbers)} >= {
+        "device",
+        "section",
+        "slot",
+    }
+    assert "told" not in {each.name for each in (*spec.fields.singles, *spec.fields.numbers)}
