@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _OF_TIME = (Transform.HOUR, Transform.PERIOD, Transform.CROSS)
 
 _LEAST_ALIKE = 0.7
-"""Of a name in the events to one that is missing, to be proposed: `article` is not `price`."""
+"""Likeness of a name in the events to a missing one, from which it is proposed."""
 
 
 def survey_log(
