@@ -41,11 +41,11 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A binary classifier for scikit-learn: Pipeline, GridSearchCV, joblib and pickle work.
 
     X is a DataFrame (pandas 2.2 or later, polars, Arrow) or an array of numbers. A column
-    `timestamp_ms` is the time of a row; without it a row is of now.
+    `timestamp_ms` is the time of a row; the default is now.
 
-    Without `spec`, each column becomes a field: floats a number, lists a bag, `timestamp_ms` the
-    hour of the day, everything else, also whole numbers, an id. Numbers enter as
-    sign(x) log(1 + |x|); scale them if their differences are small.
+    Without `spec`, each column becomes a field. A column of floats becomes a number, one of lists a
+    bag, and `timestamp_ms` the hour of the day. Any other column, also of whole numbers, becomes an
+    id. The input of a number x is sign(x) log(1 + |x|); scale numbers whose differences are small.
 
     Fitted attributes: `classes_`, (2,); `spec_`, the ModelSpec; `feature_names_in_` and
     `n_features_in_` as everywhere in scikit-learn.
@@ -96,10 +96,10 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # ------------------------------------------------------------------------------- learning
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HeadraceClassifier:  # noqa: N803
-        """Forget everything, then learn n rows, `epochs` times in their order.
+        """Learn n rows from an empty model, in their order, `epochs` times.
 
         y: (n,) of two classes; the greater one is the click. sample_weight: (n,) from 0 up; a row
-        of weight 2 moves the model like two rows. Raises ValueError for other targets, and
+        of weight 2 counts about as much as two rows. Raises ValueError for other targets, and
         SpecError.
         """
         if self.epochs < 1:

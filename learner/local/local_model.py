@@ -45,7 +45,7 @@ class RefusedEvent(NamedTuple):
     """An event that cannot be used; the service sends it to the topic `dead-letters`."""
 
     reason: str
-    """The expected value, and the one the event has."""
+    """The expected and the found value."""
     event: bytes
     """The event as JSON."""
 
@@ -93,15 +93,16 @@ class LocalModel:
     ) -> LearnSummary:
         """Join impressions with clicks and learn the examples, in the order of event time.
 
-        Both are iterables of mappings or DataFrames, with the fields that producers send:
-        `impression_id`, `timestamp_ms` (or a datetime) and what the spec names. Calls follow one
-        another in event time: an impression more than a label window older than the newest before
-        it is refused, as in the service. With `policy = "window"` an example is learned when its
-        window closes: by a later call, or by `flush`.
+        `impressions` and `clicks` are iterables of mappings, or DataFrames. Their fields are those
+        that producers send: `impression_id`, `timestamp_ms` (or a datetime) and the fields of the
+        spec. Pass calls in the order of event time: as in the service, an impression is refused if
+        an earlier one is newer by more than the label window. With `policy = "window"`, an example
+        is learned when its window closes: by a later call, or by `flush`.
 
-        `label`: a column of the impressions that says whether each was clicked; then no clicks are
-        given, and `impression_id` may be missing. Raises ValueError if a row lacks it, TypeError if
-        the events are neither mappings nor a DataFrame, or hold a value that has no JSON form.
+        `label`: a column of the impressions that is true for clicked ones. Pass no clicks with it;
+        `impression_id` is then optional. Raises ValueError if a row lacks the column. Raises
+        TypeError if the events are neither mappings nor a DataFrame, or contain a value that JSON
+        cannot represent.
         """
         if label is None:
             shown, clicked = list(rows_of(impressions)), list(rows_of(clicks))
@@ -119,8 +120,8 @@ class LocalModel:
 
         `path`: a directory with `impressions.ndjson` and `clicks.ndjson`, or a CSV, Parquet or
         NDJSON file. `layout`: for a file, the name or path of the layout of its columns, or "auto"
-        for a guess from its first rows. `sort`: by event time. The model is the one that `learn`
-        makes of all the log's events in one call. Raises NoEventsError, SpecError.
+        for a guess from its first rows. `sort`: sort by event time first. One call of `learn` with all
+        events of the log gives the same model. Raises NoEventsError, SpecError.
         """
         path = Path(path)
         lines = open_log(path, _layout_of(path, layout), sort=sort).lines()
@@ -138,9 +139,9 @@ class LocalModel:
         return LearnSummary(count + rest.examples, (*refused, *rest.refused))
 
     def flush(self) -> LearnSummary:
-        """Close the windows of all impressions so far and learn what that makes.
+        """Close all open label windows and learn the examples of their impressions.
 
-        Clicks that come later are late and count for nothing.
+        Later clicks on these impressions are late and not learned.
         """
         window_ms = self.spec.fields.label.window_ms
         return self._advance(self._latest_ms + window_ms + 1)
@@ -215,9 +216,9 @@ class LocalModel:
     ) -> npt.NDArray[np.float64]:
         """Return the probability of a click of n candidates; shape (n,).
 
-        `context`: fields that all candidates share; a candidate's own value goes before it.
-        `at_ms`: when they would be shown; a `timestamp_ms` of their own goes before it, and without
-        either it is now. The model does not change.
+        `context`: fields that all candidates share; a value of the candidate itself has priority.
+        `at_ms`: the time at which the candidates are shown, by default now; a `timestamp_ms` of the
+        candidate has priority. The model does not change.
         """
         own = list(rows_of(candidates))
         if not own:
@@ -232,11 +233,11 @@ class LocalModel:
     # ------------------------------------------------------------------------------ measuring
 
     def outcomes(self) -> Outcomes:
-        """Return every impression so far with its score, made before it was learned, and label."""
+        """Return the label and the score of every impression, made before the model learned it."""
         return join_outcomes(self._examples, self._scores)
 
     def metrics(self) -> ProgressiveValidation:
-        """Return how good the scores were that were made before learning.
+        """Return the accuracy of the scores that were made before learning.
 
         An impression without a click so far counts as not clicked. A figure is NaN where it is
         undefined: without impressions, or with one of the two labels only.

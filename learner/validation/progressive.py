@@ -32,15 +32,15 @@ class ProgressiveValidation:
     """The five figures of a stream of scores."""
 
     auc: float
-    """Chance that a clicked impression has a higher score than one that was not."""
+    """Probability that a clicked impression has a higher score than another one."""
     request_auc: float
-    """The same within a request, averaged over the requests that have both."""
+    """The AUC within a request, averaged over the requests with both labels."""
     log_loss: float
     """Mean of -log of the probability given to the outcome, in nats."""
     normalized_entropy: float
-    """Log loss over that of always answering the mean click rate (He et al., ADKDD 2014, eq. 3)."""
+    """Log loss divided by that of the mean click rate (He et al., ADKDD 2014, eq. 3)."""
     calibration: float
-    """Clicks expected (the sum of the scores) over clicks that came."""
+    """Predicted clicks (the sum of the scores) divided by actual clicks."""
 
 
 def progressive(
