@@ -120,8 +120,8 @@ class LocalModel:
 
         `path`: a directory with `impressions.ndjson` and `clicks.ndjson`, or a CSV, Parquet or
         NDJSON file. `layout`: for a file, the name or path of the layout of its columns, or "auto"
-        for a guess from its first rows. `sort`: sort by event time first. One call of `learn` with all
-        events of the log gives the same model. Raises NoEventsError, SpecError.
+        for a guess from its first rows. `sort`: sort by event time first. One call of `learn` with
+        all events of the log gives the same model. Raises NoEventsError, SpecError.
         """
         path = Path(path)
         lines = open_log(path, _layout_of(path, layout), sort=sort).lines()
