@@ -1,0 +1,128 @@
+"""Two environments with a model of one name share a Kafka and a store: each counts its own."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
+from headrace.deploy.models.shipped import path_of
+from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
+from headrace.ingest.kafka.topics import partition_counts
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.inspection.model_survey import survey
+from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+from headrace.serving.evaluation.windows import read_published
+from tests.deploy.command import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.learner.spec.model_spec import ModelSpec
+
+START_MS = 1_700_000_000_000
+DEMO = path_of("demo")
+PARTITIONS, BUCKETS = "2", "4"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One of the environments, and what it shares with the others."""
+
+    prefix: str
+    spec: ModelSpec
+    path: Path
+    kafka: str
+    redis: str
+
+    @property
+    def settings(self) -> KafkaSettings:
+        return KafkaSettings(self.kafka, names=TopicNames(self.prefix))
+
+    @property
+    def flag(self) -> tuple[str, ...]:
+        return ("--topics-prefix", self.prefix) if self.prefix else ()
+
+    def command(self, *words: str, **variables: str) -> str:
+        done = headrace(*words, "--model", str(self.path), **variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def run(self, log: Path, *options: str, **variables: str) -> dict[str, Any]:
+        """Replay a log through every part of the environment; return the report."""
+        report = log / "report.json"
+        given = ("--kafka", self.kafka, "--redis", self.redis, "--runs", "off")
+        sizes = ("--partitions", PARTITIONS, "--buckets", BUCKETS)
+        words = ("run", "--data", str(log), "--report", str(report), *given, *sizes, *options)
+        self.command(*words, **variables)
+        return dict(json.loads(report.read_text()))
+
+    def learned(self) -> list[tuple[int, dict[str, int]]]:
+        """Return the version of each bucket, and what it has learned."""
+        settings = StoreSettings(key_prefix=self.prefix)
+        with closing(open_store(self.redis, self.spec.name, settings)) as store:
+            found = survey(store, self.spec.name).buckets
+        return [(each.version, dict(each.marks)) for each in found]
+
+
+def written(folder: Path, seed: int, seconds: int) -> tuple[int, int]:
+    stream = SyntheticStream(SyntheticSite(), seed, START_MS)
+    log = write_log(folder, stream, seconds, 30)
+    return log.impressions, log.clicks
+
+
+def check_exact(report: dict[str, Any], impressions: int, clicks: int) -> None:
+    assert (report["impressions"], report["clicks"]) == (impressions, clicks)
+    assert report["examples"] == impressions + clicks
+    assert report["duplicates"] == report["dead_letters"] == 0
+    assert set(report["shows_by_field"].values()) == {impressions}
+    assert set(report["clicks_by_field"].values()) == {clicks}
+
+
+def test_two_environments_with_one_model_name_count_their_own_events_only(
+    kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    path, team = tmp_path / "model.toml", fresh_name("team")
+    path.write_text(DEMO.read_text().replace('name = "demo"', f'name = "{fresh_name("same")}"'))
+    spec = load_spec(path)
+    one, other, bare = (
+        Environment(prefix, spec, path, kafka, valkey)
+        for prefix in (f"{team}-a.", f"{team}-b.", "")
+    )
+    other.command("ingest", "topics", "--partitions", PARTITIONS, "--kafka", kafka, *other.flag)
+    other.command("pserver", "init", "--buckets", BUCKETS, "--redis", valkey, *other.flag)
+
+    counts = written(tmp_path / "a", 1, 20)
+    report = one.run(tmp_path / "a", *one.flag)
+    check_exact(report, *counts)
+    learned = one.learned()
+    assert all(version > 0 and marks for version, marks in learned)
+    assert read_published(one.settings)  # evaluation's own client has the prefix, too
+
+    topics = partition_counts(other.settings)
+    assert {"impressions", "clicks", f"examples.{spec.name}"} <= set(topics)
+    for topic in topics:
+        assert list(read_all(other.settings, topic)) == []
+    assert read_state(other.settings, spec).impressions == 0
+    assert other.learned() == [(0, {})] * int(BUCKETS)
+    assert f"examples.{spec.name}" not in partition_counts(bare.settings)
+    with (
+        closing(open_store(valkey, spec.name, StoreSettings(read_only=True))) as store,
+        pytest.raises(MissingModel),
+    ):
+        store.shape()
+
+    other_counts = written(tmp_path / "b", 2, 10)
+    # the variable does the same as the flag
+    other_report = other.run(tmp_path / "b", "--no-evaluate", HEADRACE_TOPICS_PREFIX=other.prefix)
+    check_exact(other_report, *other_counts)
+    assert read_state(one.settings, spec).impressions == counts[0]
+    assert one.learned() == learned
