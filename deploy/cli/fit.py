@@ -245,6 +245,12 @@ def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) 
             f"--epochs: expected 1, since the spec has [statistics.*] and rows would count each "
             f"example {epochs} times, got {epochs}"
         )
+    kept = [each.name for each in spec.fields.bags if each.transform == "history"]
+    if epochs > 1 and kept:
+        raise BadOption(
+            f"--epochs: expected 1, since the spec has a history ({', '.join(kept)}), which after "
+            f"the first epoch holds clicks of the future, got {epochs}"
+        )
     if holdout and archive is not None and spec.fields.label.policy == "immediate":
         raise BadOption(
             '--holdout: expected data with final labels, got an archive of policy "immediate", '

@@ -73,7 +73,7 @@ def sample_event(spec: ModelSpec, number: int) -> dict[str, Any]:
     event: dict[str, Any] = {IMPRESSION_ID: f"shown-{number}", TIME: _NOW, REQUEST_ID: "page-1"}
     fields = spec.fields
     for each in (*fields.singles, *fields.bags, *fields.numbers):
-        if each.source in event or each.transform is Transform.CROSS:
+        if each.source in event or not each.source:
             continue
         if each.transform is Transform.BAG:
             event[each.source] = ["a", "b"]

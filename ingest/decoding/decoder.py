@@ -129,7 +129,7 @@ class Decoder:
                 # the text tells a word, which is refused, from a missing value
                 needs[weight] = needs.get(weight, 0) | NEEDS_TEXT | NEEDS_REAL
             for field in (*fields.singles, *fields.bags, *fields.numbers):
-                if field.transform is not Transform.CROSS:
+                if field.source:  # others are made of other fields
                     needed = needs.get(field.source, 0) | _NEEDED[field.transform]
                     needs[field.source] = needed
         if texts:

@@ -147,6 +147,10 @@ class Encoder:
             return _NO_IDS, _NO_OFFSETS
         flat, lengths = [], np.empty((count, len(bags)), np.int64)
         for j, bag in enumerate(bags):
+            if bag.transform is Transform.HISTORY:  # the learner and the server have its items
+                lengths[:, j] = 0
+                flat.append(_NO_IDS)
+                continue
             hashes, lengths[:, j] = _last_items(*columns.items(bag.source), bag.last)
             if hashes.shape[0] != lengths[:, j].sum():
                 hashes = np.tile(hashes, count)  # one value, for all events

@@ -90,6 +90,8 @@ class Transform(StrEnum):
     LOG_BUCKET = "log_bucket"
     NUMBER = "number"
     BAG = "bag"
+    HISTORY = "history"
+    """The items that a user clicked last. They come from rows, not from the event."""
     HOUR = "hour"
     PERIOD = "period"
     """The number of a time span. Crossed with a field, its rows count the events of that span
@@ -98,7 +100,12 @@ class Transform(StrEnum):
     @property
     def single(self) -> bool:
         """Whether it gives exactly one id per event, so that the rows of it can be counted."""
-        return self not in (Transform.NUMBER, Transform.BAG)
+        return self is not Transform.NUMBER and not self.listed
+
+    @property
+    def listed(self) -> bool:
+        """Whether it gives any number of ids per event."""
+        return self in (Transform.BAG, Transform.HISTORY)
 
 
 class Policy(StrEnum):
@@ -146,7 +153,10 @@ class Field(msgspec.Struct, frozen=True):
     of: Annotated[
         tuple[RawField, ...], Meta(min_length=2), expected("listing two or more names of fields")
     ] = ()
-    """Fields that a cross combines, in this order. They may be crosses themselves."""
+    """Fields that a cross combines, in this order; they may be crosses themselves. For a history:
+    the single-valued field that names the user."""
+    item: Annotated[RawField, expected("naming a single-valued field")] = ""
+    """The single-valued field whose clicked values are the items of a history."""
     per_doubling: Annotated[float, Meta(ge=0.01, le=1e3)] = 1.0
     """Buckets per doubling of 1 + |x|."""
     utc_offset_h: Annotated[float, Meta(ge=-14.0, le=14.0)] = 0.0
@@ -163,7 +173,7 @@ class Field(msgspec.Struct, frozen=True):
     )
     """Weight of n items: 1 each (`sum`), 1/n (`mean`) or 1/sqrt(n) (`sqrt`)."""
     last: Annotated[int, Meta(ge=1, le=100_000)] = 0
-    """Number of the last items of a bag that count. By default all items count."""
+    """Number of the last items that count. By default all items of a bag count."""
     decay: Annotated[float, Meta(ge=1e-6, le=1.0)] = 1.0
     """Weight of an item relative to the next one, for arrays with the newest item last."""
 
@@ -193,6 +203,16 @@ FIELDS = Variants(
         Transform.BAG: Variant(
             "A row per item of an array. A repeated item counts twice. Absent has no items.",
             ("source", "pooling", "last", "decay"),
+        ),
+        Transform.HISTORY: Variant(
+            "A row per item that the user clicked last. The learner keeps them, in rows; events do "
+            "not have them. An absent user has none.",
+            ("pooling", "decay"),
+            needs=("of", "item", "last"),
+            types={
+                "of": Annotated[RawField, expected("naming a single-valued field")],
+                "last": Annotated[int, Meta(ge=1, le=200)],
+            },
         ),
         Transform.HOUR: Variant("The hour of `timestamp_ms`, 0 to 23.", ("utc_offset_h",)),
         Transform.PERIOD: Variant(
@@ -242,7 +262,7 @@ class FieldSet:
         number_ids.flags.writeable = False
         return cls(
             singles=tuple(each for each in ordered if each.transform.single),
-            bags=tuple(each for each in ordered if each.transform is Transform.BAG),
+            bags=tuple(each for each in ordered if each.transform.listed),
             numbers=plain,
             label=label,
             slice_by=examples.slice_by,
@@ -289,6 +309,9 @@ def _field(table: Mapping[str, object], where: SpecText, name: str) -> Field:
     if not NAME.fullmatch(name):
         raise where.error(("fields", name), "a field name of a-z, 0-9 and _", f'"{name}"')
     found = FIELDS.read(table, where, "fields", name, name=name)
+    of: object = found.of  # of a history: one name, as its kind has it
+    if isinstance(of, str):
+        found = msgspec.structs.replace(found, of=(of,))
     of_time = found.transform in (Transform.HOUR, Transform.PERIOD)
     source = found.source or (TIME if of_time else "" if found.of else name)
     return msgspec.structs.replace(found, source=source)
@@ -309,11 +332,12 @@ def _check_numbers(fields: list[Field], where: SpecText) -> None:
 def _check_crosses(fields: dict[str, Field], where: SpecText) -> None:
     single = [each.name for each in fields.values() if each.transform.single]
     for each in fields.values():
-        for part in each.of:
+        parts = [("of", part) for part in each.of]
+        for key, part in parts + [("item", each.item)] * bool(each.item):
             if part not in single:
                 what = "a bag or number" if part in fields else "an unknown field"
                 raise where.error(
-                    ("fields", each.name, "of"),
+                    ("fields", each.name, key),
                     f"single-valued fields, {one_of(single, part)}",
                     f'"{part}", {what}',
                 )
@@ -354,6 +378,7 @@ def _fingerprint(fields: list[Field], label: LabelPolicy, examples: ExampleOptio
                     # likewise
                     **({"items": [each.pooling, each.decay]} if each.weighted else {}),
                     **({"last": each.last} if each.last else {}),
+                    **({"item": each.item} if each.item else {}),
                 }
                 for each in fields
             ],

@@ -53,6 +53,8 @@ class Variant(NamedTuple):
     """Keys that must be given."""
     defaults: Mapping[str, object] = {}
     """Defaults that differ from those of the section."""
+    types: Mapping[str, object] = {}
+    """Types of keys that differ from those of the section."""
 
 
 class Variants(Generic[S]):
@@ -115,10 +117,11 @@ class Variants(Generic[S]):
         kind = self.kinds[name]
         needs = (*self.always, *kind.needs)
         defaults = {each: known[each].default for each in kind.takes} | dict(kind.defaults)
-        fields = [(each, known[each].type, defaults[each]) for each in kind.takes]
+        types = {each: known[each].type for each in (*needs, *kind.takes)} | dict(kind.types)
+        fields = [(each, types[each], defaults[each]) for each in kind.takes]
         return msgspec.defstruct(
             f"{self.section.__name__}_{name}",
-            [*((each, known[each].type) for each in needs), *fields],
+            [*((each, types[each]) for each in needs), *fields],
             namespace={"__doc__": kind.meaning},
             tag=str(name),
             tag_field=self.tag,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features import FieldSet
     from headrace.ingest.logs import LogLayout
 
-_OF_TIME = (Transform.HOUR, Transform.PERIOD, Transform.CROSS)
+_OF_TIME = (Transform.HOUR, Transform.PERIOD, Transform.CROSS, Transform.HISTORY)
 
 _LEAST_ALIKE = 0.7
 """Likeness of a name in the events to a missing one, from which it is proposed."""

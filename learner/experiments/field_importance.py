@@ -136,6 +136,7 @@ def measure_importance(
 def removed_with(spec: ModelSpec, name: str) -> tuple[str, ...]:
     """Return the crosses and statistics that are computed from a field or statistic."""
     parts = {each.name: each.of for each in spec.fields.singles}
+    parts |= {each.name: (*each.of, each.item) for each in spec.fields.bags}
     parts |= {each.name: (each.of, *each.cross) for each in spec.statistics}
     gone = {name}
     while more := {each for each, of in parts.items() if each not in gone and gone & {*of}}:

@@ -18,6 +18,7 @@ from headrace.ingest.features import hash_strings
 from headrace.ingest.runtime import read_only
 from headrace.learner.inputs.admission import AdmissionCounts, counting, gate_of
 from headrace.learner.inputs.bag_weights import BagWeights
+from headrace.learner.inputs.click_histories import ClickHistories
 from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
 from headrace.learner.inputs.slates import slate_ends
 from headrace.learner.inputs.statistics import empty_memory, with_room
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features import Encoded
     from headrace.learner.kernels import PendingColumns
     from headrace.learner.spec import ModelSpec
+    from headrace.pserver.rows import RowTable
 
 
 class RowPuller(Protocol):
@@ -63,6 +65,7 @@ class InputPreparation:
         self.window_ms = spec.fields.label.window_ms
         self.bags = len(spec.fields.bags)
         self._bag_weights = BagWeights(spec.fields.bags)
+        self.histories = ClickHistories(spec.fields)
         self.fixed = 1 + len(spec.fields.singles) + len(spec.fields.numbers)
         """Inputs that every example has, statistics aside."""
         self.number_ids = read_only(spec.fields.number_ids, np.uint64)
@@ -91,6 +94,7 @@ class InputPreparation:
         common = 1 + self.number_ids.shape[0]  # the same rows in every example
         each = self.fixed - common + self.statistics
         items = int(examples.features.bag_ids.shape[0])
+        items += self.histories.rows_needed(len(examples))
         return int(common + len(examples) * each + items)
 
     def begin(self, active: npt.NDArray[np.bool_], examples: Examples) -> LabelledColumns:
@@ -114,6 +118,26 @@ class InputPreparation:
             read_only(np.zeros(0) if examples.weights is None else examples.weights, np.float32),
             read_only(slate_ends(examples), np.int64),
         )
+
+    def with_histories(
+        self,
+        view: RowTable,
+        gaining: PendingColumns,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+        labelled: LabelledColumns,
+    ) -> Examples:
+        """Return the examples with their histories; write their clicks to the rows."""
+        if not self.histories.on:
+            return examples
+        features = self.features(examples.features)
+        return self.histories.learned(view, gaining, active, examples, features, labelled)
+
+    def filled(self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]) -> Encoded:
+        """Return the features with the histories of n impressions shown at `event_ms`."""
+        if not self.histories.on:
+            return features
+        return self.histories.filled(view, features, self.features(features), event_ms)
 
     def forget(self) -> None:
         """Drop the memory of impressions: their clicks are learned with the rows of that time."""

@@ -1,9 +1,9 @@
 """The rows that a forward pass reads, for callers that must fetch rows first.
 
-It takes two steps, because the ids of statistics depend on the counters of other rows: first the
-rows that the features name (with the rare rows that may replace them), then, when these are here,
-the rows that their levels name. Every example also reads the intercept, the weights of plain
-numbers, and the layers.
+It takes two steps, because the ids of statistics and of the items of histories depend on other
+rows: first the rows that the features name (with the rare rows that may replace them, and the slots
+of histories), then, when these are here, the rows that levels and slots name. Every example also
+reads the intercept, the weights of plain numbers, and the layers.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class RequiredRows:
 
     @property
     def statistics(self) -> bool:
-        """Whether the model has statistics, whose ids depend on other rows."""
-        return self._inputs.statistics > 0
+        """Whether the model has statistics or histories, whose ids depend on other rows."""
+        return self._inputs.statistics > 0 or self._inputs.histories.on
 
     @property
     def rare(self) -> bool:
@@ -74,24 +74,36 @@ class RequiredRows:
         """
         self._inputs.pulling = pulling
 
-    def of_features(self, features: Encoded) -> Ids:
-        """Return the ids that features name, each once; shape (n,)."""
+    @property
+    def histories(self) -> bool:
+        """Whether the model has histories, whose slots are rows."""
+        return self._inputs.histories.on
+
+    def of_features(self, features: Encoded, *, learning: bool = False) -> Ids:
+        """Return the ids that features name, each once; shape (n,).
+
+        learning: and the rows that the clicks of these examples add to histories.
+        """
         ids = np.unique(np.concatenate([features.ids.reshape(-1), features.bag_ids]))
-        gate = self._inputs.gate
-        if not gate.on:
-            return ids
-        rare = np.empty_like(ids)
-        count = _list_rare(gate.guarded, gate.high, ids, rare)
-        return np.unique(np.concatenate([ids, rare[:count]]))
+        found, gate = [ids], self._inputs.gate
+        if gate.on:
+            rare = np.empty_like(ids)
+            count = _list_rare(gate.guarded, gate.high, ids, rare)
+            found.append(rare[:count])
+        if self.histories:
+            found.append(self._inputs.histories.slot_ids(features, learning=learning))
+        return ids if len(found) == 1 else np.unique(np.concatenate(found))
 
     def of_statistics(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> Ids:
-        """Return the ids of the statistics of n impressions shown at `event_ms`, each once.
+        """Return the ids of statistics and items of n impressions shown at `event_ms`, each once.
 
         view: has the rows of `of_features`, as far as they exist.
         """
-        inputs = self._inputs
+        inputs, bags = self._inputs, features.bag_ids
+        if self.histories:
+            bags = inputs.filled(view, features, event_ms).bag_ids
         ids = np.empty((len(features), inputs.statistics), np.uint64)
         if ids.shape[1]:
             _list_statistics(
@@ -103,4 +115,4 @@ class RequiredRows:
                 inputs.scratch(features, 1),
                 ids,
             )
-        return np.unique(ids)
+        return np.unique(np.concatenate([ids.reshape(-1), bags]) if self.histories else ids)

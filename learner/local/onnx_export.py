@@ -136,6 +136,10 @@ def _check(spec: ModelSpec) -> None:
     if spec.statistics:
         names = ", ".join(each.name for each in spec.statistics)
         raise NotExportable(spec.name, "no [statistics.*], whose counters a device lacks", names)
+    kept = [each.name for each in spec.fields.bags if each.transform is Transform.HISTORY]
+    if kept:
+        wanted = "no field of transform history, whose rows change with every click"
+        raise NotExportable(spec.name, wanted, ", ".join(kept))
     pooled = [each.name for each in spec.fields.bags if each.weighted or each.last]
     if pooled:
         wanted = "bags without pooling, decay and last, which the graph lacks"

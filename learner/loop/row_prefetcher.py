@@ -160,8 +160,8 @@ class RowPrefetcher:
         if self._pushes.awaited and (asked.statistics or self._lacked):
             return False
         self._batch = max((self._batch + 1) & 0xFFFFFFFF, 1)
-        if asked.rare:
-            ids = asked.of_features(features)
+        if asked.rare or asked.histories:
+            ids = asked.of_features(features, learning=True)
         else:
             ids = np.concatenate([features.ids.reshape(-1), features.bag_ids])
         had = self._have(ids)

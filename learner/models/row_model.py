@@ -104,6 +104,16 @@ class RowModel(ABC):
         ends: (n,) the first impression after the request of each; None if all are of one request.
         Statistics are taken from the rows as they are now. Never adds a row.
         """
+        return self._scores(view, self._inputs.filled(view, features, event_ms), event_ms, ends)
+
+    def _scores(
+        self,
+        view: RowTable,
+        features: Encoded,
+        event_ms: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64] | None = None,
+    ) -> npt.NDArray[np.float64]:
+        """Return what `predict` does, for features with their histories."""
         scores = self._answers(view, features, event_ms)
         if self._calibrated is not None:
             self._calibrated.apply(view, scores, ends)
@@ -118,7 +128,8 @@ class RowModel(ABC):
         NoUncertainty.
         """
         rates = rates_of(self._optimizer, self._name)
-        return uncertainty(rates, self._inputs, view, features, event_ms)
+        filled = self._inputs.filled(view, features, event_ms)
+        return uncertainty(rates, self._inputs, view, filled, event_ms)
 
     def explain(
         self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
@@ -127,7 +138,8 @@ class RowModel(ABC):
 
         tables: returns the rows that features need, as a server with a cache must fetch them.
         """
-        return leave_one_out(self.predict, self._fields, tables, features, event_ms)
+        features = self._inputs.filled(tables(features, event_ms), features, event_ms)
+        return leave_one_out(self._scores, self._fields, tables, features, event_ms)
 
     def learn(
         self,
@@ -144,6 +156,7 @@ class RowModel(ABC):
         """
         labelled = self._inputs.begin(active, examples)
         active = read_only(active, np.bool_)
+        examples = self._inputs.with_histories(view, gaining, active, examples, labelled)
         scores = self._learn_all(view, gaining, active, examples, labelled)
         if self._calibrated is not None:
             if self._inputs.pulling is not None:
@@ -248,6 +261,7 @@ class SequentialModel(RowModel):
     ) -> Explanations:
         """Return what each field contributes to the log-odds of each answer. Never adds a row."""
         view, names = tables(features, event_ms), self._part_names
+        features = self._inputs.filled(view, features, event_ms)
         parts = np.zeros((len(features), len(names.names)))
         width = len(names.names) if self._paired else 0
         pairs = np.zeros((len(features), width, width))

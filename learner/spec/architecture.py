@@ -42,7 +42,7 @@ FREE_TO_DIFFER = ("mini_batch", "synchronous")
 NETWORK_KEYS = ("layers", "cross_layers", "encoder", "encoder_layers", "history_length", "module")
 """Keys that change the layers of a network and no other rows."""
 
-_HISTORY = "naming a bag field of the event"
+_HISTORY = "naming a field of transform bag or history"
 _TARGET = "naming a single-valued field"
 
 
@@ -85,7 +85,7 @@ class Structure(Struct, frozen=True):
     cross_layers: Annotated[int, Meta(ge=1, le=16)] = 2
     """Layers of the cross network."""
     history: Annotated[str, expected(_HISTORY)] = ""
-    """A bag field of the event: the user's recent items, the latest last."""
+    """A field of transform bag or history: the user's recent items, the latest last."""
     encoder: Annotated[str, Meta(pattern=r"^(gru|attention)\Z"), expected("gru or attention")] = GRU
     """Network that reads the items of the history in order: recurrent (`gru`), or causal
     self-attention (`attention`)."""
@@ -178,7 +178,7 @@ def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> No
     required = structure.architecture in (DIN, SEQUENCE)
     if not structure.history and not required:
         if structure.target:
-            wanted = "no target without a history, a bag field of the event"
+            wanted = "no target without a history, a field of transform bag or history"
             raise where.error(("model", "target"), wanted, shown(structure.target))
         return
     pairs = {"history": (_HISTORY, fields.bags), "target": (_TARGET, fields.singles)}

@@ -85,8 +85,8 @@ def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
     event: dict[str, object] = {}
     for each in (*fields.singles, *fields.bags, *fields.numbers):
         match each.transform:
-            case Transform.CROSS | Transform.HOUR | Transform.PERIOD:
-                pass  # derived from other fields, or from the time of the request
+            case Transform.CROSS | Transform.HISTORY | Transform.HOUR | Transform.PERIOD:
+                pass  # derived from other fields or rows, or from the time of the request
             case Transform.BAG:
                 event[each.source] = ["a", "b"]
             case Transform.NUMBER | Transform.LOG_BUCKET:

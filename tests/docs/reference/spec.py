@@ -63,9 +63,8 @@ def page() -> str:
         heading = f"{name}.NAME" if name in ("fields", "statistics") else name
         parts.append(f"\n## `[{heading}]`\n\n{meaning}\n{_KEYS}")
         if isinstance(parser, Variants):
-            parts += _rows(
-                parser.section, _defaults(parser), {parser.tag: one_of(parser.kinds, "")}
-            )
+            tags = {parser.tag: one_of(parser.kinds, "")}
+            parts += _rows(parser.section, _defaults(parser), tags, _of_kinds(parser))
             parts += _more_rows(name)
             parts += _kinds(parser)
         else:
@@ -127,8 +126,10 @@ def _rows(
     section: type[msgspec.Struct],
     defaults: Mapping[str, str | None] = MappingProxyType({}),
     expected: Mapping[str, str] = MappingProxyType({}),
+    of_kinds: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
-    """A row per key. defaults and expected: cells that its type does not tell."""
+    """A row per key. defaults and expected: cells that its type does not tell. of_kinds: what some
+    kinds expect."""
     meanings = attribute_docstrings(section)
     for each in msgspec.inspect.type_info(section).fields:  # type: ignore[attr-defined]
         name, kind = each.encode_name, each.type
@@ -144,10 +145,23 @@ def _rows(
             f"`{name}`",
             _type_name(kind),
             default,
-            phrase or bounds_of(kind),
+            (phrase or bounds_of(kind)) + of_kinds.get(name, ""),
             meanings[each.name],
         )
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _of_kinds(kinds: Variants[Any]) -> dict[str, str]:
+    """Return the expected values of keys that have a type of their own in a kind."""
+    found = {}
+    for name, struct in kinds.structs.items():
+        for each in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
+            if each.encode_name in kinds.kinds[name].types:
+                kind, phrase = each.type, ""
+                while isinstance(kind, Metadata):
+                    phrase, kind = (kind.extra or {}).get("expected", phrase), kind.type
+                found[each.encode_name] = f"; for `{name}`: {phrase or bounds_of(kind)}"
+    return found
 
 
 def _type_name(kind: object) -> str:
