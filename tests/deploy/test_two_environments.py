@@ -51,18 +51,18 @@ class Environment:
     def flag(self) -> tuple[str, ...]:
         return ("--topics-prefix", self.prefix) if self.prefix else ()
 
-    def command(self, *words: str, **variables: str) -> str:
-        done = headrace(*words, "--model", str(self.path), **variables)
+    def command(self, *words: str, variable: str = "") -> str:
+        done = headrace(*words, "--model", str(self.path), HEADRACE_TOPICS_PREFIX=variable)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def run(self, log: Path, *options: str, **variables: str) -> dict[str, Any]:
+    def run(self, log: Path, *options: str, variable: str = "") -> dict[str, Any]:
         """Replay a log through every part of the environment; return the report."""
         report = log / "report.json"
         given = ("--kafka", self.kafka, "--redis", self.redis, "--runs", "off")
         sizes = ("--partitions", PARTITIONS, "--buckets", BUCKETS)
         words = ("run", "--data", str(log), "--report", str(report), *given, *sizes, *options)
-        self.command(*words, **variables)
+        self.command(*words, variable=variable)
         return dict(json.loads(report.read_text()))
 
     def learned(self) -> list[tuple[int, dict[str, int]]]:
@@ -122,7 +122,7 @@ def test_two_environments_with_one_model_name_count_their_own_events_only(
 
     other_counts = written(tmp_path / "b", 2, 10)
     # the variable does the same as the flag
-    other_report = other.run(tmp_path / "b", "--no-evaluate", HEADRACE_TOPICS_PREFIX=other.prefix)
+    other_report = other.run(tmp_path / "b", "--no-evaluate", variable=other.prefix)
     check_exact(other_report, *other_counts)
     assert read_state(one.settings, spec).impressions == counts[0]
     assert one.learned() == learned
