@@ -125,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._spend(CONNECTION_S)
         if len(self.connections) > self.limits.connections:
             self._refuse(503, f"expected at most {self.limits.connections} connections, got more")
-        elif self._queue.busy:
+        elif not self._queue.admits(0):
             self._wait_to_read()
 
     def _queue_of_server(self) -> UnprovenQueue:

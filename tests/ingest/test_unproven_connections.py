@@ -223,7 +223,7 @@ def test_a_proven_connection_is_answered_while_all_others_wait() -> None:
         waiting = queues[client.state] = NoTurns(loop)
         others = [_client(client.state) for _ in range(3)]
         for other in others:
-            await other.send(POST)
+            other.protocol.data_received(POST)
         await client.send(POST)
         await until(lambda: client.received.count(b"HTTP/1.1 200") == 2)
         assert all(other.paused and not other.received for other in others)
