@@ -10,82 +10,32 @@ import pytest
 
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.spec_text import SpecError
-from headrace.learner.inputs.click_histories import ClickHistories
-from headrace.learner.inputs.click_slots import item_id
-from headrace.learner.inputs.example_inputs import FeatureColumns
 from headrace.learner.local import LocalModel
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
+from tests.learner.history_reference import (
+    HISTORY,
+    LAST,
+    LATER_MS,
+    assert_histories,
+    clicks_of,
+    newest_of,
+)
 from tests.learner.streams import BUCKETS, FIELDS, START_MS, Bench, part
 
 if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.spec.model_spec import ModelSpec
 
-LAST = 5
-HISTORY = f"""
-[fields.recent]
-number = 30
-transform = "history"
-of = "user"
-item = "item"
-last = {LAST}
-"""
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
-WINDOW_MS = 600_000
-LATER_MS = START_MS + 7_200_000
-
-Clicks = dict[int, set[tuple[int, int]]]  # user -> (second, item of the history)
-
-
-def _clicks(spec: ModelSpec, examples: Examples) -> Clicks:
-    columns = [each.name for each in spec.fields.singles]
-    user, item = columns.index("user"), columns.index("item")
-    number = np.uint64(spec.fields["recent"].number)
-    found: Clicks = {}
-    for i in range(len(examples)):
-        ids = examples.features.ids[i]
-        own = found.setdefault(int(ids[user]), set())
-        if examples.kinds[i] != Kind.SHOWN and examples.labels[i]:
-            closed_ms = WINDOW_MS if examples.kinds[i] == Kind.CLOSED else 0
-            second = (int(examples.event_ms[i]) + closed_ms) // 1000
-            own.add((second, int(item_id(ids[item], number))))
-    return found
-
-
-def _expected(clicks: Clicks, user: int, before_ms: int) -> list[int]:
-    newest = sorted(each for each in clicks[user] if each[0] < before_ms // 1000)
-    return [item for _, item in newest][-LAST:]
-
-
-def _features(spec: ModelSpec, encoded: Encoded) -> FeatureColumns:
-    nothing = np.zeros(0, np.float32)
-    of = encoded.ids, encoded.bag_ids, encoded.bag_offsets, encoded.numbers
-    return FeatureColumns(*of, spec.fields.number_ids, nothing)
-
-
-def _read(spec: ModelSpec, rows: RowTable, encoded: Encoded, at_ms: int) -> list[list[int]]:
-    """Return the history of each impression, from the rows."""
-    times = np.full(len(encoded), at_ms, np.int64)
-    histories = ClickHistories(spec.fields)
-    filled = histories.filled(rows, encoded, _features(spec, encoded), times)
-    bag, bags = [each.name for each in spec.fields.bags].index("recent"), len(spec.fields.bags)
-    ends = filled.bag_offsets
-    return [
-        filled.bag_ids[ends[i * bags + bag] : ends[i * bags + bag + 1]].tolist()
-        for i in range(len(encoded))
-    ]
-
-
-def _assert_histories(spec: ModelSpec, rows: RowTable, examples: Examples) -> None:
-    clicks = _clicks(spec, examples)
-    column = [each.name for each in spec.fields.singles].index("user")
-    found = _read(spec, rows, examples.features, LATER_MS)
-    for i, history in enumerate(found):
-        assert history == _expected(clicks, int(examples.features.ids[i, column]), LATER_MS)
+DIN = """architecture = "din"
+dimensions = 2
+layers = [4]
+mini_batch = 16
+history = "recent"
+target = "item"
+"""
 
 
 @pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
@@ -99,7 +49,7 @@ def test_histories_do_not_depend_on_how_the_stream_is_cut_into_batches(
     cut = [few.learn(part(examples, k, k + 7)) for k in range(0, len(examples), 7)]
     np.testing.assert_array_equal(scores, np.concatenate(cut))
     assert_same(whole.view.everything().existing(), few.view.everything().existing())
-    _assert_histories(spec, whole.view, examples)
+    assert_histories(spec, whole.view, examples)
 
 
 def test_an_impression_is_learned_with_the_clicks_before_it() -> None:
@@ -114,13 +64,13 @@ def test_an_impression_is_learned_with_the_clicks_before_it() -> None:
 
     bench.model._inputs.histories.learned = learned  # type: ignore[attr-defined]
     bench.learn(examples)
-    clicks, ends = _clicks(spec, examples), filled[0].features.bag_offsets
+    clicks, ends = clicks_of(spec, examples), filled[0].features.bag_offsets
     bags = len(spec.fields.bags)
     column = [each.name for each in spec.fields.singles].index("user")
     lengths = set()
     for i in range(len(examples)):
         own = filled[0].features.bag_ids[ends[i * bags + 2] : ends[i * bags + 3]].tolist()
-        expected = _expected(clicks, int(examples.features.ids[i, column]), examples.shown_ms[i])
+        expected = newest_of(clicks, int(examples.features.ids[i, column]), examples.shown_ms[i])
         if len(own) == LAST or examples.kinds[i] != Kind.CLICKED:
             lengths.add(len(own))
         if examples.kinds[i] != Kind.CLICKED:
@@ -139,7 +89,7 @@ def test_examples_that_are_learned_again_change_no_history() -> None:
     bench.learn(examples, inactive=counted)  # as after a crash: half of the buckets have them
     again = bench.gained()
     assert not np.isin(bench.shape.bucket_of(again.ids), counted).any()
-    _assert_histories(spec, bench.view, examples)
+    assert_histories(spec, bench.view, examples)
 
 
 @pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
@@ -150,7 +100,7 @@ def test_a_learner_of_few_rows_has_the_histories_of_one_of_all_rows(seed: int, m
     whole.run(whole.learning(None))
     few.run(few.learning(most_rows=150))
     assert_same(few.rows(), whole.rows())
-    _assert_histories(spec, few.replica().table, examples)
+    assert_histories(spec, few.replica().table, examples)
 
 
 @pytest.mark.parametrize("most_rows", [None, 150], ids=["all rows", "few rows"])
@@ -185,12 +135,14 @@ def test_under_random_faults_every_click_is_in_the_history_once(
 
     model.run(learner, over=happen)
     assert learner.tally.reread > 0, f"seed {seed}: nothing happened"
-    _assert_histories(spec, model.replica().table, examples)
+    assert_histories(spec, model.replica().table, examples)
 
 
-@pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
+@pytest.mark.parametrize("model", ["", MACHINE, DIN], ids=["logistic", "machine", "din"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_server_answers_with_the_score_that_the_learner_gives(seed: int, model: str) -> None:
+    if model == DIN:
+        pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
     spec, examples = drawn(seed, HISTORY, model)
     half = len(examples) // 2
     trained = Model(spec, part(examples, 0, half))
