@@ -121,3 +121,13 @@ def configure_logs(level: int, *, as_json: bool) -> None:
     handler = CountingHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines())
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def show_warnings_only() -> None:
+    """Omit the INFO lines of this process, for a command whose output is for people.
+
+    Its child processes write theirs to files. `--log-level debug` still shows all lines.
+    """
+    root = logging.getLogger()
+    if root.level == logging.INFO:
+        root.setLevel(logging.WARNING)

@@ -54,6 +54,7 @@ def demo(
     times_real_time = None if speed is None else speed_of(speed)
     from headrace.deploy.demo import DemoSettings, run_demo
     from headrace.deploy.models import path_of
+    from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.reports.tracking import RunKind, record_run
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec import load_spec
@@ -72,6 +73,7 @@ def demo(
     shown: dict[str, Any] = {"seconds": seconds, "events": events, "chaos": chaos}
     name = load_spec(spec).name
     logs = () if data is None else (data,)
+    show_warnings_only()
     with (
         stopped_by_signals() as stop,
         run_outputs(runs, track) as outputs,

@@ -58,6 +58,7 @@ def run(
     """Replay logs through a pipeline on this machine and report the accuracy."""
     times_real_time = speed_of(speed)
     from headrace.deploy.local import RunSettings, run_log
+    from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.reports.tracking import RunKind, RunState, record_run
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec import load_spec
@@ -73,6 +74,7 @@ def run(
         check,
     )
     name = load_spec(model).name
+    show_warnings_only()
     with (
         stopped_by_signals() as stop,
         run_outputs(runs, track) as outputs,
@@ -130,8 +132,10 @@ def up(
     from dataclasses import replace
 
     from headrace.deploy.local import keep_up
+    from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.termination import stopped_by_signals
 
     settings = replace(pipeline.settings(model, port), collector_port=collector_port)
+    show_warnings_only()
     with stopped_by_signals() as stop:
         keep_up(settings, stop)

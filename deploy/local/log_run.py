@@ -158,12 +158,17 @@ def _report(
     )
 
 
+_ACCURACIES = {
+    "auc": "AUC",
+    "request_auc": "within a request",
+    "log_loss": "log loss",
+    "normalized_entropy": "normalized entropy",
+    "calibration": "calibration",
+}
+
+
 def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     """Return the report as text."""
-    accuracy = {
-        name: "-" if value is None else f"{value:.4f}"
-        for name, value in report["progressive"].items()
-    }
     events = report["impressions"] + report["clicks"]
     counted = (
         f"{report['impressions']:,} impressions and {report['learned_clicks']:,} clicks learned in "
@@ -175,10 +180,10 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         f"{report['unmatched_clicks']:,}, duplicates {report['duplicates']:,}, "
         f"dead letters {report['dead_letters']:,}"
     )
-    accuracies = (
-        f"AUC {accuracy['auc']}, within a request {accuracy['request_auc']}, log loss "
-        f"{accuracy['log_loss']}, normalized entropy {accuracy['normalized_entropy']}, "
-        f"calibration {accuracy['calibration']}"
+    accuracies = ", ".join(
+        f"{words} {report['progressive'][name]:.4f}"
+        for name, words in _ACCURACIES.items()
+        if report["progressive"][name] is not None
     )
     lines = [counted, excluded, *map(_reason, report["refused_by_reason"])]
     if report["held_batches"]:

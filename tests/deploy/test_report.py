@@ -194,6 +194,7 @@ def test_an_undefined_figure_of_the_report_is_null(tmp_path: Path) -> None:
     write_report(path, report)
     assert orjson.loads(path.read_bytes()) == report
     assert report["progressive"]["auc"] is None
+    assert not {"AUC", "None", "-,"} & set(in_words(report, None).split())
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -160,6 +160,7 @@ def test_inspect_counts_the_rows_of_the_report(lived: Lived) -> None:
 def test_a_run_prints_the_figures_of_its_report(log: Log, lived: Lived) -> None:
     assert f"{log.impressions:,} impressions and {log.clicks - 1:,} clicks learned" in lived.output
     assert "late clicks 1, clicks without an impression 0, duplicates 1, dead" in lived.output
+    assert " INFO " not in lived.output, "log lines of its own are not for the reader of a report"
 
 
 def test_ctrl_c_stops_the_demo_and_leaves_no_process(lived: Lived) -> None:
