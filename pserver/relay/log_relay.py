@@ -87,9 +87,14 @@ class LogRelay:
         """Write all rows of the bucket with the next blocks."""
         self._sent.pop(bucket, None)
 
-    def step(self) -> None:
-        """Read what is new in the logs. Raises every StoreError but Unreachable."""
+    def step(self) -> int:
+        """Read what is new in the logs; return how many entries and buckets were read.
+
+        Raises every StoreError but Unreachable.
+        """
+        read = 0
         for change in self._replica.poll(_ENTRIES_A_POLL):
+            read += isinstance(change, Folded | Deleted | Copied)
             match change:
                 case Folded(bucket=bucket, header=header):
                     self._of(bucket).add(change.deltas.ids, header)
@@ -98,6 +103,7 @@ class LogRelay:
                 case Copied(bucket=bucket):
                     self._copied(bucket)
         self._replica.compact()
+        return read
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
         """Yield (bucket, block) for what changed since the last call; bases first of all.

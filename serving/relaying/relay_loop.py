@@ -75,6 +75,7 @@ class RelayLoop:
         self.bytes_written = 0
         self.failed_writes = 0
         self._failed: set[int] = set()
+        self._unwritten_since_ms: int | None = None
 
     @property
     def _base_pause_ms(self) -> int:
@@ -86,8 +87,10 @@ class RelayLoop:
         Raises Fenced if another relay of this model has started, WriteRefused, and every StoreError
         but Unreachable.
         """
-        self._relay.step()
+        changes = self._relay.step()
         now = self._now_ms()
+        if changes and self._unwritten_since_ms is None:
+            self._unwritten_since_ms = now
         if now >= self._base_at_ms:
             self._relay.rebase(self._next_base)
             self._next_base = (self._next_base + 1) % self.replica.shape.buckets
@@ -101,6 +104,12 @@ class RelayLoop:
         """Return the time until the next write."""
         return max(0.0, (self._write_at_ms - self._now_ms()) / 1000.0)
 
+    @property
+    def unwritten_s(self) -> float:
+        """Time since the relay read the oldest change that is not in the topic; 0 without one."""
+        since_ms = self._unwritten_since_ms
+        return 0.0 if since_ms is None else (self._now_ms() - since_ms) / 1000.0
+
     def _write(self) -> bool:
         before = self.blocks_written
         part: list[tuple[int, bytes]] = []
@@ -111,6 +120,8 @@ class RelayLoop:
             part.append((bucket, blob))
         if part:
             self._send(part)
+        if not self._failed:
+            self._unwritten_since_ms = None
         while self._failed:  # only now: a bucket's position moves on with its last block
             self._relay.rebase(self._failed.pop())
         return self.blocks_written > before

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.ingest.http import new_registry
@@ -89,3 +89,10 @@ class RelayCollector(Collector):
             total = CounterMetricFamily(f"headrace_relay_{name}", text, labels=["model"])
             total.add_metric([self._model], value)
             yield total
+        age = GaugeMetricFamily(
+            "headrace_relay_unwritten_seconds",
+            "Age of the oldest change that is not in the topic yet; 0 without one.",
+            labels=["model"],
+        )
+        age.add_metric([self._model], relay.unwritten_s)
+        yield age

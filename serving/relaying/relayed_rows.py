@@ -43,14 +43,15 @@ class RelayedRows:
         shape: Shape,
         open_reader: Callable[[], Reader],
         now_s: Callable[[], float] = time.monotonic,
+        table: RowTable | None = None,
     ) -> None:
-        """open_reader: opens a reader of the topic, without a group."""
+        """open_reader: opens a reader of the topic, without a group. table: holds the rows."""
         self.shape, self._now_s = shape, now_s
         self._refused: StreamError | None = None
         self._open_at_s = 0.0
         self._open_reader = open_reader
         self._reader: Reader | None = None
-        self._replica = RelayedReplica(shape)
+        self._replica = RelayedReplica(shape, table)
         self._known: set[int] = set()
         self._gaps: dict[int, StoreError] = {}
         self.bytes_read = 0

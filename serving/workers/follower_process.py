@@ -1,4 +1,4 @@
-"""The follower process: follows the logs, or loads the snapshots, for all workers."""
+"""The follower process: follows the logs or relays, or loads the snapshots, for all workers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headrace.pserver.rows import RowTable
 from headrace.serving.errors import ServingError
 from headrace.serving.models import SnapshotModel, compatible_spec
 from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS, running
+from headrace.serving.relaying import RelayedRows, topic_reader
 from headrace.serving.replicas import Follower, FreshnessMetrics, ReplicaCollector, SnapshotRows
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
@@ -134,9 +135,12 @@ def _open(
         if isinstance(each, SnapshotModel):
             rows = SnapshotRows(each.shelf, each.manifest, wall_ms, table, publisher.stood)
         else:
-            replica = Replica(each.store, shape, table)
+            source: Replica | RelayedRows = Replica(each.store, shape, table)
+            if settings.relayed_from is not None:
+                reader = topic_reader(settings.relayed_from, shape.model)
+                source = RelayedRows(shape, reader, table=table)
             arrived = freshness.of(name)
-            rows = Follower(replica, settings.following, wall_ms, arrived, publisher.stood)
+            rows = Follower(source, settings.following, wall_ms, arrived, publisher.stood)
         kept.append(_FollowedModel(each.spec, rows, publisher))
     registry.register(ReplicaCollector(kept, wall_ms))
     return kept

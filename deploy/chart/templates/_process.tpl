@@ -2,7 +2,7 @@
 Everything that the processes share. A process is a dict:
   root       the chart's context
   name       of the object, without the release
-  component  joiner, learner, keeper, evaluation, server, collector, sink
+  component  joiner, learner, keeper, evaluation, relay, server, collector, sink
   model      key of the model; empty for server, collector, sink
   args       of `headrace`
   resources, replicas, scaled (replicas belong to an autoscaler), grace (s)

@@ -313,8 +313,6 @@ def _check_workers(workers: int, most_rows: int | None, *, deployments: bool, re
         raise BadOption(
             f"{option}: expected 1 with --deployments, got {workers}: start several servers"
         )
-    if relay and workers > 1:
-        raise BadOption(f"{option}: expected 1 with --relay, got {workers}: start several servers")
     if relay and most_rows is not None:
         raise BadOption(
             "--most-rows / HEADRACE_SERVING_MOST_ROWS: expected none with --relay, because a relay "

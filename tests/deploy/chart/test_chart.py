@@ -268,6 +268,38 @@ def test_a_server_has_shared_memory_for_three_times_the_rows_of_all_models(
     assert shared == {"medium": "Memory", "sizeLimit": f"{64 + 3 * rows // 2**20}Mi"}
 
 
+def test_each_model_has_one_relay_and_servers_read_it_if_relays_are_enabled(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    def parts(name: str) -> dict[str, dict[str, Any]]:
+        return {
+            each["metadata"]["name"]: each["spec"]
+            for each in releases[name]
+            if each["kind"] == "Deployment"
+        }
+
+    large, small = parts("large"), parts("small")
+    relays = {name: spec for name, spec in large.items() if name.endswith("-relay")}
+    assert sorted(relays) == ["demo-news-deep-relay", "demo-news-relay"]
+    for spec in relays.values():
+        # two relays of a model would fence each other in turn
+        assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    arguments = {
+        name: spec["template"]["spec"]["containers"][0]["args"] for name, spec in large.items()
+    }
+    assert "--relay" in arguments["demo-server"]
+    assert not any(name.endswith("-relay") for name in small)
+    [server] = small["demo-server"]["template"]["spec"]["containers"]
+    assert "--relay" not in server["args"]
+
+
+def test_a_row_cache_is_refused_with_relays() -> None:
+    values = example("small") | {"relay": {"enabled": True}}
+    values["server"]["mostRows"] = 5_000
+    with pytest.raises(ValueError, match=r"server\.mostRows: expected 0 with relay\.enabled"):
+        render(values)
+
+
 def test_the_rules_of_the_chart_are_those_of_monitoring(
     releases: dict[str, list[dict[str, Any]]],
 ) -> None:

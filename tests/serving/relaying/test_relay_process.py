@@ -6,6 +6,8 @@ import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import httpx
+
 from headrace.ingest.errors import Fenced
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.spec.model_spec import parse_spec
@@ -17,11 +19,13 @@ from headrace.serving.process import ServerSettings
 from headrace.serving.relaying.relay_loop import RelayPolicy
 from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
+from tests.deploy.command import running as command
 from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
 from tests.serving.server_in_thread import ready, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.redis_backend.redis_store import RedisStore
@@ -81,6 +85,34 @@ def test_a_server_answers_from_a_relay_and_a_second_relay_takes_over(
                     eventually(equal)
                 assert second.failure == []
         rows.close()
+
+
+def test_several_workers_of_a_server_answer_from_a_relay(
+    kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = fresh_name("relayed")
+    spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
+    (tmp_path / "spec.toml").write_text(spec.text)
+    with closing(open_store(valkey, name)) as store:
+        store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
+        pusher = Pusher(store)
+        pusher.push(deltas_of_article(spec, 1, -1.0))
+        run = ("serving", "run", "--model", str(tmp_path / "spec.toml"), "--redis", valkey)
+        relayed = ("--relay", "--kafka", kafka, "--workers", "2", "--port", "0")
+        with RelayThread(kafka, store), command(*run, *relayed) as served:
+            url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
+            eventually(lambda: ready(url))
+            before = _score(url, name)
+            pusher.push(deltas_of_article(spec, "article-2", -1.0))
+            eventually(lambda: _score(url, name) != before)
+
+
+def _score(url: str, model: str) -> float:
+    asked = {"candidates": [{"article_id": "article-2"}]}
+    answer = httpx.post(f"{url}/v1/models/{model}:predict", json=asked, timeout=60)
+    assert answer.status_code == 200, answer.text
+    score: float = answer.json()["predictions"][0]["score"]
+    return score
 
 
 def _pushed(pusher: Pusher, spec: ModelSpec) -> bool:
