@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from headrace.deploy.reports.observer import copy_rows
 from headrace.ingest.examples.batch import concatenate
 from headrace.learner.spec.model_spec import parse_spec
+from tests.deploy.crew import BUCKETS, crew
 from tests.deploy.learned_model import LearnedModel
-from tests.deploy.test_several_learners import BUCKETS, crew
 from tests.learner.history_reference import (
     HISTORY,
     LATER_MS,
