@@ -89,6 +89,9 @@ class Timers:
         self.set.append((self.now_s + delay_s, call, handle))
         return handle
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        call()
+
     def get_debug(self) -> bool:
         return False
 
