@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace
 from headrace.ingest.errors import KafkaRefused, MissingTopic
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.consumer import KafkaReader
@@ -125,3 +129,29 @@ def test_a_reader_without_the_prefix_finds_no_topic(
         KafkaReader(KafkaSettings(kafka), None, [topic])
     with pytest.raises(MissingTopic, match=f"got no team-b.{topic}"):
         KafkaReader(KafkaSettings(kafka, names=TopicNames("team-b.")), None, [topic])
+
+
+NAMING = {"TopicPartition", "NewTopic", "NewPartitions", "produce", "produce_batch", "subscribe"}
+"""Calls of the client whose first argument names topics."""
+PHYSICAL = re.compile(r"physical|partition_of|\bp\.topic\b|^topics?$")
+
+
+def test_every_call_of_the_client_names_topics_with_the_prefix() -> None:
+    found = 0
+    for path in sorted(Path(headrace.__file__).parent.glob("*/**/*.py")):
+        text = path.read_text()
+        if "from confluent_kafka import" not in text:
+            continue
+        for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            if name not in NAMING or not call.args:
+                continue
+            found += 1
+            named = ast.unparse(call.args[0])
+            where = f"{path.name}:{call.lineno}: {ast.unparse(call)}"
+            assert PHYSICAL.search(named), f"expected a name from TopicNames.physical: {where}"
+            if named in ("topic", "topics"):  # a local of that name holds the physical one
+                assert re.search(rf"\b{named} = .*physical\(|in physical$", text, re.MULTILINE), (
+                    where
+                )
+    assert found > 10
