@@ -145,6 +145,7 @@ def run(
 ) -> None:
     """Learn from the topic of examples and push updates to the parameter server, until stopped."""
     from headrace.deploy.connections import kafka_settings, open_store
+    from headrace.deploy.local import warm_learner
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner import LearnerSettings, run_learner
     from headrace.learner.loop import (
@@ -166,6 +167,7 @@ def run(
 
         place = GroupConfig(rank, world_size, master_addr, master_port, agent_store, attempt)
     with stopped_by_signals() as stop:
+        warm_learner(spec)
         run_learner(
             LearnerSettings(
                 instance=instance,

@@ -3,7 +3,10 @@
 The kernels of joiner, learner and server are compiled at their first call and cached on disk for
 later processes. On a fresh clone that takes half a minute, which would count as part of the first
 run. Before the parts start, one impression and its click therefore go through the same joiner and
-learner in this process, with lists for Kafka and memory for the parameter server.
+learner in this process, with lists for Kafka and memory for the parameter server (`warm`).
+
+Each process has to load its kernels and libraries as well. A joiner and a learner do that before
+they are ready (`warm_joiner`, `warm_learner`), so that the first click is not older than others.
 """
 
 from __future__ import annotations
@@ -11,8 +14,12 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+import numpy as np
 import orjson
+import pyarrow as pa
 
+from headrace.ingest.examples import Examples, Kind, pack
+from headrace.ingest.features import Encoder, Policy
 from headrace.ingest.joiner import Joiner, JoinerPacing
 from headrace.ingest.kafka import (
     EventTopics,
@@ -51,6 +58,46 @@ def warm(spec: ModelSpec) -> int:
         if message.target.topic == examples_topic(spec.name):
             examples.append(message.target, message.value, SHOWN_MS)
     return _learn(spec, examples)
+
+
+def warm_joiner(spec: ModelSpec) -> None:
+    """Load in this process everything that a joiner calls for its first events."""
+    _join(spec)
+
+
+def warm_learner(spec: ModelSpec) -> int:
+    """Load in this process everything that a learner calls; return the number of rows.
+
+    Its examples are made without a joiner, whose kernels a learner does not need.
+    """
+    topic = ListReader({Source(examples_topic(spec.name), 0): []})
+    topic.append(Source(examples_topic(spec.name), 0), pack(_examples(spec)), SHOWN_MS)
+    return _learn(spec, topic)
+
+
+def _examples(spec: ModelSpec) -> Examples:
+    """Return what a joiner makes of one impression and its click."""
+    fields = spec.fields
+    kinds, labels, times = [Kind.SHOWN, Kind.CLICKED], [0, 1], [SHOWN_MS, SHOWN_MS + 1]
+    if fields.label.policy == Policy.WINDOW:
+        kinds, labels, times = [Kind.CLOSED], [1], [SHOWN_MS]
+    count = len(kinds)
+    nothing = pa.nulls(count, pa.string())
+    return Examples(
+        fingerprint=fields.fingerprint,
+        watermark_ms=SHOWN_MS + 1,
+        kinds=np.array(kinds, np.uint8),
+        labels=np.array(labels, np.uint8),
+        event_ms=np.array(times, np.int64),
+        shown_ms=np.full(count, SHOWN_MS, np.int64),
+        append_ms=np.array(times, np.int64),
+        impression_ids=pa.array(["warm"] * count, pa.string()),
+        request_ids=nothing,
+        features=Encoder(fields).encode([{}] * count),
+        slices=dict.fromkeys(fields.slice_by, nothing),
+        weights=np.ones(count, np.float32) if fields.weights.declared else None,
+        negative_rate=fields.weights.negative_rate,
+    )
 
 
 def _join(spec: ModelSpec) -> list[Outgoing]:

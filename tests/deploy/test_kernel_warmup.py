@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.deploy.local.kernel_warmup import warm
+from headrace.deploy.local.kernel_warmup import warm, warm_learner
 from headrace.deploy.models.shipped import path_of
 from headrace.learner.kernels import pending_deltas as pending
 from headrace.learner.spec.model_spec import load_spec
@@ -21,6 +21,12 @@ def test_every_field_and_statistic_of_the_event_becomes_a_row(name: str) -> None
     spec = load_spec(path_of(name))
     intercept = 1
     assert warm(spec) == intercept + len(spec.fields.singles) + len(spec.statistics)
+
+
+@pytest.mark.parametrize("name", ["demo", "news", "news_ids", "news_window"])
+def test_a_learner_warms_up_on_examples_like_those_of_the_joiner(name: str) -> None:
+    spec = load_spec(path_of(name))
+    assert warm_learner(spec) == warm(spec)
 
 
 @pytest.mark.parametrize(("module", "name"), [(pending, "_largest"), (table, "_index")])

@@ -184,12 +184,14 @@ def join(
 ) -> None:
     """Join impressions and clicks into labelled examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.local import warm_joiner
     from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.ingest.joiner import JoinerSettings, run_joiner
     from headrace.learner.spec import load_spec
 
     spec = load_spec(model)
     with stopped_by_signals() as stop, stopped_while_calls_hang(stop):
+        warm_joiner(spec)
         run_joiner(
             JoinerSettings(
                 instance=instance,
