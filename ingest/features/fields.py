@@ -205,8 +205,8 @@ FIELDS = Variants(
             ("source", "pooling", "last", "decay"),
         ),
         Transform.HISTORY: Variant(
-            "A row per item that the user clicked last. The learner keeps them, in rows; events do "
-            "not have them. An absent user has none.",
+            "A row per item that the user clicked last. The learner keeps these items in rows, so "
+            "events do not contain them. Without a user, the history is empty.",
             ("pooling", "decay"),
             needs=("of", "item", "last"),
             types={
