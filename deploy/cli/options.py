@@ -113,7 +113,7 @@ TopicsPrefix = Annotated[
         envvar=PREFIX_VARIABLE,
         metavar="PREFIX",
         help="Prefix of this environment's topics, consumer groups, transactional ids and keys, "
-        "such as team-a. Use the same prefix in all its processes. Environments with different "
+        "such as `team-a.`. Use the same prefix in all its processes. Environments with different "
         "prefixes can share a Kafka and a Redis. Default: none.",
         show_default=False,
     ),
