@@ -49,6 +49,8 @@ the index. A view holds those of pending deltas as well."""
 _LOGGED_ROW_BYTES, _ENTRY_BYTES = 24.0, 250.0
 """Bytes of a row in a log entry without its floats (id and counters), and of an entry without its
 rows: header, sources, names of the stream's fields."""
+_RELAY_INTERVAL_S = 0.2
+"""Time between two writes of a relay, as `headrace serving relay` has it by default."""
 PUSH_INTERVALS_MS = (50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)
 """Times between pushes that `longer_pushes` tries, in milliseconds."""
 _EXAMPLE_FIXED_BYTES = 70.0
@@ -95,6 +97,8 @@ class ClusterPlan:
     """Inside the first region."""
     region_mb_per_second: float
     """From the first region to all others."""
+    relay_mb_per_second: float
+    """Of one server that reads a relay in place of the logs, before compression."""
     pressures: tuple[Pressure, ...]
     """The greatest first."""
     price_per_hour: float
@@ -196,7 +200,7 @@ class _Planner:
         pressures = self._pressures(learners)
         return ClusterPlan(
             *(partitions, parts, load.push_interval_ms, pushed, entries, log_mb),
-            *(kafka_mb + log_mb * followers, region_mb),
+            *(kafka_mb + log_mb * followers, region_mb, self._relay_mb()),
             tuple(sorted(pressures, key=lambda each: -each.load)),
             *(price, self._cached),
         )
@@ -222,6 +226,12 @@ class _Planner:
     def _log_mb(self, learners: int) -> float:
         rows, entries = self._pushed(learners), self._entries(learners)
         return (rows * self._logged_row_bytes + entries * _ENTRY_BYTES) / _MB
+
+    def _relay_mb(self) -> float:
+        """Return what a relay writes in a second: each row once that changed in an interval."""
+        seconds = _RELAY_INTERVAL_S
+        rows = self._values.distinct(self._load.events_per_second * seconds) / seconds
+        return (rows * self._logged_row_bytes + self._load.buckets / seconds * _ENTRY_BYTES) / _MB
 
     def _folded(self, learners: int) -> float:
         """Return the rows that keepers write in a second."""

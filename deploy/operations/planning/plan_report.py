@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = f"{'part':<10} {'processes':>9} {'busy cores':>11} {'memory GB':>11}  set by"
 
+_SERVERS_WITHOUT_RELAY = 8
+"""A report of more servers, or of several regions, names the relay."""
+
 _DOES_NOT_FIT = (
     "This load does not fit: more processes do not relieve the bottleneck. The numbers above are "
     "those of the least overloaded plan."
@@ -60,6 +63,10 @@ def plan_text(
         f"network          {within:,.0f} MB/s in the first region, {across:,.0f} MB/s to others",
         f"price            {plan.price_per_hour:,.2f} an hour, at {units}",
     ]
+    servers = plan.part("servers").count
+    if (load.regions > 1 or servers > _SERVERS_WITHOUT_RELAY) and plan.cached_rows is None:
+        each = f"{plan.relay_mb_per_second:,.1f} MB/s to each server in place of the logs"
+        lines.append(f"relay            {each} (--relay); answers are 0.1 s older on average")
     if plan.cached_rows is not None:
         share = f"{assumptions.machines.cached_share:.0%} of lookups (--most-rows)"
         cached = f"{plan.cached_rows:,.0f} in each learner and server"

@@ -66,6 +66,16 @@ def test_each_region_has_its_own_servers() -> None:
     assert three.region_mb_per_second == pytest.approx(4 * three.log_mb_per_second)
 
 
+def test_a_relay_carries_less_than_the_logs_of_pushes_that_are_shorter_than_its_interval() -> None:
+    load = replace(SMALL, events_per_second=100_000.0)
+    plan = plan_cluster(Assumptions(load), COSTS)
+    assert 0.0 < plan.relay_mb_per_second < plan.log_mb_per_second
+    # with one learner that pushes as often as a relay writes, both carry the same rows
+    slow = plan_cluster(Assumptions(replace(SMALL, push_interval_ms=200.0)), COSTS)
+    assert slow.part("learners").count == 1
+    assert slow.relay_mb_per_second == pytest.approx(slow.log_mb_per_second)
+
+
 def test_a_load_that_no_number_of_learners_carries_names_following_as_the_bottleneck() -> None:
     load = replace(SMALL, events_per_second=1e6, rows=1e10, fields=40)
     plan = plan_cluster(Assumptions(load), COSTS)

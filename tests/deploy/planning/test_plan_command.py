@@ -41,6 +41,11 @@ def test_a_load_that_does_not_fit_ends_with_status_2_and_the_greatest_load() -> 
     assert found["plan"]["push_interval_ms"] == 1_600
 
 
+def test_a_plan_of_several_regions_names_the_relay_and_a_small_one_does_not() -> None:
+    assert "\nrelay " in CliRunner().invoke(app, [*LOAD, "--regions", "3"]).output
+    assert "\nrelay " not in CliRunner().invoke(app, LOAD).output
+
+
 def test_a_given_push_interval_is_kept() -> None:
     result = CliRunner().invoke(app, [*LOAD, "--push-interval-ms", "300", "--json"])
     assert json.loads(result.output)["plan"]["push_interval_ms"] == 300
