@@ -158,6 +158,11 @@ class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, Def
             if not self.isSet(param):
                 raise ValueError(f"HeadraceEstimator: expected {param.name}={param.doc}, got none")
         spec = self._spec_of(dataset)
+        if spec.histories:
+            raise ValueError(
+                f'model "{spec.name}": expected no field of transform history, since tasks learn '
+                f"files at the same time, got {', '.join(spec.histories)}"
+            )
         if spec.structure.synchronous:
             raise ValueError(
                 f'model "{spec.name}": expected [model] synchronous = false, since tasks learn '

@@ -245,11 +245,10 @@ def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) 
             f"--epochs: expected 1, since the spec has [statistics.*] and rows would count each "
             f"example {epochs} times, got {epochs}"
         )
-    kept = [each.name for each in spec.fields.bags if each.transform == "history"]
-    if epochs > 1 and kept:
+    if epochs > 1 and spec.histories:
         raise BadOption(
-            f"--epochs: expected 1, since the spec has a history ({', '.join(kept)}), which after "
-            f"the first epoch holds clicks of the future, got {epochs}"
+            f"--epochs: expected 1, since the spec has a history ({', '.join(spec.histories)}), "
+            f"which holds the latest clicks after the first epoch, got {epochs}"
         )
     if holdout and archive is not None and spec.fields.label.policy == "immediate":
         raise BadOption(
@@ -259,6 +258,11 @@ def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) 
 
 
 def _check_store(spec: "ModelSpec", holdout: float, archive: str | None) -> None:
+    if spec.histories:
+        raise BadOption(
+            "--store: expected a spec without histories, since processes learn files at the same "
+            f"time and a history needs the order of time, got {', '.join(spec.histories)}"
+        )
     if holdout:
         raise BadOption(f"--holdout: expected 0 with --store, got {holdout}")
     if spec.structure.synchronous:

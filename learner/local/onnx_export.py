@@ -136,10 +136,9 @@ def _check(spec: ModelSpec) -> None:
     if spec.statistics:
         names = ", ".join(each.name for each in spec.statistics)
         raise NotExportable(spec.name, "no [statistics.*], whose counters a device lacks", names)
-    kept = [each.name for each in spec.fields.bags if each.transform is Transform.HISTORY]
-    if kept:
+    if spec.histories:
         wanted = "no field of transform history, whose rows change with every click"
-        raise NotExportable(spec.name, wanted, ", ".join(kept))
+        raise NotExportable(spec.name, wanted, ", ".join(spec.histories))
     pooled = [each.name for each in spec.fields.bags if each.weighted or each.last]
     if pooled:
         wanted = "bags without pooling, decay and last, which the graph lacks"

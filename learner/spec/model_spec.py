@@ -21,6 +21,7 @@ from headrace.ingest.features import (
     FieldSet,
     SpecError,
     SpecText,
+    Transform,
     one_of,
     parse_fields,
     table_of,
@@ -104,6 +105,11 @@ class ModelSpec:
     def optimizer(self) -> Optimizer:
         """The optimizer of the weights."""
         return self.optimizers.weights
+
+    @property
+    def histories(self) -> tuple[str, ...]:
+        """Names of the fields whose items the learner keeps."""
+        return tuple(each.name for each in self.fields.bags if each.transform is Transform.HISTORY)
 
     @property
     def program(self) -> StatisticsProgram:

@@ -107,3 +107,28 @@ def test_a_fit_without_data_or_with_statistics_and_epochs_is_refused(home: Path)
     )
     assert done.returncode == 2
     assert "--epochs: expected 1, since the spec has [statistics.*]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--epochs", "2"), "--epochs: expected 1, since the spec has a history (recent)"),
+        (("--store", "redis://nowhere"), "--store: expected a spec without histories"),
+    ],
+)
+def test_a_fit_that_would_break_histories_is_refused(
+    options: tuple[str, ...], expected: str, home: Path
+) -> None:
+    history = """[fields.recent]
+number = 3
+transform = "history"
+of = "user"
+item = "item"
+last = 5
+"""
+    (home / "shop.toml").write_text(SPEC + history)
+    done = subprocess.run(
+        command("models", *options), cwd=home, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert expected in done.stderr

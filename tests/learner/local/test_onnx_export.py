@@ -14,6 +14,7 @@ import pytest
 from headrace.learner.errors import MissingOnnx, NotExportable
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import SUPPORTED, export_onnx
+from tests.learner.history_reference import HISTORY
 from tests.learner.streams import COUNT, PROBABILITY, START_MS, random_examples, random_spec
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def test_the_file_states_its_opset_and_its_columns(tmp_path: Path) -> None:
         ('architecture = "field_weighted_fm"\n', "", False, "got field_weighted_fm"),
         ("", '[calibration]\nkind = "isotonic"\n', False, "got isotonic"),
         ("", "", True, "got item_rate, item_shows"),
+        ("", HISTORY, False, "no field of transform history, .*, got recent"),
     ],
 )
 def test_a_model_that_cannot_be_exported_is_refused_by_name(
