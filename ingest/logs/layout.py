@@ -15,7 +15,7 @@
     rows_per_s = 75.0             #   and the rows of one second
 
     [click]                     # optional: without it the file has only impressions
-    column = "clicked"          # a click unless empty, 0, false or "no"
+    column = "clicked"          # a click unless empty, 0, -1, false or "no"
     timestamp = "click_time"    # a column, in the format above; or
     delay_ms = 10_000           #   the time from its impression
     value = "dwell"             # a column; optional
@@ -81,7 +81,8 @@ class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The click of a row. Without this section the file has only impressions."""
 
     column: str | None = None
-    """Column that is not empty, 0, false or `no` for a click. This or `timestamp` is required."""
+    """Column that is not empty, 0, negative, false or `no` for a click. This or `timestamp` is
+    required."""
     timestamp: str | None = None
     """Column with the time of the click, empty without one, in the format of the impressions."""
     delay_ms: int = 0

@@ -137,6 +137,7 @@ class TableFile:
                 strings_can_be_null=True, null_values=[""], default_column_type=pa.string()
             ),
         )
+        self._refuse_repeated(reader.schema.names)
         wanted = self._choose(reader.schema.names)
         done = 0
         for batch in reader:
@@ -147,6 +148,15 @@ class TableFile:
                 yield _block(part, done)
                 done += part.num_rows
         yield from odd
+
+    def _refuse_repeated(self, names: list[str]) -> None:
+        repeated = sorted({each for each in names if names.count(each) > 1})
+        if repeated:
+            raise SpecError(
+                f"{self.path}: expected a different name for each column, got {repeated[0]!r} "
+                f"{names.count(repeated[0])} times: rename one in the header, or name all columns "
+                "in the layout, [file] columns"
+            )
 
     def _ndjson(self, stream: pa.NativeFile) -> Iterator[TableBlock | UnreadableRow]:
         rows: list[dict[str, Any]] = []

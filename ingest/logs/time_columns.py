@@ -22,7 +22,7 @@ _NUMBER = r"^\s*[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\s*$"
 _MOMENT = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?$"
 _FRACTION_TEXT = r"^(?P<whole>.*)\.(?P<digits>\d{1,9})$"
 _ZONE = r"\s?(Z|[+-]\d\d(:?\d\d)?)$"
-NOT_CLICKED = ("", "0", "0.0", "false", "f", "no", "n", "off", "none", "null")
+NOT_CLICKED = ("", "0", "0.0", "-1", "-1.0", "false", "f", "no", "n", "off", "none", "null")
 """Texts of a column of clicks that say that there was no click, in lower case."""
 CLICKED = ("1", "1.0", "true", "t", "yes", "y", "on")
 
@@ -66,7 +66,7 @@ def click_times(
     if pa.types.is_boolean(given.type):
         clicked = given
     elif pa.types.is_integer(given.type) or pa.types.is_floating(given.type):
-        clicked = pc.not_equal(given, 0)
+        clicked = pc.greater(given, 0)  # some logs write -1 for no click
     else:
         said = pc.utf8_lower(pc.utf8_trim_whitespace(given.cast(pa.string())))
         clicked = pc.invert(pc.is_in(said, pa.array(NOT_CLICKED)))

@@ -139,6 +139,7 @@ class LogSurvey:
                 f"{self.unread_clicks:,} rows have an unreadable time of a click and count as not "
                 f"clicked: {self.unread_advice}"
             )
+        found += self._click_warnings()
         found += self._order_warnings()
         if self.foreign:
             found.append(
@@ -190,6 +191,24 @@ class LogSurvey:
             f"read {self.bytes_read / 1e6:,.1f} MB in {self.seconds:.1f} s ({rate:,.0f} MB/s)"
         )
         return "\n".join(lines)
+
+    def _click_warnings(self) -> list[str]:
+        """A model learns nothing from labels that are all the same."""
+        if self.accepted and not self.clicks:
+            text = (
+                f"expected clicks, got none in {self.impressions:,} impressions: a model learns "
+                "only that nothing is clicked. Name the column of clicks in the layout, [click] "
+                "column or timestamp, or write clicks.ndjson"
+            )
+            return [text]
+        if self.accepted > 1 and self.joined.matched >= self.accepted:
+            text = (
+                f"expected impressions without a click, got a click for all {self.accepted:,}: a "
+                "model learns only that everything is clicked. Compare the values of the click "
+                "column with [click] column in the layout reference"
+            )
+            return [text]
+        return []
 
     def _order_warnings(self) -> list[str]:
         if not self.order.disordered:

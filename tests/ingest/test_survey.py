@@ -12,7 +12,7 @@ import pytest
 
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.features.fields import parse_fields
-from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.features.spec_text import SpecError, SpecText
 from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.ndjson import NoEventsError
 from headrace.ingest.survey.log_survey import survey_log
@@ -293,3 +293,36 @@ def test_click_times_that_cannot_be_read_are_counted_with_the_first(tmp_path: Pa
     [warning] = [each for each in found.warnings() if "time of a click" in each]
     assert warning.startswith("2 rows have an unreadable time of a click and count as not clicked")
     assert "got '2024-03-01T08:00:04' in the column 'clicked'" in warning
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (["0", "0", "0"], "expected clicks, got none in 3 impressions"),
+        (["ja", "nein", "nein"], "expected impressions without a click, got a click for all 3"),
+    ],
+)
+def test_labels_that_are_all_the_same_are_reported(
+    tmp_path: Path, labels: list[str], says: str
+) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{T0_MS + i},u{i},{label}\n" for i, label in enumerate(labels)]
+    path.write_text("time,user,label\n" + "".join(rows))
+    layout = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "label"', "l.toml")
+    found = survey_log(path, FIELDS, layout, now_ms=NOW_MS)
+    assert any(says in each for each in found.warnings())
+
+
+@pytest.mark.parametrize("no_click", ["-1", "-1.0", "0", "no", ""])
+def test_a_negative_label_is_no_click(tmp_path: Path, no_click: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,label\n{T0_MS},u,{no_click}\n{T0_MS},v,1\n")
+    layout = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "label"', "l.toml")
+    assert survey_log(path, FIELDS, layout, now_ms=NOW_MS).clicks == 1
+
+
+def test_a_header_that_repeats_a_column_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,user,clicked\n{T0_MS},u,v,\n")
+    with pytest.raises(SpecError, match="a different name for each column, got 'user' 2 times"):
+        survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
