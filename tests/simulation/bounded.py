@@ -84,6 +84,7 @@ class AskedRows:
 
     always: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
     statistics = False
+    histories = False
 
     def __init__(self, plan: Plan) -> None:
         self.rare = plan.admitted > 0.0
@@ -92,7 +93,7 @@ class AskedRows:
     def pull_with(self, pulling: RowPuller) -> None:
         """See RequiredRows."""
 
-    def of_features(self, features: Encoded) -> npt.NDArray[np.uint64]:
+    def of_features(self, features: Encoded, *, learning: bool = False) -> npt.NDArray[np.uint64]:
         """See RequiredRows."""
         ids = np.unique(features.ids)
         return np.union1d(ids, np.array([rare_id(i, self._high) for i in ids], np.uint64))

@@ -98,7 +98,7 @@ class ClusterPlan:
     region_mb_per_second: float
     """From the first region to all others."""
     relay_mb_per_second: float
-    """Of one server that reads a relay in place of the logs, before compression."""
+    """Read by one server that follows a relay in place of the logs, before compression."""
     pressures: tuple[Pressure, ...]
     """The greatest first."""
     price_per_hour: float
