@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from headrace.learner.suggestion.column_profile import early_rates
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -52,7 +54,7 @@ def find_crosses(
     usable = sorted(usable, key=lambda each: each.distinct)[:_MOST_COLUMNS]
     rate = float(labels[:half].mean())
     base = float(np.log(rate / (1 - rate)))
-    weights = {each.source: _weights(each, labels, half, rate) for each in usable}
+    weights = {each.source: _weights(each, labels, rate) for each in usable}
     found = []
     for one, other in combinations(usable, 2):
         pair = _pair(one, other)
@@ -65,17 +67,12 @@ def find_crosses(
     return sorted(found, key=lambda each: -each.gain)[:_MOST_CROSSES]
 
 
-def _weights(
-    column: ColumnProfile, labels: npt.NDArray[np.bool_], half: int, rate: float
-) -> Floats:
+def _weights(column: ColumnProfile, labels: npt.NDArray[np.bool_], rate: float) -> Floats:
     """Return the weight of each row's value, from the first half; shape (rows,)."""
     assert column.codes is not None
-    size = int(column.codes.max()) + 1
-    shows = np.bincount(column.codes[:half], minlength=size)
-    clicks = np.bincount(column.codes[:half], weights=labels[:half], minlength=size)
-    share = (clicks + _PRIOR_SHOWS * rate) / (shows + _PRIOR_SHOWS)
+    share = early_rates(column.codes, labels, _PRIOR_SHOWS)
     weights: Floats = np.log(share / (1 - share)) - np.log(rate / (1 - rate))
-    return weights[column.codes]
+    return weights
 
 
 def _pair(one: ColumnProfile, other: ColumnProfile) -> Codes | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.learner.suggestion.column_profile import ColumnProfile, numbers_of
+from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,14 +53,10 @@ def removed_loss(profile: ColumnProfile, column: pa.Array, labels: Labels) -> fl
     half = labels.shape[0] // 2
     if min(int(labels[:half].sum()), int(labels[half:].sum())) < _LEAST_CLICKS:
         return 0.0
-    codes = _codes(profile, column)
-    size, rate = int(codes.max()) + 1, float(labels[:half].mean())
-    shows = np.bincount(codes[:half], minlength=size)
-    clicks = np.bincount(codes[:half], weights=labels[:half], minlength=size)
-    share = (clicks + _PRIOR_SHOWS * rate) / (shows + _PRIOR_SHOWS)
+    rates = early_rates(_codes(profile, column), labels, _PRIOR_SHOWS)[half:]
     before, after = (
         float(-np.log(np.where(labels[half:], p, 1 - p)).mean())
-        for p in (np.full(labels.shape[0] - half, rate), share[codes[half:]])
+        for p in (np.full_like(rates, labels[:half].mean()), rates)
     )
     return 1 - after / before
 
