@@ -87,7 +87,7 @@ class JoinerState:
     clicks: int
     """Accepted: learned, late, unmatched and repeated ones, and those that still wait."""
     late_clicks: int
-    """More than the label window from their impression."""
+    """More than the label window from their impression; some are unmatched after a restart."""
     duplicates: int
     """Repeated impressions and clicks."""
     examples: int

@@ -89,7 +89,8 @@ def test_two_joiners_killed_in_turns_write_every_example_once(
     assert sorted(joined.examples()) == sorted(happened.examples), f"seed {seed}"
     end = state.read()
     assert (end.impressions, end.examples) == (100_000, len(happened.examples))
-    assert (end.late_clicks, end.duplicates) == (happened.late, happened.duplicates)
+    unmet = end.late_clicks + end.unmatched_clicks  # a restart may turn the one into the other
+    assert (unmet, end.duplicates) == (happened.late, happened.duplicates)
     assert end.dead_letters == happened.dead
 
 
