@@ -1,6 +1,7 @@
 """Compares the defaults on twenty generated logs with the best of thirty settings and other tools.
 
     python -m tests.bench.generated_logs [--quick] [--json] [--log NUMBER ...] [--only NAME ...]
+        [--progress FOLDER]
 
 The logs differ in base rate, fields, cardinalities, bags, drift and delays (`log_generator.py`).
 Each contender scores an impression before it learns it; the first 2,000 are not counted. Figures:
@@ -17,6 +18,9 @@ hindsight, from the same base rate; `vw` the best of six of Vowpal Wabbit, likew
 logistic regression by default; `constant` the click rate so far. `to_best` is the log loss of `lr`
 over that of `best_lr`.
 A quick run makes short logs, and asks the others only on every fourth of them.
+
+`--progress` keeps the figures of each log and contender in a file of this folder. A run that was
+stopped continues there; figures of another size of run are measured again.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -151,8 +156,34 @@ def measure_other(log: GeneratedLog, name: str, size: Size) -> dict[str, float]:
     return min((figures(log, scores, size) for scores in tried), key=lambda found: found["ne"])
 
 
+class Progress:
+    """The figures that earlier runs of the same size left in a folder, one file for each log."""
+
+    def __init__(self, folder: Path | None, number: int, size: Size) -> None:
+        self._path = folder / f"log-{number:02}.json" if folder else None
+        self._size = list(size)
+        self.figures: dict[str, dict[str, float]] = {}
+        if self._path and self._path.exists():
+            kept = json.loads(self._path.read_text())
+            if kept["size"] == self._size:
+                self.figures = kept["contenders"]
+
+    def keep(self, name: str, figures: dict[str, float]) -> None:
+        """Add the figures of a contender; a run killed meanwhile leaves the old file whole."""
+        self.figures[name] = figures
+        if self._path:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            written = self._path.with_suffix(".part")
+            written.write_text(json.dumps({"size": self._size, "contenders": self.figures}))
+            written.replace(self._path)
+
+
 def measure(
-    numbers: Sequence[int], names: Sequence[str], size: Size, tell: Console
+    numbers: Sequence[int],
+    names: Sequence[str],
+    size: Size,
+    tell: Console,
+    folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Return the figures of each log."""
     found = []
@@ -161,12 +192,15 @@ def measure(
             continue
         began = time.perf_counter()
         log = generate(plan, plan.examples(size.least, size.most, size.clicks))
-        contenders: dict[str, dict[str, float]] = {}
+        progress = Progress(folder, plan.number, size)
         for name in names:
+            if name in progress.figures:
+                continue
             if name in ARCHITECTURES or name in PLAIN:
-                contenders[name] = measure_ours(log, name, size)
+                progress.keep(name, measure_ours(log, name, size))
             elif plan.number % size.every == 0 or name == "constant":
-                contenders[name] = measure_other(log, name, size)
+                progress.keep(name, measure_other(log, name, size))
+        contenders = {n: progress.figures[n] for n in names if n in progress.figures}
         properties = {
             "log": plan.number,
             "base_rate": round(plan.base_rate, 4),
@@ -218,9 +252,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     parser.add_argument("--log", type=int, action="append", help="may be repeated")
     parser.add_argument("--only", choices=everyone, action="append", help="may be repeated")
+    parser.add_argument("--progress", type=Path, metavar="FOLDER", help="continues a stopped run")
     chosen = parser.parse_args(arguments)
     tell, size = Console(stderr=True, width=160), QUICK if chosen.quick else FULL
-    logs = measure(chosen.log or (), chosen.only or everyone, size, tell)
+    names = chosen.only or everyone
+    logs = measure(chosen.log or (), names, size, tell, chosen.progress)
     found: dict[str, Any] = {"logs": logs, "summary": summary(logs)}
     if chosen.json:
         print(json.dumps(found))

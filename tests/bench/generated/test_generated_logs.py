@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.bench.generated.generated_logs import QUICK, SETTINGS, entropy, figures, windows
+from tests.bench.generated.generated_logs import (
+    FULL,
+    QUICK,
+    SETTINGS,
+    Progress,
+    entropy,
+    figures,
+    windows,
+)
 from tests.bench.generated.log_generator import LOGS, generate, plans
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_plans_span_the_range_that_defaults_must_cope_with() -> None:
@@ -61,3 +73,12 @@ def test_windows_cover_all_impressions_after_the_first_ones() -> None:
 
 def test_there_are_thirty_settings() -> None:
     assert len(set(SETTINGS)) == 30
+
+
+def test_a_stopped_run_continues_with_figures_of_its_own_size_alone(tmp_path: Path) -> None:
+    Progress(tmp_path, 3, QUICK).keep("lr", {"ne": 0.9})
+    Progress(tmp_path, 3, QUICK).keep("fm", {"ne": 0.8})
+    assert Progress(tmp_path, 3, QUICK).figures == {"lr": {"ne": 0.9}, "fm": {"ne": 0.8}}
+    assert Progress(tmp_path, 3, FULL).figures == {}
+    assert Progress(tmp_path, 4, QUICK).figures == {}
+    assert Progress(None, 3, QUICK).figures == {}
