@@ -19,8 +19,10 @@ logistic regression by default; `constant` the click rate so far. `to_best` is t
 over that of `best_lr`.
 A quick run makes short logs, and asks the others only on every fourth of them.
 
-`--progress` keeps the figures of each log and contender in a file of this folder. A run that was
-stopped continues there; figures of another size of run are measured again.
+`--progress` keeps the figures of each log and contender in a file of this folder, with the size of
+the run and the texts of the specs or the options that it learned by. A stopped run continues there.
+Figures of another size, spec or option are measured again. The code is not compared: a changed
+learner needs another folder.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 PLAIN = {f"plain_{name}": name for name in ARCHITECTURES}
-OTHERS = ("best_lr", "vw", "river", "constant")
+EXPENSIVE = ("best_lr", "vw", "river")
+OTHERS = (*EXPENSIVE, "constant")
 SETTINGS = tuple(
     f'[optimizer]\nname = "{name}"\nalpha = {alpha}\n{more}'
     for name, alphas, mores in (
@@ -122,59 +125,70 @@ def windows(labels: npt.NDArray[np.int8], size: Size) -> list[tuple[int, int]]:
     return [*found[:-1], (found[-1][0], len(labels))]
 
 
-def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, float]:
+def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, Any]:
     """Return the figures of scores of the first impressions of a log."""
     labels = log.labels[: scores.shape[0]]
     losses = log_loss(scores, labels)
-    worst = [
-        float(losses[begin:end].mean()) / entropy(labels[begin:end])
+    each = [
+        round(float(losses[begin:end].mean()) / entropy(labels[begin:end]), 4)
         for begin, end in windows(labels, size)
     ]
     return {
         "ne": round(float(losses[FIRST:].mean()) / entropy(labels[FIRST:]), 4),
-        "worst_ne": round(float(np.max(worst)), 4),
+        "worst_ne": max(each),
+        "windows": each,
     }
 
 
-def measure_ours(log: GeneratedLog, name: str, size: Size) -> dict[str, float]:
-    """Return the figures of an architecture by the suggested constants, or without any."""
-    text = plain_text(log, PLAIN[name]) if name in PLAIN else spec_text(log, name)
-    learned = learn_ours(log, text)
-    return figures(log, learned.scores, size) | {"held_back": learned.held_back}
-
-
-def measure_other(log: GeneratedLog, name: str, size: Size) -> dict[str, float]:
-    """Return the figures of another contender: of its best setting, if it has several."""
+def trials_of(log: GeneratedLog, name: str, size: Size) -> tuple[str, ...]:
+    """Return what a contender is tried with on a log: texts of specs, options or a limit."""
+    if name in ARCHITECTURES:
+        return (spec_text(log, name),)
+    if name in PLAIN:
+        return (plain_text(log, PLAIN[name]),)
     if name == "best_lr":
-        tried = [learn_ours(log, spec_text(log, "lr", setting)).scores for setting in SETTINGS]
-    elif name == "vw":
-        tried = [learn_vowpal_wabbit(log, options) for options in VOWPAL_WABBIT]
-    elif name == "river":
-        tried = [learn_river(log, size.river)]
-    else:
-        tried = [constant_of(log)]
-    return min((figures(log, scores, size) for scores in tried), key=lambda found: found["ne"])
+        return tuple(spec_text(log, "lr", setting) for setting in SETTINGS)
+    if name == "vw":
+        return VOWPAL_WABBIT
+    return (f"the first {size.river}",) if name == "river" else ("",)
+
+
+def measure_trial(log: GeneratedLog, name: str, trial: str, size: Size) -> dict[str, Any]:
+    """Return the figures of one trial of a contender."""
+    if name in ARCHITECTURES or name in PLAIN or name == "best_lr":
+        learned = learn_ours(log, trial)
+        return figures(log, learned.scores, size) | {"held_back": learned.held_back}
+    if name == "vw":
+        return figures(log, learn_vowpal_wabbit(log, trial), size)
+    if name == "river":
+        return figures(log, learn_river(log, size.river), size)
+    return figures(log, constant_of(log), size)
 
 
 class Progress:
-    """The figures that earlier runs of the same size left in a folder, one file for each log."""
+    """The figures that earlier runs left in a folder, one file for each log."""
 
     def __init__(self, folder: Path | None, number: int, size: Size) -> None:
         self._path = folder / f"log-{number:02}.json" if folder else None
         self._size = list(size)
-        self.figures: dict[str, dict[str, float]] = {}
+        self._kept: dict[str, dict[str, Any]] = {}
         if self._path and self._path.exists():
             kept = json.loads(self._path.read_text())
             if kept["size"] == self._size:
-                self.figures = kept["contenders"]
+                self._kept = kept["contenders"]
 
-    def keep(self, name: str, figures: dict[str, float]) -> None:
+    def figures(self, name: str, trials: Sequence[str]) -> dict[str, Any] | None:
+        """Return the figures of a contender, if it was measured with just these trials."""
+        kept = self._kept.get(name)
+        return kept["figures"] if kept and kept["trials"] == list(trials) else None
+
+    def keep(self, name: str, trials: Sequence[str], figures: dict[str, Any]) -> None:
         """Add the figures of a contender; a run killed meanwhile leaves the old file whole."""
-        self.figures[name] = figures
+        self._kept[name] = {"trials": list(trials), "figures": figures}
         if self._path:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             written = self._path.with_suffix(".part")
-            written.write_text(json.dumps({"size": self._size, "contenders": self.figures}))
+            written.write_text(json.dumps({"size": self._size, "contenders": self._kept}))
             written.replace(self._path)
 
 
@@ -193,14 +207,17 @@ def measure(
         began = time.perf_counter()
         log = generate(plan, plan.examples(size.least, size.most, size.clicks))
         progress = Progress(folder, plan.number, size)
+        contenders: dict[str, dict[str, Any]] = {}
         for name in names:
-            if name in progress.figures:
+            if name in EXPENSIVE and plan.number % size.every:
                 continue
-            if name in ARCHITECTURES or name in PLAIN:
-                progress.keep(name, measure_ours(log, name, size))
-            elif plan.number % size.every == 0 or name == "constant":
-                progress.keep(name, measure_other(log, name, size))
-        contenders = {n: progress.figures[n] for n in names if n in progress.figures}
+            trials = trials_of(log, name, size)
+            kept = progress.figures(name, trials)
+            if kept is None:
+                tried = [measure_trial(log, name, trial, size) for trial in trials]
+                kept = min(tried, key=lambda found: found["ne"])
+                progress.keep(name, trials, kept)
+            contenders[name] = kept
         properties = {
             "log": plan.number,
             "base_rate": round(plan.base_rate, 4),
@@ -209,7 +226,7 @@ def measure(
             "drift": plan.drift,
             "delay_s": plan.delay_s,
             "impressions": len(log),
-            "truth": figures(log, log.truth, size)["ne"],
+            "truth": figures(log, log.truth, size),
         }
         found.append(properties | {"contenders": contenders})
         shown = ", ".join(f"{name} {each['ne']:.3f}" for name, each in contenders.items())

@@ -75,10 +75,12 @@ def test_there_are_thirty_settings() -> None:
     assert len(set(SETTINGS)) == 30
 
 
-def test_a_stopped_run_continues_with_figures_of_its_own_size_alone(tmp_path: Path) -> None:
-    Progress(tmp_path, 3, QUICK).keep("lr", {"ne": 0.9})
-    Progress(tmp_path, 3, QUICK).keep("fm", {"ne": 0.8})
-    assert Progress(tmp_path, 3, QUICK).figures == {"lr": {"ne": 0.9}, "fm": {"ne": 0.8}}
-    assert Progress(tmp_path, 3, FULL).figures == {}
-    assert Progress(tmp_path, 4, QUICK).figures == {}
-    assert Progress(None, 3, QUICK).figures == {}
+def test_a_stopped_run_continues_with_figures_of_its_own_size_and_spec(tmp_path: Path) -> None:
+    Progress(tmp_path, 3, QUICK).keep("lr", ["spec"], {"ne": 0.9})
+    Progress(tmp_path, 3, QUICK).keep("fm", ["spec"], {"ne": 0.8})
+    assert Progress(tmp_path, 3, QUICK).figures("lr", ["spec"]) == {"ne": 0.9}
+    assert Progress(tmp_path, 3, QUICK).figures("fm", ["spec"]) == {"ne": 0.8}
+    assert Progress(tmp_path, 3, QUICK).figures("lr", ["another spec"]) is None
+    assert Progress(tmp_path, 3, FULL).figures("lr", ["spec"]) is None
+    assert Progress(tmp_path, 4, QUICK).figures("lr", ["spec"]) is None
+    assert Progress(None, 3, QUICK).figures("lr", ["spec"]) is None
