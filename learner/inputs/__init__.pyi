@@ -1,6 +1,7 @@
 from .admission import AdmissionCounts as AdmissionCounts
 from .admission import described as described
 from .admission import gate_of as gate_of
+from .click_delays import weigh_shows as weigh_shows
 from .example_inputs import BLOCK as BLOCK
 from .example_inputs import INTERCEPT as INTERCEPT
 from .example_inputs import FeatureColumns as FeatureColumns

@@ -20,7 +20,13 @@ from headrace.learner.calibration import (
     PlattScaling,
     ShrinkageMixture,
 )
-from headrace.learner.inputs import BLOCK, InputPreparation, RequiredRows, longest_slate
+from headrace.learner.inputs import (
+    BLOCK,
+    InputPreparation,
+    RequiredRows,
+    longest_slate,
+    weigh_shows,
+)
 from headrace.learner.models.explanations import (
     INTERCEPT_PART,
     Explanations,
@@ -65,6 +71,7 @@ class RowModel(ABC):
         self._inputs = InputPreparation(spec, buckets)
         self._fields, self._part_names = spec.fields, part_names(spec)
         self._first_log_odds = spec.structure.first_log_odds
+        self._delay_s = spec.structure.click_delay_s
         self._name, self._optimizer = spec.name, spec.optimizer
         window_ms = spec.fields.label.window_ms
         self._calibrated: PlattScaling | None = None
@@ -154,7 +161,7 @@ class RowModel(ABC):
         active: (buckets,) False where the bucket already has these examples: an id there changes
         neither view nor deltas.
         """
-        labelled = self._inputs.begin(active, examples)
+        labelled = weigh_shows(view, self._inputs.begin(active, examples), self._delay_s)
         active = read_only(active, np.bool_)
         examples = self._inputs.with_histories(view, gaining, active, examples, labelled)
         scores = self._learn_all(view, gaining, active, examples, labelled)

@@ -56,6 +56,10 @@ class Structure(Struct, frozen=True):
     base_rate: Annotated[float, Meta(ge=1e-6, le=0.999)] = 0.5
     """Click rate that an untrained model predicts. If the log's rate differs, the weights of all
     ids have to learn the difference from the first thousands of examples."""
+    click_delay_s: Annotated[float, Meta(ge=0.0, le=604_800.0)] = 0.0
+    """Mean seconds from an impression to its click. While a model under the policy `immediate` is
+    not much older, its clicks are still missing, and impressions count less. At 0, they always
+    count."""
     dimensions: Annotated[int, Meta(ge=1, le=256)] = 16
     """Floats of the vector beside each weight."""
     init_scale: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.01
@@ -119,19 +123,19 @@ class Structure(Struct, frozen=True):
         keys = [each for each in (*kind.takes, *kind.needs) if each != "device"]
         found = {each: getattr(self, each) for each in keys}
         # only if set: models older than these keys keep their fingerprint
-        younger = {"synchronous": False, "base_rate": 0.5}
+        younger = {"synchronous": False, "base_rate": 0.5, "click_delay_s": 0.0}
         return {each: value for each, value in found.items() if younger.get(each) != value}
 
 
-_RATE = ("base_rate",)
-_VECTOR = (*_RATE, "dimensions", "init_scale", "seed")
+_START = ("base_rate", "click_delay_s")
+_VECTOR = (*_START, "dimensions", "init_scale", "seed")
 _STREAM = (*_VECTOR, "mini_batch", "device", "synchronous")
 _DEEP = (*_STREAM, "layers")
 MODEL = Variants(
     Structure,
     "architecture",
     {
-        LOGISTIC_REGRESSION: Variant("One weight per input.", _RATE, defaults={"dimensions": 0}),
+        LOGISTIC_REGRESSION: Variant("One weight per input.", _START, defaults={"dimensions": 0}),
         FACTORIZATION_MACHINE: Variant("Adds all pairs of inputs (Rendle 2010).", _VECTOR),
         FIELD_WEIGHTED_FM: Variant(
             "Adds a strength per pair of fields (Pan et al. 2018).", _STREAM

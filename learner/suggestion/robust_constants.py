@@ -16,6 +16,9 @@ Within a coordinate, FTRL-Proximal keeps the decaying rate of McMahan et al. (KD
 holds the vectors of rare ids near their start. Layers step by Adagrad (Duchi, Hazan and Singer,
 JMLR 2011), slowly, because they see the sum of the gradients of a mini-batch.
 
+Clicks that arrive long after their shows are missing from the first examples, so `click_delay_s`
+keeps the rate of a new model (`learner.inputs.click_delays`).
+
 The answer is a mixture of the model and the click rate (`learner.calibration.shrinkage`), which
 bounds what a bad model costs.
 """
@@ -31,6 +34,8 @@ _WEIGHTS, _MOST_WEIGHTS = 2.0, 0.3
 _VECTORS, _MOST_VECTORS = 1.0, 0.1
 _VECTORS_L2 = 10.0
 _LAYERS = 0.01
+_LEAST_DELAY_S = 1.0
+"""Clicks that arrive sooner are not missing for long enough to matter."""
 
 
 class RobustConstants(NamedTuple):
@@ -44,10 +49,13 @@ class RobustConstants(NamedTuple):
     """The section `[calibration]`."""
 
 
-def robust_constants(architecture: str, shows: int, clicks: int, inputs: float) -> RobustConstants:
+def robust_constants(
+    architecture: str, shows: int, clicks: int, inputs: float, delay_s: float = 0.0
+) -> RobustConstants:
     """Return constants for a log of this many shows and clicks.
 
-    inputs: of an example, on average: fields and statistics; a bag is one.
+    inputs: of an example, on average: fields and statistics; a bag is one. delay_s: mean time from
+    a show to its click, 0 if unknown.
     """
     rate = min(max((clicks + 0.5) / (shows + 1.0), 1e-6), 0.999)
     inputs = max(inputs, 1.0)
@@ -65,4 +73,7 @@ def robust_constants(architecture: str, shows: int, clicks: int, inputs: float) 
         "[calibration]",
         f'kind = "{SHRINKAGE}"  # limits what a bad model costs',
     ]
-    return RobustConstants([f"base_rate = {rate:.4g}  # where it starts"], lines, calibration)
+    model = [f"base_rate = {rate:.4g}  # where it starts"]
+    if delay_s >= _LEAST_DELAY_S:
+        model.append(f"click_delay_s = {delay_s:.4g}  # mean time until a click")
+    return RobustConstants(model, lines, calibration)

@@ -68,7 +68,9 @@ def suggest_spec(
     rates = _counted(chosen, sample.rows)
     inputs = len(chosen) + len(crosses) + len(rates)
     clicks = int(sample.labels.sum())
-    constants = robust_constants(architecture, sample.rows, clicks, inputs)
+    delay_s = float(sample.delays_ms.mean()) / 1000.0 if sample.delays_ms.size else 0.0
+    delay_s = min(delay_s, float(_WINDOWS_S[-1]))
+    constants = robust_constants(architecture, sample.rows, clicks, inputs, delay_s)
     lines += ["[model]", f'name = "{name or _name(path.name.partition(".")[0])}"']
     if architecture != LOGISTIC_REGRESSION:
         lines.append(f'architecture = "{architecture}"')

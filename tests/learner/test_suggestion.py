@@ -98,6 +98,7 @@ def test_the_suggested_spec_fits_the_columns_of_a_log_in_every_format(
     assert [each.name for each in spec.statistics] == ["user_id_rate"]
     clicks = sum(each is not None for each in columns()["clicked_at"])
     assert spec.structure.base_rate == pytest.approx(clicks / ROWS, rel=0.01)
+    assert spec.structure.click_delay_s == pytest.approx(4.0)
     # fields with the bag, the cross and one rate
     assert spec.optimizer.alpha == pytest.approx(2.0 / 8.0)
     assert spec.calibration is not None

@@ -71,7 +71,9 @@ def spec_text(log: GeneratedLog, name: str, optimizer: str | None = None) -> str
     """
     plan, clicks = log.plan, int(log.labels[:FIRST].sum())
     inputs = log.ids.shape[1] + bool(plan.bag_items)
-    constants = robust_constants(ARCHITECTURES[name], FIRST, clicks, float(inputs))
+    late_ms = (log.click_ms - log.shown_ms)[:FIRST][log.click_ms[:FIRST] >= 0]
+    delay_s = float(late_ms.mean()) / 1000.0 if clicks else 0.0
+    constants = robust_constants(ARCHITECTURES[name], FIRST, clicks, float(inputs), delay_s)
     lines = ["[model]", 'name = "generated"', f'architecture = "{ARCHITECTURES[name]}"']
     lines += [*constants.model, "[label]", f"window_s = {plan.window_s}", "[fields]"]
     for field in range(log.ids.shape[1]):
@@ -86,7 +88,9 @@ def spec_text(log: GeneratedLog, name: str, optimizer: str | None = None) -> str
 def plain_text(log: GeneratedLog, name: str) -> str:
     """Return the same spec without any constant."""
     text = spec_text(log, name, "").partition("[calibration]")[0].replace(', pooling = "sqrt"', "")
-    return "\n".join(line for line in text.splitlines() if not line.startswith("base_rate"))
+    return "\n".join(
+        line for line in text.splitlines() if not line.startswith(("base_rate", "click_delay_s"))
+    )
 
 
 def stream_of(log: GeneratedLog, spec: ModelSpec) -> Examples:

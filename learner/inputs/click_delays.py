@@ -1,0 +1,62 @@
+"""Weighs the shows of a young model by the share of clicks that can have arrived.
+
+With the policy `immediate`, a show is a negative at once, and its click takes that back when it
+arrives. In a model that has learned for long, clicks of earlier shows arrive while new shows are
+learned, and both cancel. In a new model they do not: clicks that take an hour are missing for the
+first hour. A model with a `base_rate` then falls far below it, and needs thousands of examples to
+return.
+
+    [model]
+    click_delay_s = 3600.0
+
+gives a show that comes T seconds after the model's first example the weight
+1 - exp(-T / click_delay_s). If delays are exponential with this mean and the traffic is steady,
+this is the share of the clicks of one second that arrive in the same second. So shows and clicks
+cancel from the first example on, exactly where p is the click rate. The weight changes the rate of
+learning and not the optimum, and it is 1 once clicks arrive as fast as they are caused.
+
+The first example is `first_seen` of the intercept's row. It is folded by minimum, so it is the same
+for several learners and after a restart, and a restored or copied model is not new. *Refused:* an
+estimate of the delays from the stream. It would know the long delays last, when they are over.
+*Limit:* an item that is new in an old model still begins with shows whose clicks are missing.
+
+The weights of importance that correct for delays in a model of any age are in
+`learner.kernels.loss` (Ktena et al., RecSys 2019); delays as exponential are from Chapelle,
+"Modeling delayed feedback in display advertising", KDD 2014.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.ingest.examples import Kind
+from headrace.learner.inputs.example_inputs import INTERCEPT, LabelledColumns
+from headrace.pserver.rows import NEVER, find
+
+if TYPE_CHECKING:
+    from headrace.pserver.rows import RowTable
+
+_SETTLED = 17.0
+"""Delays after which the weight is 1 in single precision."""
+
+
+def weigh_shows(view: RowTable, labelled: LabelledColumns, delay_s: float) -> LabelledColumns:
+    """Return the examples with lighter shows, as long as the model in `view` is new.
+
+    delay_s: mean time from show to click; 0 if shows weigh the same at any age.
+    """
+    if not delay_s or not labelled.kinds.shape[0]:
+        return labelled
+    seconds, columns = labelled.event_ms // 1000, view.columns
+    begin, place = int(seconds.min()), find(columns.slots, columns.ids, np.uint64(INTERCEPT))
+    if place >= 0 and columns.first_seen[place] != NEVER:
+        seen = int(columns.first_seen[place])
+        if begin - seen > _SETTLED * delay_s:
+            return labelled
+        begin = min(begin, seen)
+    shown = labelled.kinds == Kind.SHOWN
+    weights = np.ones(shown.shape[0]) if not labelled.weights.shape[0] else labelled.weights
+    arrived = -np.expm1(-(labelled.event_ms / 1000.0 - begin) / delay_s)
+    return labelled._replace(weights=np.where(shown, weights * arrived, weights).astype(np.float32))
