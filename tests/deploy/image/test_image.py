@@ -1,0 +1,68 @@
+"""The image runs every part on a read-only root, as a user without a name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from headrace.deploy.models.shipped import path_of
+from tests.deploy.image.build import PLAIN, missing
+from tests.deploy.image.container import UnpackedImage, unpacked
+from tests.deploy.image.parts import PartsInContainers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+REASON = missing(PLAIN)
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnpackedImage]:
+    with unpacked(PLAIN, tmp_path_factory.mktemp("runc")) as image:
+        yield image
+
+
+def test_the_image_prints_its_version(image: UnpackedImage, tmp_path: Path) -> None:
+    printed = image.output("--version", config=tmp_path)
+    assert image.settings["Labels"]["org.opencontainers.image.version"] in printed
+
+
+def test_the_user_of_the_image_is_not_root(image: UnpackedImage) -> None:
+    assert int(image.settings["User"].partition(":")[0]) > 0
+
+
+def test_the_bill_of_materials_lists_what_is_installed(image: UnpackedImage) -> None:
+    home = image.root / "opt/headrace"
+    listed = json.loads((home / "sbom.cdx.json").read_text())
+    assert listed["bomFormat"] == "CycloneDX"
+    components = {each["name"].lower().replace("_", "-") for each in listed["components"]}
+    packages = home.glob("lib/python3*/site-packages/*.dist-info")
+    installed = {each.name.partition("-")[0].lower().replace("_", "-") for each in packages}
+    assert {"numba", "confluent-kafka", "headrace"} <= installed
+    assert installed - components <= {"headrace"}  # the subject of the bill is in its metadata
+    assert "pip" not in components
+
+
+def test_a_joiner_and_a_server_run_from_the_image_and_drain(
+    image: UnpackedImage, tmp_path: Path, kafka: str, valkey: str
+) -> None:
+    shutil.copy(path_of("demo"), tmp_path / "model.toml")
+    parts = PartsInContainers(image, tmp_path, kafka, valkey)
+    parts.create()
+    with parts.ready("joiner") as joiner, parts.ready("server") as server:
+        answer = httpx.post(
+            f"http://127.0.0.1:{server.port}/v1/models/demo:predict",
+            json={"context": {"user_id": "u1"}, "candidates": [{"item_id": "i1"}]},
+            timeout=60,
+        )
+        assert answer.status_code == 200, answer.text
+        for part in (joiner, server):
+            status, left = part.container.stop(signal.SIGTERM)
+            assert (status, left) == (0, []), part.container.output
