@@ -35,6 +35,7 @@ from headrace.learner.loop import (
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models import SoloGroup, open_model
 from headrace.learner.spec import check_compatible
+from headrace.pserver import Resharded
 from headrace.pserver.replica import Replica
 
 if TYPE_CHECKING:
@@ -127,6 +128,15 @@ def _waiting(learner: Learner) -> bool:
     return learner.figures.throttled or learner.figures.unanswered_examples > 0
 
 
+def _check_same(shape: Shape, push_store: Store) -> None:
+    """Let the connection for pushes read the shape now: the first push may meet a dead shard."""
+    if push_store.shape() != shape:
+        raise Resharded(
+            f"expected {shape.buckets} buckets of {shape.model!r}, got {push_store.shape().buckets}"
+            ": the model was resharded. Start this process again"
+        )
+
+
 def _check_topics(kafka: KafkaSettings, examples: str, scores: str) -> None:
     """Check the settings that marks and first scores depend on. Raises TopicMismatch."""
     log_only = {"cleanup.policy": "delete"}
@@ -148,6 +158,7 @@ def run_learner(
     _check_place(settings, spec)
     store, push_store = connect(), connect()
     shape = store.shape()
+    _check_same(shape, push_store)
     check_compatible(spec, shape)
     model = open_model(spec, shape.buckets)
     replica = _complete_replica(store, shape, stop, model, settings.most_rows)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import Resharded
+from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.resharding import reshard
@@ -60,6 +62,18 @@ def _shows(store: RedisStore) -> int:
     while not replica.complete:
         replica.poll()
     return int(replica.table.everything().existing().shows.max(initial=0))
+
+
+def test_a_learner_refuses_to_push_to_other_buckets_than_it_reads(kafka: str) -> None:
+    model = parse_spec(MODEL.format(name="resharding") + FIELDS, "test")
+    stores = []
+    for buckets in (2, 4):  # the model is resharded between the two connections
+        stores.append(MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"8 bytes."))
+        stores[-1].create(Shape(model.name, buckets, model.width, model.fingerprint, model.text))
+    with pytest.raises(Resharded, match="expected 2 buckets of 'resharding', got 4"):
+        run_learner(
+            LearnerSettings(), KafkaSettings(kafka), iter(stores).__next__, model, threading.Event()
+        )
 
 
 def test_a_learner_learns_every_example_once_across_a_reshard(
