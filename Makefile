@@ -47,7 +47,7 @@ quick: $(WHOLE) ## Run the tests that need no server and no other process, in a 
 	HEADRACE_TESTS=quick $(BIN)/python -m pytest -p no:schemathesis -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not long and not servers and not thorough'
 
 test-long: $(WHOLE) ## Run the longer proofs too
-	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800
+	HEADRACE_TESTS=long $(BIN)/python -m pytest -m 'long or not long' --timeout 1800
 
 check: $(WHOLE) ## Lint, formatting, types, import order
 	$(BIN)/ruff check .

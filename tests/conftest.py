@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
-from tests.effort import QUICK, QUICK_EXAMPLES
+from tests.effort import LONG, QUICK, QUICK_EXAMPLES
 from tests.running_server import jars, running_server
 
 ROOT = Path(__file__).parents[1]
@@ -81,9 +81,13 @@ def pytest_unconfigure() -> None:
 
 
 # a loaded machine takes longer than the 200 ms an example and 1 s of drawing that Hypothesis allows
-settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "long", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+# the same examples in each run: what fails, fails for everybody. `make test-long` searches on
+settings.register_profile("all", settings.get_profile("long"), derandomize=True)
 settings.register_profile("quick", settings.get_profile("all"), max_examples=QUICK_EXAMPLES)
-settings.load_profile("quick" if QUICK else "all")
+settings.load_profile("quick" if QUICK else "long" if LONG else "all")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

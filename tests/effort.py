@@ -10,6 +10,8 @@ import os
 
 QUICK = os.environ.get("HEADRACE_TESTS") == "quick"
 """Whether `make quick` runs the tests."""
+LONG = os.environ.get("HEADRACE_TESTS") == "long"
+"""Whether `make test-long` runs the tests: Hypothesis then draws other examples in each run."""
 QUICK_EXAMPLES = 10
 QUICK_SEEDS = 3
 

@@ -141,18 +141,23 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.proven and not self._held:
             self.process(data)
-        elif self._held or not (self._reading_s or self._queue.admits(len(data))):
+        elif self._held or not self._admitted(len(data)):
             self._held += 1
             self.transport.pause_reading()
-            self._queue.wait(self, data)
+            self._queue.wait(self, data, again=self._reading_s > 0.0)
         else:
             self._process_unproven(data)
+
+    def _admitted(self, size: int) -> bool:
+        return self._queue.has_time if self._reading_s else self._queue.admits(size)
 
     def _process_unproven(self, data: bytes) -> None:
         began_s, assumed_s = time.perf_counter(), self._reading_s
         self._reading_s = 0.0
+        self._spent_s -= assumed_s
+        self._queue.refund(assumed_s)
         self.process(data)
-        self._spend(time.perf_counter() - began_s - assumed_s + len(data) * BYTE_S)
+        self._spend(time.perf_counter() - began_s + len(data) * BYTE_S)
         if self._queue.exhausted and not self.transport.is_closing():
             self._wait_to_read()
 

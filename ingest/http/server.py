@@ -23,6 +23,7 @@ import uvloop
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.bounded_protocol import BoundedProtocol
 from headrace.ingest.http.http_errors import AddressTaken, BadTokens
+from headrace.ingest.http.small_reads import SmallReads
 
 if TYPE_CHECKING:
     import threading
@@ -73,11 +74,16 @@ def run_app(
     beside: coroutines that run on the same event loop meanwhile; an error of one ends the server
     and is raised here. protocol: the class of each connection; None: SingleWriteProtocol.
     """
+    kind = protocol or SingleWriteProtocol
+
+    def connection(**about: Any) -> SmallReads:
+        return SmallReads(kind(**about))
+
     server = _Server(
         uvicorn.Config(
             app,
             loop="none",  # the runner below makes the loop
-            http=protocol or SingleWriteProtocol,
+            http=connection,  # type: ignore[arg-type]
             proxy_headers=False,  # no route reads the address of the client
             ws="none",
             lifespan="off",

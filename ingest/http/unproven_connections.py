@@ -76,15 +76,23 @@ class UnprovenQueue:
         """Whether a connection that is read now would take time from those that wait."""
         return self.busy or self._credit() <= 0.0
 
+    @property
+    def has_time(self) -> bool:
+        """Whether a connection may go on in this turn of the loop."""
+        return self._left_s > 0.0 and self._credit() > 0.0
+
     def admits(self, size: int) -> bool:
         """Return whether bytes of this size may be processed in this turn of the loop."""
         if self._held_bytes + size > MOST_HELD_BYTES:
             return True
-        return not self._waiting and self._left_s > 0.0 and self._credit() > 0.0
+        return not self._waiting and self.has_time
 
-    def wait(self, connection: Unproven, data: bytes = b"") -> None:
-        """Queue bytes of a connection, or without any its wish to be read; it is paused."""
-        self._waiting.append((connection, data))
+    def wait(self, connection: Unproven, data: bytes = b"", *, again: bool = False) -> None:
+        """Queue bytes of a connection, or without any its wish to be read; it is paused.
+
+        again: put it first, because it waited before it was read.
+        """
+        (self._waiting.appendleft if again else self._waiting.append)((connection, data))
         self._held_bytes += len(data)
         self._renew_soon()
 
@@ -117,7 +125,7 @@ class UnprovenQueue:
     def _renew(self) -> None:
         """Begin a turn: let connections process their bytes within the budget."""
         self._renewing, self._left_s = False, BUDGET_S
-        while self._waiting and self._left_s > 0.0 and self._credit() > 0.0:
+        while self._waiting and self.has_time:
             connection, data = self._waiting.popleft()
             self._held_bytes -= len(data)
             connection.take_turn(data)

@@ -10,9 +10,10 @@ relative to those of an equal time without one. `answered`: the client's request
 with 200; `failed`: all others.
 
 An attacker on the same machine takes processor time from the server, which one elsewhere would not.
-The same attack therefore runs before on a decoy, a process that takes connections, discards what
-they send and closes them where the server would. `p99_beside`: the client's waits meanwhile, like
-`p99`. The quotient of the two is the part that the server itself is to blame for.
+On Linux, the attacker therefore has a core of its own, and the server and the client share another.
+The rest of this effect shows on a decoy, a process that takes connections, discards their bytes and
+closes them where the server would. It is attacked before, on the attacker's core.
+`p99_beside`: the client's waits meanwhile, like `p99`.
 `attacker_cores`, `server_cores`: processor time of the two during the attack, by its duration.
 """
 
@@ -24,6 +25,7 @@ import contextlib
 import http.client
 import json
 import multiprocessing
+import os
 import resource
 import socket
 import threading
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 CONNECTIONS = 1_000
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+"""Those that this process may use; the system does not say it everywhere."""
 TOKEN = "a-token-of-the-client"
 PATH = "/v1/models/news:predict"
 BODY = json.dumps({"candidates": [{"article_id": i} for i in range(50)]}).encode()
@@ -73,6 +77,7 @@ def serve(ready: Connection) -> None:
     """Serve the sample news until the process is terminated; send the port first."""
     from tests.serving.app_client import complete
 
+    _stay_on(0)
     _files()
     serving, _ = complete(tokens=[TOKEN])
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
@@ -93,6 +98,7 @@ async def _discard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 def decoy(ready: Connection) -> None:
     """Take connections and discard their bytes until the process is terminated."""
+    _stay_on(1)
     _files()
 
     async def listen() -> None:
@@ -105,6 +111,7 @@ def decoy(ready: Connection) -> None:
 
 def attack(port: int, name: str, seconds: float) -> None:
     """Keep 1,000 connections busy, each opened again when it is closed."""
+    _stay_on(1)
     _files()
     begin, more, pause_s = ATTACKS[name]
     until_s = time.monotonic() + seconds
@@ -132,6 +139,12 @@ def attack(port: int, name: str, seconds: float) -> None:
         await asyncio.gather(*(one() for _ in range(CONNECTIONS)))
 
     asyncio.run(all_of_them())
+
+
+def _stay_on(core: int) -> None:
+    """Run this process on one core (0: the server's and the client's; 1: the attacker's)."""
+    if len(CORES) > 1:
+        os.sched_setaffinity(0, {CORES[core]})
 
 
 def _files() -> None:
@@ -255,6 +268,7 @@ def main() -> None:
     options.add_argument("--only", choices=ATTACKS)
     chosen = options.parse_args()
     seconds = 3.0 if chosen.quick else 60.0
+    _stay_on(0)
     names = [chosen.only] if chosen.only else list(ATTACKS)
     console, figures = Console(stderr=chosen.json), {}
     table = Table("attack", "memory", "p50", "p99", "beside", "attacker", "server", "answered")
