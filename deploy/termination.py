@@ -5,6 +5,7 @@ A process checks the event between two steps, so that it ends with its work in g
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -17,13 +18,19 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGTERM or SIGINT sets. A second one ends the process."""
+def stopped_by_signals(answer: str = "") -> Iterator[threading.Event]:
+    """Yield an event that the first SIGTERM or SIGINT sets. A second one ends the process.
+
+    answer: written to standard error at the first one, where stopping takes seconds.
+    """
     stop = threading.Event()
     handled = (signal.SIGTERM, signal.SIGINT)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop.set()
+        if answer:
+            # not print: the signal may have come within one
+            os.write(2, f"\n{answer}\n".encode())
         for number, former in before.items():
             signal.signal(number, former)
 
@@ -62,6 +69,14 @@ def stopped_while_calls_hang(stop: threading.Event) -> Iterator[None]:
         writing.close()
         watching.join()
         reading.close()
+
+
+STOPPING = "stopping every part, within 20 s; Ctrl-C again ends this at once"
+"""Answer to a signal where a whole pipeline stops."""
+
+
+INTERRUPTED = 130
+"""Exit status: a signal came before the result was there. Shells use it for SIGINT."""
 
 
 REFUSED = 2

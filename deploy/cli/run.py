@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import BadParameter, Option
+from typer import BadParameter, Exit, Option
 
 from headrace.deploy.cli.options import (
     Data,
@@ -60,7 +60,7 @@ def run(
     from headrace.deploy.local import RunSettings, run_log
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.reports.tracking import RunKind, RunState, record_run
-    from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.termination import INTERRUPTED, STOPPING, stopped_by_signals
     from headrace.learner.spec import load_spec
 
     settings = RunSettings(
@@ -76,13 +76,16 @@ def run(
     name = load_spec(model).name
     show_warnings_only()
     with (
-        stopped_by_signals() as stop,
+        stopped_by_signals(STOPPING) as stop,
         run_outputs(runs, track) as outputs,
         record_run(outputs, RunKind.RUN, name, model, data=data) as recorder,
     ):
         run_log(settings, stop, recorder.report)
-        if recorder.run.state is RunState.UNFINISHED:
+        interrupted = recorder.run.state is RunState.UNFINISHED
+        if interrupted:
             recorder.change(state=RunState.STOPPED)
+    if interrupted:
+        raise Exit(INTERRUPTED)
 
 
 def warm(
@@ -133,9 +136,9 @@ def up(
 
     from headrace.deploy.local import keep_up
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.termination import STOPPING, stopped_by_signals
 
     settings = replace(pipeline.settings(model, port), collector_port=collector_port)
     show_warnings_only()
-    with stopped_by_signals() as stop:
+    with stopped_by_signals(STOPPING) as stop:
         keep_up(settings, stop)

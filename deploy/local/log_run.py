@@ -32,6 +32,8 @@ from headrace.deploy.reports import (
     write_report,
 )
 from headrace.ingest.joiner import read_state
+from headrace.ingest.logs import open_log
+from headrace.ingest.replay import check_backfill
 from headrace.ingest.survey import survey_log
 from headrace.learner.models import open_model
 from headrace.learner.spec import load_spec
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.deploy.local.drain import Backlog
+    from headrace.ingest.joiner import JoinerState
     from headrace.ingest.logs import LogLayout
     from headrace.ingest.survey import LogSurvey
     from headrace.learner.spec import ModelSpec
@@ -84,6 +87,7 @@ def run_log(
     with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         if not pipeline.start(stop):
             return
+        earlier = _earlier(pipeline, settings)
         replaying = BackgroundReplay(
             *(pipeline.kafka, pipeline.spec, settings.data, settings.speed),
             layout=settings.layout,
@@ -104,6 +108,7 @@ def run_log(
                 return
         seconds = time.monotonic() - replaying.began_s
         report = _report(pipeline, settings, seconds, stop)
+        report["earlier"] = {name: getattr(earlier, name) for name in _COUNTED}
         report["logs"] = [asdict(each) for each in surveys]
         if settings.report is not None:
             write_report(settings.report, report)
@@ -139,8 +144,24 @@ def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[L
     return surveys
 
 
+def _earlier(pipeline: LocalPipeline, settings: RunSettings) -> JoinerState:
+    """Return the counts of earlier runs on the same state. Raises BackfillRefused."""
+    earlier = read_state(pipeline.kafka, pipeline.spec)
+    if earlier.impressions:
+        check_backfill(
+            pipeline.kafka,
+            (open_log(path, settings.layout, sort=settings.sort) for path in settings.data),
+            pipeline.spec.fields.label.window_ms,
+            advice="Give this log another --state, or leave --state out",
+        )
+    return earlier
+
+
 def _report(
-    pipeline: LocalPipeline, settings: RunSettings, seconds: float, stop: threading.Event
+    pipeline: LocalPipeline,
+    settings: RunSettings,
+    seconds: float,
+    stop: threading.Event,
 ) -> dict[str, Any]:
     rows = copied(pipeline.store)
     server = ask_caught_up(pipeline.address, pipeline.spec.name, rows, stop)
@@ -158,6 +179,10 @@ def _report(
     )
 
 
+_COUNTED = (
+    *("impressions", "clicks", "late_clicks", "unmatched_clicks", "duplicates"),
+    *("duplicate_clicks", "dead_letters"),
+)
 _ACCURACIES = {
     "auc": "AUC",
     "request_auc": "within a request",
@@ -168,17 +193,20 @@ _ACCURACIES = {
 
 
 def in_words(report: Mapping[str, Any], path: Path | None) -> str:
-    """Return the report as text."""
-    events = report["impressions"] + report["clicks"]
+    """Return the report as text. Counts are those of this run; accuracy is that of all runs."""
+    earlier = report.get("earlier", {})
+    new = {name: report[name] - earlier.get(name, 0) for name in _COUNTED}
+    clicks = new["clicks"] - new["late_clicks"] - new["unmatched_clicks"] - new["duplicate_clicks"]
     counted = (
-        f"{report['impressions']:,} impressions and {report['learned_clicks']:,} clicks learned in "
-        f"{report['seconds']:.1f} s ({events / report['seconds']:,.0f} events/s), "
+        f"{new['impressions']:,} impressions and {clicks:,} clicks learned in "
+        f"{report['seconds']:.1f} s "
+        f"({(new['impressions'] + new['clicks']) / report['seconds']:,.0f} events/s), "
         f"{report['rows']:,} rows"
     )
     excluded = (
-        f"not learned: late clicks {report['late_clicks']:,}, clicks without an impression "
-        f"{report['unmatched_clicks']:,}, duplicates {report['duplicates']:,}, "
-        f"dead letters {report['dead_letters']:,}"
+        f"not learned: late clicks {new['late_clicks']:,}, clicks without an impression "
+        f"{new['unmatched_clicks']:,}, duplicates {new['duplicates']:,}, "
+        f"dead letters {new['dead_letters']:,}"
     )
     accuracies = ", ".join(
         f"{words} {report['progressive'][name]:.4f}"
@@ -192,6 +220,8 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
             f"{report['held_batches']:,} batches"
         )
         lines += map(_reason, report["held_by_reason"])
+    if earlier.get("impressions"):
+        lines.append(f"with the {earlier['impressions']:,} impressions of earlier runs:")
     lines.append(accuracies)
     if path is not None:
         lines.append(f"report: {path}")

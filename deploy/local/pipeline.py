@@ -18,8 +18,9 @@ from headrace.deploy.connections import client_variable, kafka_settings, open_st
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services import LocalServices, free_port, take_port
+from headrace.deploy.local.services import LocalServices, free_port, reserve_port, take_port
 from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
+from headrace.ingest.http import AddressTaken, listening_socket
 from headrace.ingest.kafka import ensure_topics, topics_for
 from headrace.learner.spec import load_spec
 from headrace.pserver import Shape
@@ -86,7 +87,7 @@ class LocalPipeline:
     """
 
     def __init__(self, settings: PipelineSettings, steps: SetupProgress) -> None:
-        """Read the spec without starting anything. Raises SpecError, BadOption."""
+        """Read the spec without starting anything. Raises SpecError, BadOption, AddressTaken."""
         self.spec = load_spec(settings.model)
         self._settings, self._steps = settings, steps
         self._machine = LocalServices(
@@ -98,8 +99,11 @@ class LocalPipeline:
         )
         self._cleanup = contextlib.ExitStack()
         self._port = _port(settings)
-        collects = settings.collector_port is not None
-        self._collector_port = (settings.collector_port or free_port()) if collects else None
+        self._collector_port = (
+            None
+            if settings.collector_port is None
+            else _chosen_port(settings.collector_port, settings.host, "--collector-port")
+        )
         watched = ("evaluation",) if settings.evaluated else ()
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
@@ -249,10 +253,24 @@ class LocalPipeline:
 
 
 def _port(settings: PipelineSettings) -> int:
-    wanted, differs = settings.port, settings.port_may_differ
-    if wanted and (not differs or take_port(wanted, settings.host)):
-        return wanted
-    return free_port()
+    if settings.port and settings.port_may_differ:
+        return settings.port if take_port(settings.port, settings.host) else free_port()
+    return _chosen_port(settings.port, settings.host, "--port / HEADRACE_PORT")
+
+
+def _chosen_port(port: int, host: str, setting: str) -> int:
+    """Return this port, or a free one for 0. Raises AddressTaken.
+
+    Without this check, the server would refuse to start a minute later. Until then, another server
+    on the port would answer in its place.
+    """
+    if not port:
+        return free_port()
+    with listening_socket(host, port, setting):
+        pass
+    if not reserve_port(port):
+        raise AddressTaken(host, port, setting, "another headrace is starting on it")
+    return port
 
 
 def _reachable(host: str) -> str:

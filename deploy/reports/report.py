@@ -108,6 +108,7 @@ def make_report(
         "late_clicks": state.late_clicks,
         "unmatched_clicks": state.unmatched_clicks,
         "duplicates": state.duplicates,
+        "duplicate_clicks": state.duplicate_clicks,
         "examples": state.examples,
         "dead_letters": state.dead_letters,
         "dropped_negatives": state.dropped_negatives,

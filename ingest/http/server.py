@@ -266,15 +266,16 @@ def is_this_machine(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def listening_socket(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen on host:port; port 0 takes a free one. Raises AddressTaken."""
+def listening_socket(
+    host: str, port: int, setting: str = "--port / HEADRACE_PORT"
+) -> Iterator[socket.socket]:
+    """Listen on host:port; port 0 takes a free one. Raises AddressTaken, which names `setting`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
         except OSError as error:
-            setting = "--port / HEADRACE_PORT"
             raise AddressTaken(host, port, setting, str(error.strerror)) from error
         listener.listen(_BACKLOG)
         listener.setblocking(False)

@@ -26,27 +26,36 @@ class _Timestamp(msgspec.Struct):
     timestamp_ms: int | float
 
 
+ANOTHER_KAFKA = "Replay the log into a Kafka of its own, or add --onto-newer"
+
+
 def check_backfill(
     kafka: KafkaSettings,
     logs: Iterable[EventLog],
     window_ms: int,
     topics: EventTopics | None = None,
+    advice: str = ANOTHER_KAFKA,
 ) -> None:
-    """Raise BackfillRefused if the topics have events more than `window_ms` after the first one."""
+    """Raise BackfillRefused if the topics have events more than `window_ms` after the first one.
+
+    advice: the end of the message, which says what to do.
+    """
     newest_ms = _newest_ms(kafka, topics or EventTopics())
     first_ms = next((line.time_ms for log in logs for line in log.lines() if line.time_ms), None)
     if first_ms is not None:
-        refuse_older(first_ms, newest_ms, window_ms)
+        refuse_older(first_ms, newest_ms, window_ms, advice)
 
 
-def refuse_older(first_ms: int, newest_ms: Mapping[str, int], window_ms: int) -> None:
+def refuse_older(
+    first_ms: int, newest_ms: Mapping[str, int], window_ms: int, advice: str = ANOTHER_KAFKA
+) -> None:
     """Raise BackfillRefused if a topic has an event more than `window_ms` after `first_ms`."""
     for topic, last_ms in newest_ms.items():
         if last_ms > first_ms + window_ms:
             raise BackfillRefused(
                 f"expected events after those of topic {topic}, which reach {_named(last_ms)}, got "
                 f"a log that begins at {_named(first_ms)}: joiners would make dead letters of them "
-                "(too_late). Replay the log into a Kafka of its own, or add --onto-newer"
+                f"(too_late). {advice}"
             )
 
 

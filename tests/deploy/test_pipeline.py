@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.models.shipped import path_of
+from headrace.ingest.http.http_errors import AddressTaken
 
 
 def hosts_of_metrics(settings: PipelineSettings) -> dict[str, str]:
@@ -29,3 +33,19 @@ def test_every_part_of_a_local_pipeline_serves_its_metrics_on_loopback() -> None
 def test_every_part_of_a_local_pipeline_takes_the_given_metrics_host(host: str) -> None:
     settings = PipelineSettings(path_of("demo"), metrics_host=host)
     assert set(hosts_of_metrics(settings).values()) == {host}
+
+
+def test_a_taken_port_is_refused_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(AddressTaken, match=f"127.0.0.1:{port} .*--port"):
+            LocalPipeline(PipelineSettings(path_of("demo"), port=port), SilentSetupProgress())
+        taken = PipelineSettings(path_of("demo"), collector_port=port)
+        with pytest.raises(AddressTaken, match="--collector-port"):
+            LocalPipeline(taken, SilentSetupProgress())
+
+
+def test_a_free_port_that_a_user_chose_is_taken_as_it_is() -> None:
+    port = free_port()
+    pipeline = LocalPipeline(PipelineSettings(path_of("demo"), port=port), SilentSetupProgress())
+    assert pipeline.address == f"http://127.0.0.1:{port}"
