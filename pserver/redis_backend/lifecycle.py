@@ -150,7 +150,10 @@ class ModelLifecycle:
             expected, found = getattr(shape, name), getattr(stored, name)
             if expected != found:
                 shown = "" if name == "spec" else f": expected {expected}, got {found}"
-                raise ModelExists(f"the store's model {shape.model!r} has another {name}{shown}")
+                raise ModelExists(
+                    f"the store's model {shape.model!r} has another {name}{shown}. Give the "
+                    "changed model another name, or remove this one: `headrace pserver drop`"
+                )
         return stored
 
     def _survivors(self, buckets: int) -> int | None:

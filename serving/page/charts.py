@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 EVALUATED = {"window": "1m", "until": "open", "slice": "all"}
 WATCHED = {"window": "recent", "until": "now", "slice": "all"}
 """Metrics of an observer of a running demo: drawn in place of evaluation's if there are any."""
+LEAST_IMPRESSIONS = 100
+"""Fewer make an AUC that says nothing: it jumps between 0 and 1."""
 ALIASES = ("learned", "production", "frozen")
 
 
@@ -20,7 +22,11 @@ def _evaluated(chart: str, figure: str, alias: str) -> Curve:
 
     def of(history: History) -> float | None:
         watched = history.worst(name, **WATCHED) is not None
-        return history.worst(name, alias=alias, **(WATCHED if watched else EVALUATED))
+        labels = {"alias": alias, **(WATCHED if watched else EVALUATED)}
+        scored = history.worst("headrace_evaluation_scored_impressions", **labels)
+        if scored is not None and scored < LEAST_IMPRESSIONS:
+            return None
+        return history.worst(name, **labels)
 
     return Curve(chart, alias, of)
 

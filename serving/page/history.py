@@ -22,6 +22,7 @@ KEPT_MS = 3_600_000
 SILENT_MS = 10_000
 SMOOTHED_MS = 10_000
 
+_MINUTES = {"m": 1, "h": 60, "d": 1440}
 _ACCURACY = {
     f"headrace_evaluation_{name}": figure
     for name, figure in (
@@ -200,7 +201,7 @@ class History:
         }
 
     def _accuracy(self) -> list[dict[str, Any]]:
-        """Return the metrics of each window without slices: settled, or else open."""
+        """Return the metrics of each window without slices, short ones first: settled, or open."""
         found: dict[tuple[str, str, str], dict[str, Any]] = {}
         for process in self.living():
             for name, figure in _ACCURACY.items():
@@ -210,7 +211,7 @@ class History:
                         found.setdefault(key, {})[figure] = value
         return [
             {"alias": alias, "window": window, "until": until, **figures}
-            for (alias, window, until), figures in sorted(found.items())
+            for (alias, window, until), figures in sorted(found.items(), key=_by_length)
             if "auc" in figures
             and (until == "settled" or "auc" not in found.get((alias, window, "settled"), {}))
         ]
@@ -255,6 +256,14 @@ class History:
             "oldest_age_s": self.worst("headrace_server_age_seconds", bucket="oldest"),
             "newest_age_s": self.worst("headrace_server_age_seconds", bucket="newest"),
         }
+
+
+def _by_length(found: tuple[tuple[str, str, str], object]) -> tuple[str, int, str, str]:
+    """Sort by alias and length of window; a window is named like 10m or 1h."""
+    (alias, window, until), _ = found
+    number, unit = window[:-1], window[-1:]
+    minutes = int(number) * _MINUTES[unit] if number.isdigit() and unit in _MINUTES else 0
+    return alias, minutes, window, until
 
 
 def _samples(figures: Iterable[MetricSample]) -> Samples:

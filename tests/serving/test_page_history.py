@@ -169,6 +169,20 @@ def test_the_accuracy_table_has_settled_windows_or_else_open_ones() -> None:
     history.take(ProcessStatus("evaluation", "a", T0_MS, figures))
     history.step(T0_MS)
     assert history.answer(0)["accuracy"] == [
-        {"alias": "learned", "window": "10m", "until": "open", "auc": 0.9},
         {"alias": "learned", "window": "1m", "until": "settled", "auc": 0.8, "calibration": 1.1},
+        {"alias": "learned", "window": "10m", "until": "open", "auc": 0.9},
     ]
+
+
+@pytest.mark.parametrize(("scored", "drawn"), [(3.0, None), (100.0, 0.7)])
+def test_the_auc_of_few_impressions_is_not_drawn(scored: float, drawn: float | None) -> None:
+    labels = {"alias": "production", **EVALUATED}
+    history = History(CURVES)
+    figures = [
+        MetricSample("headrace_evaluation_auc_ratio", labels, 0.7),
+        MetricSample("headrace_evaluation_scored_impressions", labels, scored),
+    ]
+    history.take(ProcessStatus("evaluation", "a", T0_MS, figures))
+    history.step(T0_MS)
+    curves = {(each["chart"], each["name"]): each["points"] for each in history.answer(0)["curves"]}
+    assert curves.get(("auc", "production"), [None]) == [drawn]
