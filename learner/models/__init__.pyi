@@ -3,6 +3,7 @@ from .explanations import LEAVE_ONE_OUT as LEAVE_ONE_OUT
 from .explanations import Explanations as Explanations
 from .explanations import Tables as Tables
 from .factory import open_model as open_model
+from .final_rows import FinalRows as FinalRows
 from .protocols import Model as Model
 from .protocols import TrainableModel as TrainableModel
 from .sync_group import MiniBatchEvidence as MiniBatchEvidence

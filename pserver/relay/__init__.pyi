@@ -1,9 +1,12 @@
 from .log_relay import LogRelay as LogRelay
 from .relay_block import BlockHeader as BlockHeader
-from .relay_block import RelayedColumns as RelayedColumns
 from .relay_block import RelayPosition as RelayPosition
 from .relay_block import pack_block as pack_block
 from .relay_block import unpack_block as unpack_block
+from .relay_section import COUNTERS as COUNTERS
+from .relay_section import LARGEST_HALF as LARGEST_HALF
+from .relay_section import RelayedColumns as RelayedColumns
+from .relay_section import RelayForm as RelayForm
 from .relayed_replica import Gap as Gap
 from .relayed_replica import Relayed as Relayed
 from .relayed_replica import RelayedReplica as RelayedReplica

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.relay.relay_block import RelayedColumns
+    from headrace.pserver.relay.relay_section import RelayedColumns, RelayForm
     from headrace.pserver.replica import Replica
     from headrace.pserver.rows import EntryHeader, Places
     from headrace.pserver.store import Store
@@ -70,7 +70,7 @@ class LogRelay:
         self,
         store: Store,
         replica: Replica,
-        columns: RelayedColumns,
+        columns: RelayedColumns | RelayForm,
         *,
         rows_a_block: int = _ROWS_A_BLOCK,
     ) -> None:

@@ -4,49 +4,45 @@ A log entry contains what a push added. A block contains what rows are, so a row
 changed is in a block once. A block names the position that it starts from and the position that it
 reaches, each as version and nonce. So blocks form a chain, like the entries of a log.
 
-The forward pass needs only some floats of a row. `RelayedColumns` names them: the others, such as
-the optimizer's sums, are left out, and a reader has zeros for them. With `half`, the values have 16
-bits. A block with a value that 16 bits cannot hold has 32 bits for all its values. *Refused:* half
-precision by default. FTRL computes its weight from two sums, which overflow in 16 bits.
+A block has one section for each kind of row (`relay_section`).
+
+Format 1 has one section, with all counters, and rows as the logs have them. A relay writes it
+unless final weights are asked for, so a server of an earlier version can read it. Format 2 has
+several sections, and rows with final weights. An earlier version refuses it: "expected format 1".
+*Refused:* half precision of rows as they are. FTRL computes its weight from two sums, which
+overflow in 16 bits.
 
 Layout, little-endian: u32 length of the header; the header as MessagePack, padded with spaces to a
-multiple of eight; then columns one after another: ids u64[n], shows and clicks u32[n] or u64[n],
-first_seen u32[n], last_seen u32[n], values f16 or f32[n, columns].
+multiple of eight; then the sections.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows import FoldedRows, SourceReached
+from headrace.pserver.relay.relay_section import (
+    COUNTERS,
+    BlockSection,
+    RelayedColumns,
+    joined,
+    pack_gone,
+    pack_section,
+    section_bytes,
+    unpack_section,
+)
+from headrace.pserver.rows import SourceReached  # noqa: TC001  (msgspec reads the annotation)
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from headrace.pserver.relay.relay_section import RelayForm
+    from headrace.pserver.rows import FoldedRows
 
-FORMAT = 1
-_LARGEST_HALF = float(np.finfo(np.float16).max)
-_LARGEST_WORD = 0xFFFFFFFF
-
-
-@dataclass(frozen=True, slots=True)
-class RelayedColumns:
-    """The floats of a row that are relayed, and their precision."""
-
-    kept: tuple[int, ...]
-    """Indexes of the floats, ascending."""
-    half: bool = False
-    """Whether 16 bits are enough for each of them."""
-
-    @classmethod
-    def all(cls, width: int) -> RelayedColumns:
-        """Return all floats in full precision: readers then have exactly the rows of the logs."""
-        return cls(tuple(range(width)))
+_PLAIN, _SECTIONS = 1, 2
+"""The formats."""
 
 
 class RelayPosition(NamedTuple):
@@ -80,41 +76,47 @@ class BlockHeader(msgspec.Struct, frozen=True):
     """Number of this block among those of a base."""
     last: bool = True
     """Whether a base ends with this block."""
-    format: int = FORMAT
+    format: int = _PLAIN
+    sections: list[BlockSection] = []
+    """Of format 2: `columns`, `half` and `wide` are theirs."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the rows have final weights, which a reader has to restore."""
+        return self.format == _SECTIONS
 
 
 _encode = msgspec.msgpack.Encoder()
 _decode = msgspec.msgpack.Decoder(BlockHeader)
 
 
-def pack_block(header: BlockHeader, rows: FoldedRows, columns: RelayedColumns) -> bytes:
-    """Return the bytes of a block. Row count, columns and precision of the header are set here."""
-    values = rows.values[:, list(columns.kept)]
-    half = columns.half and bool((np.abs(values) <= _LARGEST_HALF).all())
-    most = max(int(rows.shows.max(initial=0)), int(rows.clicks.max(initial=0)))
-    wide = most > _LARGEST_WORD
-    header = msgspec.structs.replace(
-        header, rows=rows.ids.shape[0], columns=list(columns.kept), half=half, wide=wide
-    )
+def pack_block(header: BlockHeader, rows: FoldedRows, columns: RelayedColumns | RelayForm) -> bytes:
+    """Return the bytes of a block. The header's row count, columns and precision are set here."""
+    count = rows.ids.shape[0]
+    if isinstance(columns, RelayedColumns):
+        section, body = pack_section(rows, columns)
+        header = msgspec.structs.replace(
+            header, rows=count, columns=section.columns, half=section.half, wide=section.wide
+        )
+    else:
+        there = rows.exist()
+        packed = [pack_gone(rows.ids[~there])] if not there.all() else []
+        rows = columns.final(rows.chosen(there))
+        kinds = columns.kinds(rows.ids)
+        for kind, kept in enumerate(columns.sections):
+            if (kinds == kind).any():
+                packed.append(pack_section(rows.chosen(kinds == kind), kept))
+        sections, body = [each for each, _ in packed], b"".join(each for _, each in packed)
+        header = msgspec.structs.replace(header, rows=count, format=_SECTIONS, sections=sections)
     head = _encode.encode(header)
     head += b" " * (-(len(head) + 4) % 8)
-    counter = "<u8" if wide else "<u4"
-    body: list[tuple[npt.NDArray[np.generic], str]] = [
-        (rows.ids, "<u8"),
-        (rows.shows, counter),
-        (rows.clicks, counter),
-        (rows.first_seen, "<u4"),
-        (rows.last_seen, "<u4"),
-        (values, "<f2" if half else "<f4"),
-    ]
-    parts = (np.ascontiguousarray(column.astype(kind)).tobytes() for column, kind in body)
-    return b"".join((struct.pack("<I", len(head)), head, *parts))
+    return b"".join((struct.pack("<I", len(head)), head, body))
 
 
 def unpack_block(blob: bytes) -> tuple[BlockHeader, FoldedRows]:
     """Return header and rows of a block; floats that were left out are zeros.
 
-    Raises CorruptEntry if the bytes are not a block in the format of this version.
+    Raises CorruptEntry if the bytes are not a block in a format of this version.
     """
     try:
         (length,) = struct.unpack_from("<I", blob)
@@ -123,28 +125,28 @@ def unpack_block(blob: bytes) -> tuple[BlockHeader, FoldedRows]:
         raise CorruptEntry(
             f"relay block of {len(blob)} bytes has no readable header: {error}"
         ) from error
-    rows, kept = header.rows, len(header.columns)
-    counter, value = (8 if header.wide else 4), (2 if header.half else 4)
-    expected = 4 + length + rows * (16 + 2 * counter + value * kept)
-    fits = all(0 <= each < header.width for each in header.columns)
-    if header.format != FORMAT or len(blob) != expected or not fits:
+    sections = _sections(header)
+    expected = 4 + length + sum(section_bytes(each) for each in sections)
+    columns = sorted({column for each in sections for column in each.columns})
+    known = all(set(each.counters) <= set(COUNTERS) for each in sections)
+    fits = all(0 <= column < header.width for column in columns)
+    formats = header.format in (_PLAIN, _SECTIONS)
+    if not (formats and len(blob) == expected and fits and known):
         raise CorruptEntry(
-            f"relay block: expected format {FORMAT}, {expected} bytes and columns below "
-            f"{header.width}, got format {header.format}, {len(blob)} bytes and {header.columns}"
+            f"relay block: expected format {_PLAIN} or {_SECTIONS}, {expected} bytes and columns "
+            f"below {header.width}, got format {header.format}, {len(blob)} bytes and {columns}"
         )
-    at = 4 + length
+    ends = [*accumulate((section_bytes(each) for each in sections), initial=4 + length)]
+    parts = [
+        unpack_section(each, header.width, blob, at)
+        for each, at in zip(sections, ends, strict=False)
+    ]
+    return header, joined(parts)
 
-    def column(kind: str, count: int = rows) -> npt.NDArray[np.generic]:
-        nonlocal at
-        found = np.frombuffer(blob, kind, count, at)
-        at += found.nbytes
-        return found
 
-    words = "<u8" if header.wide else "<u4"
-    ids = column("<u8").astype(np.uint64)
-    shows, clicks = (column(words).astype(np.uint64) for _ in range(2))
-    first, last = (column("<u4").astype(np.uint32) for _ in range(2))
-    values = np.zeros((rows, header.width), np.float32)
-    found = column("<f2" if header.half else "<f4", rows * kept).reshape(rows, kept)
-    values[:, header.columns] = found
-    return header, FoldedRows(ids, shows, clicks, first, last, values)
+def _sections(header: BlockHeader) -> list[BlockSection]:
+    """Return the sections of a block, at least one."""
+    if header.format == _SECTIONS and header.sections:
+        return header.sections
+    counters, columns = list(COUNTERS), header.columns
+    return [BlockSection(header.rows, columns, counters, half=header.half, wide=header.wide)]

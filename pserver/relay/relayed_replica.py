@@ -6,7 +6,9 @@ mends the bucket. Blocks at or before the position were read twice, and change n
 
 The law: at every position, the relayed floats and all counters equal those of a `Replica` at the
 same version and nonce. They are equal bit for bit in full precision, and rounded to 16 bits in half
-precision. Rounding does not accumulate, because a block contains rows and not additions.
+precision. Rounding does not accumulate, because a block contains rows and not additions. Blocks of
+final weights are restored to rows with the same weights. They can follow and precede blocks of rows
+as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from headrace.pserver.replica import LogPosition
 from headrace.pserver.rows import FoldedRows, RowTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.pserver.relay.relay_block import BlockHeader
     from headrace.pserver.rows import Places
     from headrace.pserver.store import Shape
@@ -45,8 +49,14 @@ class Gap(NamedTuple):
 class RelayedReplica:
     """All relayed rows of a model. Not safe for several threads; others may read the table."""
 
-    def __init__(self, shape: Shape, table: RowTable | None = None) -> None:
-        self.shape = shape
+    def __init__(
+        self,
+        shape: Shape,
+        table: RowTable | None = None,
+        restored: Callable[[FoldedRows], FoldedRows] | None = None,
+    ) -> None:
+        """restored: returns rows whose weights are the final weights given."""
+        self.shape, self._restored = shape, restored
         self.table = RowTable(shape.width) if table is None else table
         self._positions: dict[int, LogPosition] = {}
         self._bases: dict[int, list[FoldedRows]] = {}  # parts of a base that has not ended
@@ -87,6 +97,10 @@ class RelayedReplica:
         Raises CorruptEntry, and StoreError if the block is of another model.
         """
         header, rows = unpack_block(blob)
+        if header.final:
+            if self._restored is None:
+                raise StoreError("relay block: expected rows as they are, got final weights")
+            rows = self._restored(rows)
         bucket = self._checked(header, rows)
         if header.start is None:
             return self._take_base(header, rows, len(blob))

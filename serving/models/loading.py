@@ -26,7 +26,7 @@ from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, list_snap
 from headrace.serving.errors import BadSnapshot, ServingError
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
-from headrace.serving.relaying import RelayedRows, topic_reader
+from headrace.serving.relaying import open_relayed_rows
 from headrace.serving.replicas import (
     CacheMetrics,
     CachingFollower,
@@ -164,7 +164,7 @@ class ModelLoader:
         else:
             arrived = self._freshness.of(spec.name)
             if self._relay is not None:
-                source = RelayedRows(shape, topic_reader(self._relay, shape.model))
+                source = open_relayed_rows(spec, shape, self._relay)
                 rows = Follower(source, self._following, wall_ms, arrived)
             elif self._bounding is None:
                 rows = Follower(Replica(model.store, shape), self._following, wall_ms, arrived)

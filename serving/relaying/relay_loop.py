@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka import Transactions
     from headrace.pserver import Shape, Store
+    from headrace.pserver.relay import RelayForm
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +38,13 @@ _WRITE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """When a relay writes, and what."""
+    """When a relay writes."""
 
     interval_ms: int = 200
     """Milliseconds between two writes: a row that changed several times is written once. Adds to
     the age of answers."""
     base_interval_ms: int = 600_000
     """Milliseconds in which every bucket gets a base. New readers read twice as much at most."""
-    half: bool = False
-    """Whether to write floats of 16 bits, if all values of a block fit."""
-    columns: tuple[int, ...] | None = None
-    """The floats of a row to write; None: all."""
 
 
 class RelayLoop:
@@ -60,13 +57,17 @@ class RelayLoop:
         transactions: Transactions,
         policy: RelayPolicy,
         now_ms: Callable[[], int],
+        form: RelayForm | None = None,
     ) -> None:
-        """Read the topic, to continue after its last blocks. Raises KafkaUnreachable."""
+        """Read the topic, to continue after its last blocks. Raises KafkaUnreachable.
+
+        form: what of rows to write; None: rows as the logs have them.
+        """
         self._transactions, self._policy, self._now_ms = transactions, policy, now_ms
         self._target = relay_source(shape.model)
         self.replica = Replica(store, shape)
-        kept = tuple(range(shape.width)) if policy.columns is None else policy.columns
-        self._relay = LogRelay(store, self.replica, RelayedColumns(kept, policy.half))
+        columns = form or RelayedColumns.all(shape.width)
+        self._relay = LogRelay(store, self.replica, columns)
         self._relay.resume(last_positions(transactions.history(self._target)))
         self._next_base = 0
         self._write_at_ms = now_ms()

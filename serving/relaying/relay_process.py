@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka import KafkaSettings
     from headrace.pserver import Store
+    from headrace.pserver.relay import RelayForm
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +47,15 @@ class RelaySettings:
 
 
 def run_relay(
-    settings: RelaySettings, kafka: KafkaSettings, store: Store, stop: threading.Event
+    settings: RelaySettings,
+    kafka: KafkaSettings,
+    store: Store,
+    stop: threading.Event,
+    form: RelayForm | None = None,
 ) -> None:
     """Relay a model until `stop` is set. Creates the topic if it is missing.
 
+    form: what of rows to write; None: rows as the logs have them.
     Raises Fenced if another relay of the model starts, the errors of `ingest.errors`, and every
     StoreError but Unreachable.
     """
@@ -60,7 +66,7 @@ def run_relay(
         closing(KafkaOffsets(kafka, name)) as offsets,
         closing(KafkaTransactions(kafka, name, offsets, Watchdog(stop))) as transactions,
     ):
-        relay = RelayLoop(store, shape, transactions, settings.policy, steady_ms)
+        relay = RelayLoop(store, shape, transactions, settings.policy, steady_ms, form)
         registry = new_registry()
         address = settings.metrics_host, settings.metrics_port
         collectors = [RelayCollector(shape.model, relay)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest import OffsetGone, StreamError
 from headrace.ingest.kafka import KafkaReader, PartitionAssigned, Record
+from headrace.learner.models import FinalRows
 from headrace.pserver import StoreError, Unreachable
 from headrace.pserver.relay import Gap, RelayedReplica
 from headrace.pserver.replica import Copied, Folded, Stale
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.ingest.kafka import KafkaSettings, Reader
+    from headrace.learner.spec import ModelSpec
     from headrace.pserver import Shape
     from headrace.pserver.relay import Relayed
     from headrace.pserver.replica import Change, LogPosition
-    from headrace.pserver.rows import RowTable
+    from headrace.pserver.rows import FoldedRows, RowTable
 
 _OPEN_AGAIN_S = 1.0
 """Pause after a reader could not be opened, for example because the topic does not exist yet."""
@@ -44,14 +46,18 @@ class RelayedRows:
         open_reader: Callable[[], Reader],
         now_s: Callable[[], float] = time.monotonic,
         table: RowTable | None = None,
+        restored: Callable[[FoldedRows], FoldedRows] | None = None,
     ) -> None:
-        """open_reader: opens a reader of the topic, without a group. table: holds the rows."""
+        """open_reader: opens a reader of the topic, without a group. table: holds the rows.
+
+        restored: returns rows whose weights are the final weights given; None: they are refused.
+        """
         self.shape, self._now_s = shape, now_s
         self._refused: StreamError | None = None
         self._open_at_s = 0.0
         self._open_reader = open_reader
         self._reader: Reader | None = None
-        self._replica = RelayedReplica(shape, table)
+        self._replica = RelayedReplica(shape, table, restored)
         self._known: set[int] = set()
         self._gaps: dict[int, StoreError] = {}
         self.bytes_read = 0
@@ -149,6 +155,14 @@ class RelayedRows:
         )
         nothing = RowDeltas.empty(header.width)
         return Folded(taken.bucket, header.stop.version, entry, nothing, taken.size_bytes)
+
+
+def open_relayed_rows(
+    spec: ModelSpec, shape: Shape, kafka: KafkaSettings, table: RowTable | None = None
+) -> RelayedRows:
+    """Return the rows of a model from its relay, with or without final weights."""
+    restored = FinalRows(spec).restored
+    return RelayedRows(shape, topic_reader(kafka, shape.model), table=table, restored=restored)
 
 
 def topic_reader(kafka: KafkaSettings, model: str) -> Callable[[], Reader]:

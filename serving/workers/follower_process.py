@@ -16,7 +16,7 @@ from headrace.pserver.rows import RowTable
 from headrace.serving.errors import ServingError
 from headrace.serving.models import SnapshotModel, compatible_spec
 from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS, running
-from headrace.serving.relaying import RelayedRows, topic_reader
+from headrace.serving.relaying import RelayedRows, open_relayed_rows
 from headrace.serving.replicas import Follower, FreshnessMetrics, ReplicaCollector, SnapshotRows
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
@@ -137,8 +137,7 @@ def _open(
         else:
             source: Replica | RelayedRows = Replica(each.store, shape, table)
             if settings.relayed_from is not None:
-                reader = topic_reader(settings.relayed_from, shape.model)
-                source = RelayedRows(shape, reader, table=table)
+                source = open_relayed_rows(each.spec, shape, settings.relayed_from, table)
             arrived = freshness.of(name)
             rows = Follower(source, settings.following, wall_ms, arrived, publisher.stood)
         kept.append(_FollowedModel(each.spec, rows, publisher))

@@ -15,7 +15,8 @@ from headrace.pserver.errors import CorruptEntry, StoreError
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.relay.log_relay import LogRelay
-from headrace.pserver.relay.relay_block import RelayedColumns, RelayPosition, unpack_block
+from headrace.pserver.relay.relay_block import RelayPosition, unpack_block
+from headrace.pserver.relay.relay_section import RelayedColumns
 from headrace.pserver.relay.relayed_replica import Gap, Relayed, RelayedReplica
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -211,7 +212,7 @@ def test_a_value_too_large_for_16_bits_makes_its_block_full_precision() -> None:
 
 def test_blocks_of_another_model_and_cut_blocks_are_refused() -> None:
     [[(_, base), *_], _], _ = relayed(1)
-    with pytest.raises(CorruptEntry, match="relay block: expected format 1"):
+    with pytest.raises(CorruptEntry, match="relay block: expected format 1 or 2"):
         RelayedReplica(SHAPE).take(base[:-1])
     with pytest.raises(StoreError, match="expected fingerprint and width"):
         RelayedReplica(Shape("m", BUCKETS, WIDTH, "another", "spec")).take(base)

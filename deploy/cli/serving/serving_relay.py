@@ -1,5 +1,6 @@
 """`headrace serving relay`: relays the rows of a model to servers by one Kafka topic."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -15,6 +16,14 @@ from headrace.deploy.cli.options import (
     ModelFile,
     RedisUrl,
 )
+
+
+class RelayedValues(StrEnum):
+    """What of a row a relay writes."""
+
+    ALL = "all"
+    FINAL = "final"
+    HALF = "half"
 
 
 def relay(
@@ -42,6 +51,16 @@ def relay(
             "times as much at its start.",
         ),
     ] = 600,
+    values: Annotated[
+        RelayedValues,
+        typer.Option(
+            "--values",
+            envvar="HEADRACE_RELAY_VALUES",
+            help="What of a row is written. `all`: the row, which every version reads. `final`: "
+            "what scores are computed from, without the optimizer's sums. `half`: the same, "
+            "weights and vectors in 16 bits.",
+        ),
+    ] = RelayedValues.ALL,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
@@ -54,11 +73,15 @@ def relay(
 
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
+    from headrace.learner.models import FinalRows
     from headrace.learner.spec import check_compatible, load_spec
     from headrace.serving.relaying import RelayPolicy, RelaySettings, run_relay
 
     spec = load_spec(model)
     policy = RelayPolicy(interval_ms, 1000 * base_interval_s)
+    form = None
+    if values is not RelayedValues.ALL:
+        form = FinalRows(spec, half=values is RelayedValues.HALF).form
     settings = RelaySettings(policy, metrics_port, metrics_host)
     with (
         closing(open_store(redis, spec.name, read_only=True)) as store,
@@ -66,4 +89,4 @@ def relay(
     ):
         check_compatible(spec, store.shape())
         with stopped_while_calls_hang(stop):
-            run_relay(settings, kafka_settings(kafka, kafka_client), store, stop)
+            run_relay(settings, kafka_settings(kafka, kafka_client), store, stop, form)

@@ -8,8 +8,9 @@ of polling and writing, not the network, Kafka or a busy processor.
 
 `servers` has the same with real servers of Kafka and Valkey, see `tests.bench.relay_servers`.
 
-The half-precision figures keep 9 of the 18 floats, as for a factorization machine with Adagrad,
-whose sums of squares the forward pass does not need.
+The rows are those of a factorization machine with 8 dimensions: weights by FTRL, vectors by
+AdaGrad. `full` relays rows as they are, `final` what the forward pass reads, `half` the same with
+floats of 16 bits. No statistic reads the counters of these rows.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from headrace.learner.models.final_rows import FinalRows
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.relay.log_relay import LogRelay
-from headrace.pserver.relay.relay_block import RelayedColumns
+from headrace.pserver.relay.relay_section import RelayedColumns, RelayForm
 from headrace.pserver.relay.relayed_replica import Relayed, RelayedReplica
 from headrace.pserver.replica.replica import Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import OffsetSpan, Push, Shape
-from tests.bench.pserver.relay_servers import measure_servers
+from tests.bench.pserver.relay_servers import FIELD, MODEL, drawn_gains, measure_servers
 
 _WIDTH, _BUCKETS, _LEARNERS = 18, 4, 4
 _PUSH_MS, _POLL_MS = 50, 20
@@ -60,10 +62,10 @@ class _Stream:
     def _push(self, bucket: int, start: int, now_ms: int) -> Push:
         drawn = self._draws.zipf(1.1, 4 * _ROWS_A_PUSH)
         low = np.unique(drawn[drawn < _MODEL_ROWS][:_ROWS_A_PUSH]).astype(np.uint64)
-        ids = np.sort(low * np.uint64(0x9E3779B97F4)) | np.uint64(bucket << 62)
+        ids = np.sort(low * np.uint64(0x9E3779B9700)) | np.uint64(bucket << 62) | FIELD
         count = ids.shape[0]
         ones = np.ones(count, np.uint32)
-        values = self._draws.normal(0, 0.01, (count, _WIDTH)).astype(np.float32)
+        values = drawn_gains(self._draws, count)
         reached = [SourceReached("bench/0", start, start + 1, now_ms)]
         header = EntryHeader(_WIDTH, count, now_ms, now_ms, reached)
         blob = pack(header, RowDeltas(ids, ones, 0 * ones, ones, ones, values))
@@ -75,12 +77,14 @@ class _Stream:
         )
 
 
-def measure(interval_ms: int | None, columns: RelayedColumns, lasting_ms: int) -> dict[str, float]:
+def measure(
+    interval_ms: int | None, form: RelayedColumns | RelayForm, lasting_ms: int
+) -> dict[str, float]:
     """Follow a stream; `interval_ms` of a relay, None for a replica that follows the logs."""
     stream = _Stream()
     replica = Replica(stream.store, stream.shape)
-    relay = LogRelay(stream.store, replica, columns)
-    reader = RelayedReplica(stream.shape)
+    relay = LogRelay(stream.store, replica, form)
+    reader = RelayedReplica(stream.shape, restored=FinalRows(MODEL).restored)
     replica.poll()
     replica.poll()
     _ = [reader.take(blob) for _, blob in relay.blocks()]
@@ -116,11 +120,15 @@ def measure_all(*, quick: bool) -> dict[str, dict[str, float]]:
     """Return the figures of each way to follow."""
     lasting_ms = 2_000 if quick else 20_000
     every = RelayedColumns.all(_WIDTH)
-    half = RelayedColumns(tuple(range(_WIDTH // 2)), half=True)
+    forms = {
+        "full": every,
+        "final": FinalRows(MODEL).form,
+        "half": FinalRows(MODEL, half=True).form,
+    }
     found = {"logs": measure(None, every, lasting_ms)}
     for interval_ms in (20, 200, 1000):
-        found[f"relay_full_{interval_ms}_ms"] = measure(interval_ms, every, lasting_ms)
-        found[f"relay_half_{interval_ms}_ms"] = measure(interval_ms, half, lasting_ms)
+        for name, form in forms.items():
+            found[f"relay_{name}_{interval_ms}_ms"] = measure(interval_ms, form, lasting_ms)
     direct = found["logs"]["bytes_per_second"]
     for figures in found.values():
         figures["share_of_logs"] = figures["bytes_per_second"] / direct

@@ -3,7 +3,8 @@
 A thread pushes to two shards what a learner pushes: 20 rounds a second, 8 buckets, 100 draws of ids
 by a Zipf law in each, 18 floats a row. Each round has a click. Three followers, as in servers, run
 in threads of this process. First all three follow the logs; then the relay runs in a thread and all
-three read its topic, with an interval of 20, 200 and 1,000 ms. Each part has a new model.
+three read its topic, with an interval of 20, 200 and 1,000 ms; then every 200 ms with final
+weights, in 32 and in 16 bits. Each part has a new model.
 
 `store_mb_per_second`: bytes that the shards send in all, to followers, relay and pusher.
 `follower_mb_per_second`: bytes of entries or blocks that one follower reads, before compression.
@@ -26,6 +27,8 @@ import numpy as np
 from headrace.deploy.local.services.services import LocalServices
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.models.final_rows import FinalRows
+from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.replica.replica import Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
@@ -38,10 +41,27 @@ from headrace.serving.replicas.follower import Follower, Following
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from headrace.deploy.local.services.valkey import ValkeyCluster
+    from headrace.pserver.relay.relay_section import RelayForm
     from headrace.pserver.replica.replica import Change
 
-BUCKETS, WIDTH = 8, 18
+MODEL = parse_spec(
+    """
+[model]
+name = "bench"
+architecture = "factorization_machine"
+dimensions = 8
+[fields.article]
+number = 1
+transform = "id"
+""",
+    "bench.toml",
+)
+FIELD = np.uint64(1)
+"""Number of the field, in the last bits of an id."""
+BUCKETS, WIDTH = 8, MODEL.width
 FOLLOWERS = 3
 INTERVALS_MS = (20, 200, 1_000)
 _ROUND_S, _DRAWS, _ROWS = 0.05, 100, 20_000
@@ -80,9 +100,9 @@ class PushThread:
     def _push(self, bucket: int, start: int) -> Push:
         drawn = self._dice.zipf(1.1, 4 * _DRAWS)
         low = np.unique(drawn[drawn < _ROWS][:_DRAWS]).astype(np.uint64)
-        ids = np.sort(low * np.uint64(0x9E3779B97F4)) | np.uint64(bucket << 61)
+        ids = np.sort(low * np.uint64(0x9E3779B9700)) | np.uint64(bucket << 61) | FIELD
         ones, now_ms = np.ones(ids.shape[0], np.uint32), wall_ms()
-        values = self._dice.normal(0, 0.01, (ids.shape[0], WIDTH)).astype(np.float32)
+        values = drawn_gains(self._dice, ids.shape[0])
         clicks = [(start, now_ms)] if not bucket else []
         reached = [SourceReached("bench/0", start, start + 1, now_ms, clicks)]
         header = EntryHeader(WIDTH, ids.shape[0], now_ms, now_ms, reached)
@@ -144,11 +164,24 @@ def _sent_mb(nodes: ValkeyCluster) -> float:
     return sum(int(line[len(name) :]) for line in lines if line.startswith(name)) / 1e6
 
 
-def _measured(machine: LocalServices, interval_ms: int | None, seconds: float) -> dict[str, float]:
+def drawn_gains(dice: np.random.Generator, count: int) -> npt.NDArray[np.float32]:
+    """Return what rows gain: values of either sign, and sums of squares (1, and the last 8)."""
+    values = dice.normal(0, 0.01, (count, WIDTH)).astype(np.float32)
+    values[:, [1, *range(WIDTH - 8, WIDTH)]] **= 2
+    return values
+
+
+def _measured(
+    machine: LocalServices,
+    name: str,
+    interval_ms: int | None,
+    seconds: float,
+    form: RelayForm | None = None,
+) -> dict[str, float]:
     """Measure a new model; interval_ms: of its relay, None for followers of the logs."""
     nodes, kafka = machine.valkey_cluster, KafkaSettings(machine.kafka)
     assert nodes is not None
-    shape = Shape(f"relayed-{interval_ms}", BUCKETS, WIDTH, "fingerprint", "spec")
+    shape = Shape(f"relayed-{name}", BUCKETS, WIDTH, "fingerprint", "spec")
     with ExitStack() as stack:
         stores = [open_store(machine.redis, shape.model) for _ in range(FOLLOWERS + 1)]
         for store in stores:
@@ -160,12 +193,13 @@ def _measured(machine: LocalServices, interval_ms: int | None, seconds: float) -
             return measure(nodes, pusher, replicas, seconds)
         stop = threading.Event()
         settings = RelaySettings(RelayPolicy(interval_ms))
-        thread = threading.Thread(target=run_relay, args=(settings, kafka, stores[0], stop))
+        thread = threading.Thread(target=run_relay, args=(settings, kafka, stores[0], stop, form))
         thread.start()
         stack.callback(thread.join)
         stack.callback(stop.set)
         opened = topic_reader(kafka, shape.model)
-        rows = [RelayedRows(shape, opened) for _ in range(FOLLOWERS)]
+        restored = FinalRows(MODEL).restored
+        rows = [RelayedRows(shape, opened, restored=restored) for _ in range(FOLLOWERS)]
         for each in rows:
             stack.callback(each.close)
         return measure(nodes, pusher, rows, seconds)
@@ -175,7 +209,12 @@ def measure_servers(*, quick: bool) -> dict[str, dict[str, float]]:
     """Return the figures of followers of the logs, and of each interval of a relay."""
     seconds = 6.0 if quick else 30.0
     with LocalServices() as machine:
-        found = {"logs": _measured(machine, None, seconds)}
+        found = {"logs": _measured(machine, "logs", None, seconds)}
         for interval_ms in INTERVALS_MS:
-            found[f"relay_{interval_ms}_ms"] = _measured(machine, interval_ms, seconds)
+            name = f"relay_{interval_ms}_ms"
+            found[name] = _measured(machine, name, interval_ms, seconds)
+        for form, half in (("final", False), ("half", True)):
+            written = FinalRows(MODEL, half=half).form
+            name = f"relay_{form}_200_ms"
+            found[name] = _measured(machine, name, 200, seconds, written)
     return found

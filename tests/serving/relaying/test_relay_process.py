@@ -10,6 +10,7 @@ import httpx
 
 from headrace.ingest.errors import Fenced
 from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.replica.replica import Replica
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.redis_backend.redis_store import RedisStore
+    from headrace.pserver.relay.relay_section import RelayForm
 
 SETTINGS = RelaySettings(RelayPolicy(interval_ms=20))
 
@@ -36,14 +38,14 @@ SETTINGS = RelaySettings(RelayPolicy(interval_ms=20))
 class RelayThread:
     """`run_relay` in a thread."""
 
-    def __init__(self, kafka: str, store: RedisStore) -> None:
+    def __init__(self, kafka: str, store: RedisStore, form: RelayForm | None = None) -> None:
         self.stop, self.failure = threading.Event(), list[Exception]()
-        self.thread = threading.Thread(target=self._run, args=(kafka, store))
+        self.thread = threading.Thread(target=self._run, args=(kafka, store, form))
         self.thread.start()
 
-    def _run(self, kafka: str, store: RedisStore) -> None:
+    def _run(self, kafka: str, store: RedisStore, form: RelayForm | None) -> None:
         try:
-            run_relay(SETTINGS, KafkaSettings(kafka), store, self.stop)
+            run_relay(SETTINGS, KafkaSettings(kafka), store, self.stop, form)
         except Exception as error:  # noqa: BLE001  (the test looks at it)
             self.failure.append(error)
 
@@ -87,7 +89,7 @@ def test_a_server_answers_from_a_relay_and_a_second_relay_takes_over(
         rows.close()
 
 
-def test_several_workers_of_a_server_answer_from_a_relay(
+def test_several_workers_of_a_server_answer_from_a_relay_of_final_weights(
     kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     name = fresh_name("relayed")
@@ -99,7 +101,8 @@ def test_several_workers_of_a_server_answer_from_a_relay(
         pusher.push(deltas_of_article(spec, 1, -1.0))
         run = ("serving", "run", "--model", str(tmp_path / "spec.toml"), "--redis", valkey)
         relayed = ("--relay", "--kafka", kafka, "--workers", "2", "--port", "0")
-        with RelayThread(kafka, store), command(*run, *relayed) as served:
+        half = FinalRows(spec, half=True).form
+        with RelayThread(kafka, store, half), command(*run, *relayed) as served:
             url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
             eventually(lambda: ready(url))
             before = _score(url, name)
