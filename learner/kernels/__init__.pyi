@@ -5,6 +5,7 @@ from .initialization import initial as initial
 from .initialization import origin as origin
 from .loss import gradient_of as gradient_of
 from .loss import probability_of as probability_of
+from .optimizers import ParameterGroup as ParameterGroup
 from .optimizers import begin_step as begin_step
 from .optimizers import gained_at as gained_at
 from .optimizers import group_of as group_of

@@ -73,7 +73,7 @@ class FinalRows:
 
     @property
     def form(self) -> RelayForm:
-        """What a relay writes."""
+        """The form in which a relay writes rows."""
         optimizers, first = self._spec.optimizers, self._vectors.offset
         evidence = (1,) if self._names[0] in _WITH_EVIDENCE else ()
         kept = (0, *evidence, *range(first, first + self._vectors.coordinates))
@@ -124,11 +124,13 @@ class FinalRows:
         )
 
     def _kinds(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
-        return self._kind[ids & _NUMBERS]
+        kinds: npt.NDArray[np.intp] = self._kind[ids & _NUMBERS]
+        return kinds
 
     def _inputs(self, rows: FoldedRows) -> npt.NDArray[np.bool_]:
         kinds = self._kinds(rows.ids)
-        return (kinds == _PLAIN) | (kinds == _COUNTED)
+        inputs: npt.NDArray[np.bool_] = (kinds == _PLAIN) | (kinds == _COUNTED)
+        return inputs
 
     def _layer_columns(self) -> tuple[int, ...]:
         """Return the floats of a layer's row that are values; empty: all are needed."""
@@ -149,23 +151,27 @@ def _final(values: Floats, group: ParameterGroup, name: str) -> Floats:
     if name == FTRL:
         z, n = parts[:2]
         shrunk = np.maximum(np.abs(z) - group.l1, np.float32(0.0))
-        return -np.copysign(shrunk, z) / _ftrl_scale(n, group)
+        found: Floats = -np.copysign(shrunk, z) / _ftrl_scale(n, group)
+        return found
     if name == COIN:
         z, sizes, rewards = parts
         wealth = np.maximum(group.alpha + rewards, np.float32(0.0))
-        return wealth * z / (group.beta * (group.beta + sizes))
-    return parts[0]
+        found = (wealth * z / (group.beta * (group.beta + sizes))).astype(np.float32)
+        return found
+    plain: Floats = parts[0]
+    return plain
 
 
 def _restored(weights: Floats, evidence: Floats, group: ParameterGroup, name: str) -> Floats:
     """Return the first component of coordinates with these weights, given their evidence."""
     if name == FTRL:
         size = np.abs(weights) * _ftrl_scale(evidence, group) + group.l1
-        return np.where(weights == 0.0, np.float32(0.0), -np.copysign(size, weights))
+        signed = np.where(weights == 0.0, np.float32(0.0), -np.copysign(size, weights))
+        return signed.astype(np.float32)
     if name == COIN:
-        return weights * (group.beta * (group.beta + evidence)) / group.alpha
+        return (weights * (group.beta * (group.beta + evidence)) / group.alpha).astype(np.float32)
     return weights
 
 
 def _ftrl_scale(n: Floats, group: ParameterGroup) -> Floats:
-    return (group.beta + np.sqrt(n)) * group.inverse_alpha + group.l2
+    return ((group.beta + np.sqrt(n)) * group.inverse_alpha + group.l2).astype(np.float32)

@@ -19,7 +19,7 @@ from headrace.deploy.cli.options import (
 
 
 class RelayedValues(StrEnum):
-    """What of a row a relay writes."""
+    """The values of a row that a relay writes."""
 
     ALL = "all"
     FINAL = "final"
@@ -56,9 +56,9 @@ def relay(
         typer.Option(
             "--values",
             envvar="HEADRACE_RELAY_VALUES",
-            help="What of a row is written. `all`: the row, which every version reads. `final`: "
-            "what scores are computed from, without the optimizer's sums. `half`: the same, "
-            "weights and vectors in 16 bits.",
+            help="The values of a row that are written. `all`: the row, which every version reads. "
+            "`final`: the values that scores are computed from, without the optimizer's sums. "
+            "`half`: the same, weights and vectors in 16 bits.",
         ),
     ] = RelayedValues.ALL,
     metrics_port: MetricsPort = 0,

@@ -120,7 +120,7 @@ def measure_all(*, quick: bool) -> dict[str, dict[str, float]]:
     """Return the figures of each way to follow."""
     lasting_ms = 2_000 if quick else 20_000
     every = RelayedColumns.all(_WIDTH)
-    forms = {
+    forms: dict[str, RelayedColumns | RelayForm] = {
         "full": every,
         "final": FinalRows(MODEL).form,
         "half": FinalRows(MODEL, half=True).form,
