@@ -151,13 +151,12 @@ def _final(values: Floats, group: ParameterGroup, name: str) -> Floats:
     if name == FTRL:
         z, n = parts[:2]
         shrunk = np.maximum(np.abs(z) - group.l1, np.float32(0.0))
-        found: Floats = -np.copysign(shrunk, z) / _ftrl_scale(n, group)
-        return found
+        return (-np.copysign(shrunk, z) / _ftrl_scale(n, group)).astype(np.float32)
     if name == COIN:
         z, sizes, rewards = parts
         wealth = np.maximum(group.alpha + rewards, np.float32(0.0))
-        found = (wealth * z / (group.beta * (group.beta + sizes))).astype(np.float32)
-        return found
+        bets: Floats = (wealth * z / (group.beta * (group.beta + sizes))).astype(np.float32)
+        return bets
     plain: Floats = parts[0]
     return plain
 
