@@ -107,11 +107,14 @@ def warm(
     from typer import echo
 
     from headrace.deploy.local import warm as compile_kernels
+    from headrace.deploy.local import warm_server
     from headrace.deploy.models import specs_without_torch
     from headrace.learner.spec import load_spec
 
     for path in model or specs_without_torch():
-        compile_kernels(load_spec(path))
+        spec = load_spec(path)
+        compile_kernels(spec)
+        warm_server(spec)
         echo(f"compiled the kernels of {path.stem}")
 
 

@@ -5,6 +5,7 @@ from .drain import DrainTimeout as DrainTimeout
 from .kernel_warmup import warm as warm
 from .kernel_warmup import warm_joiner as warm_joiner
 from .kernel_warmup import warm_learner as warm_learner
+from .kernel_warmup import warm_server as warm_server
 from .log_run import RunSettings as RunSettings
 from .log_run import run_log as run_log
 from .pipeline import PRODUCTION as PRODUCTION

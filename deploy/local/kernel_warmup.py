@@ -7,17 +7,21 @@ learner in this process, with lists for Kafka and memory for the parameter serve
 
 Each process has to load its kernels and libraries as well. A joiner and a learner do that before
 they are ready (`warm_joiner`, `warm_learner`), so that the first click is not older than others.
+Servers and scorers call kernels of their own. An image needs those too (`warm_server`), because a
+container on a read-only root cannot keep what it compiles.
 """
 
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
+from headrace.ingest.events import TIME
 from headrace.ingest.examples import Examples, Kind, pack
 from headrace.ingest.features import Encoder, Policy
 from headrace.ingest.joiner import Joiner, JoinerPacing
@@ -32,6 +36,7 @@ from headrace.ingest.kafka import (
     scores_topic,
 )
 from headrace.ingest.runtime import steady_ms
+from headrace.learner import NoUncertainty
 from headrace.learner.loop import (
     BatchGuard,
     DirectExchange,
@@ -42,6 +47,7 @@ from headrace.learner.loop import (
 from headrace.learner.models import open_model
 from headrace.pserver import MemoryStore, Shape
 from headrace.pserver.replica import Replica
+from headrace.pserver.rows import RowTable
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka import Outgoing
@@ -73,6 +79,27 @@ def warm_learner(spec: ModelSpec) -> int:
     topic = ListReader({Source(examples_topic(spec.name), 0): []})
     topic.append(Source(examples_topic(spec.name), 0), pack(_examples(spec)), SHOWN_MS)
     return _learn(spec, topic)
+
+
+def warm_server(spec: ModelSpec) -> None:
+    """Compile or load what servers, their row caches and scorers call for any request."""
+    # a joiner or a learner imports this module, but not the server
+    from headrace.serving.models import Predictor
+    from headrace.serving.replicas import TableRowSource
+    from headrace.serving.requests import EventCandidates
+
+    model, table = open_model(spec, 2), RowTable(spec.width)
+    predictor, rows = Predictor(spec.fields, model), TableRowSource(table)
+    nothing = EventCandidates({}, [{}])
+    predictor.predict(rows, nothing, SHOWN_MS)
+    predictor.predict(rows, nothing, SHOWN_MS, np.ones(1, np.int64))
+    predictor.predict_events(rows, [{TIME: SHOWN_MS}])
+    predictor.explain(rows, nothing, SHOWN_MS)
+    with suppress(NoUncertainty):
+        predictor.uncertainty(rows, nothing, SHOWN_MS)
+    features, times = nothing.encode(Encoder(spec.fields), SHOWN_MS), nothing.times(SHOWN_MS)
+    model.asked_rows.of_features(features)
+    model.asked_rows.of_statistics(table, features, times)
 
 
 def _examples(spec: ModelSpec) -> Examples:

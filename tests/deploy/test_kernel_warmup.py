@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
+from numba.core import event
 
-from headrace.deploy.local.kernel_warmup import warm, warm_learner
+from headrace.deploy.local.kernel_warmup import SHOWN_MS, warm, warm_learner, warm_server
 from headrace.deploy.models.shipped import path_of
 from headrace.learner.kernels import pending_deltas as pending
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.rows import table
+from headrace.pserver.rows.table import RowTable
+from headrace.serving.models.loading import served_by
+from headrace.serving.replicas.status import TableRowSource
+from headrace.serving.requests.candidates import EventCandidates
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -43,3 +50,14 @@ def test_the_warmup_compiles_the_batch_guard_and_the_index(
     monkeypatch.setattr(module, name, noted)
     warm(load_spec(path_of("demo")))
     assert called
+
+
+def test_a_server_compiles_nothing_after_its_warmup() -> None:
+    spec = load_spec(path_of("demo"))
+    warm_server(spec)
+    with event.install_recorder("numba:compile") as recorder:
+        predictor = served_by(spec, 2, Mock(), Mock()).predictor
+        rows, asked = TableRowSource(RowTable(spec.width)), EventCandidates({}, [{}, {}])
+        predictor.predict(rows, asked, SHOWN_MS, np.full(1, 2))
+        predictor.explain(rows, asked, SHOWN_MS)
+    assert recorder.buffer == []

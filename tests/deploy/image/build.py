@@ -22,6 +22,8 @@ PLAIN = "localhost/headrace:plain"
 DEEP = "localhost/headrace:deep"
 _BASE = "localhost/headrace-base:bookworm"
 _UNREAD = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+_MERGED = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
+"""Makes /bin a link from the start. Otherwise a script does it later, which needs 50 MB of perl."""
 _PROGRAMS = ("buildah", "runc")
 
 
@@ -96,9 +98,9 @@ def _bootstrapped() -> str:
     without = [f"--dpkgopt=path-exclude={each}" for each in _UNREAD]
     with tempfile.TemporaryDirectory() as directory:
         archive = str(Path(directory) / "base.tar")
-        packages = "--include=python3-venv,ca-certificates"
-        command = ["mmdebstrap", "--variant=minbase", packages, *without, "bookworm", archive]
-        subprocess.run(command, check=True)
+        packages = "--include=usr-is-merged,python3-venv,ca-certificates"
+        options = ["--variant=minbase", _MERGED, packages, *without]
+        subprocess.run(["mmdebstrap", *options, "bookworm", archive], check=True)
         container = buildah("from", "scratch")
         buildah("add", container, archive, "/")
         buildah("commit", "--rm", container, _BASE)
