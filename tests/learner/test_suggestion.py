@@ -100,7 +100,8 @@ def test_the_suggested_spec_fits_the_columns_of_a_log_in_every_format(
     assert spec.structure.base_rate == pytest.approx(clicks / ROWS, rel=0.01)
     assert spec.structure.click_delay_s == pytest.approx(4.0)
     # fields with the bag, the cross and one rate
-    assert spec.optimizer.alpha == pytest.approx(2.0 / 8.0)
+    assert spec.optimizer.alpha == pytest.approx(0.7)
+    assert spec.optimizer.l2 == pytest.approx(8.0 / 2.0)
     assert spec.calibration is not None
     assert spec.calibration.kind == "shrinkage"
     [bag] = spec.fields.bags
