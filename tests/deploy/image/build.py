@@ -78,15 +78,19 @@ def build(image: str, target: str) -> None:
         raise RuntimeError(f"expected `buildah bud` to end with 0, got {status}")
 
 
-def _command(*arguments: str) -> list[str]:
+def _home() -> Path:
     fallback = Path.home() / ".cache" / "headrace" / "image"
-    home = Path(os.environ.get("HEADRACE_IMAGE_HOME", fallback))
-    home.mkdir(parents=True, exist_ok=True)
-    folders = ["--root", str(home / "storage"), "--runroot", str(home / "run")]
+    return Path(os.environ.get("HEADRACE_IMAGE_HOME", fallback))
+
+
+def _command(*arguments: str) -> list[str]:
+    folders = ["--root", str(_home() / "storage"), "--runroot", str(_home() / "run")]
     return ["buildah", *folders, *arguments]
 
 
 def _exists(image: str) -> bool:
+    if not _home().exists():
+        return False
     command = _command("inspect", "--type", "image", image)
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
