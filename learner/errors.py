@@ -150,7 +150,10 @@ class NotExportable(LearnerError):
     """A model has a part that an exported file cannot hold."""
 
     def __init__(self, model: str, expected: str, found: str) -> None:
-        super().__init__(f'export of model "{model}": expected {expected}, got {found}')
+        super().__init__(
+            f'export of model "{model}": expected {expected}, got {found}. For devices, learn a '
+            "model of another name without it (headrace fit)"
+        )
 
 
 class GroupBroken(LearnerError):

@@ -7,8 +7,8 @@ row is learned on. Weights and vectors are values, not states of an optimizer, s
 A device passes ids and numbers, because strings and hashes are not a matter of ONNX. The metadata
 `headrace` of the file, in JSON, lists the fields in the order of the columns.
 
-Statistics are refused: they depend on counters, which change with every impression. So are
-architectures without a graph here; `SUPPORTED` names the others.
+Statistics are refused: they depend on counters, which change with every impression. So is a module
+of your own: its operators are not known here. `SUPPORTED` names the other architectures.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ from headrace.learner.kernels import (
 from headrace.learner.spec import (
     DCN_V2,
     DEEPFM,
+    DIN,
     FACTORIZATION_MACHINE,
+    FIELD_WEIGHTED_FM,
     LOGISTIC_REGRESSION,
     PLATT,
+    SEQUENCE,
     WIDE_AND_DEEP,
 )
 from headrace.pserver.intrinsics import row_of
@@ -58,7 +61,16 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the metadata. A reader refuses a greater one."""
-SUPPORTED = (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE, WIDE_AND_DEEP, DEEPFM, DCN_V2)
+SUPPORTED = (
+    LOGISTIC_REGRESSION,
+    FACTORIZATION_MACHINE,
+    FIELD_WEIGHTED_FM,
+    WIDE_AND_DEEP,
+    DEEPFM,
+    DCN_V2,
+    DIN,
+    SEQUENCE,
+)
 _MOST_BYTES = (1 << 31) - (1 << 20)
 """One protobuf message, which an ONNX file is, has at most 2 GiB."""
 
@@ -105,7 +117,7 @@ def export_onnx(model: InMemoryModel, path: Path | str, snapshot: str = "") -> E
     rows = _table(spec, found, as_of_s)
     layers = model.layers_at(as_of_s)
     _check_size(spec, rows, layers)
-    graph = OnnxGraph(spec.architecture, rows, _inputs_of(model, found, as_of_s), layers)
+    graph = OnnxGraph(spec.structure, rows, _inputs_of(model, found, as_of_s), layers)
     made = helper.make_model(
         graph.build(spec.name),
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -132,7 +144,8 @@ def export_onnx(model: InMemoryModel, path: Path | str, snapshot: str = "") -> E
 
 def _check(spec: ModelSpec) -> None:
     if spec.architecture not in SUPPORTED:
-        raise NotExportable(spec.name, f"one of {', '.join(SUPPORTED)}", spec.architecture)
+        wanted = f"an architecture whose graph is known ({', '.join(SUPPORTED)})"
+        raise NotExportable(spec.name, wanted, spec.architecture)
     if spec.statistics:
         names = ", ".join(each.name for each in spec.statistics)
         raise NotExportable(spec.name, "no [statistics.*], whose counters a device lacks", names)
@@ -228,7 +241,17 @@ def _inputs_of(model: InMemoryModel, found: FoldedRows, as_of_s: int) -> GraphIn
         int(parameters.seed),
         parameters.bound,
         platt,
+        *_places_of(spec),
     )
+
+
+def _places_of(spec: ModelSpec) -> tuple[int, int]:
+    """Return the places of the history among the bags and of its target among the vectors."""
+    fields, structure = spec.fields, spec.structure
+    if not structure.history:
+        return -1, -1
+    bags, singles = ([each.name for each in some] for some in (fields.bags, fields.singles))
+    return bags.index(structure.history), singles.index(structure.target)
 
 
 def _rows_at(found: FoldedRows, ids: Ids) -> tuple[Floats, npt.NDArray[np.uint32]]:

@@ -14,18 +14,22 @@ Everything else is float32, as in the kernels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from headrace.learner.spec import DCN_V2, DEEPFM, FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from headrace.learner.local.onnx_networks import HistoryItems, OnnxNetwork
+from headrace.learner.local.onnx_nodes import OnnxNodes
+from headrace.learner.spec import FACTORIZATION_MACHINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
-    from onnx import GraphProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ValueInfoProto
+
+    from headrace.learner.spec import Structure
 
     Floats = npt.NDArray[np.float32]
 
@@ -66,6 +70,10 @@ class GraphInputs(NamedTuple):
     """Of initial vectors."""
     platt: tuple[float, float] | None
     """a and b of a calibration."""
+    history: int
+    """The bag whose items a network reads in their order, -1 without one."""
+    target: int
+    """The vector that these items are compared with, -1 without one."""
 
 
 class OnnxGraph:
@@ -73,47 +81,52 @@ class OnnxGraph:
 
     def __init__(
         self,
-        architecture: str,
+        structure: Structure,
         rows: LearnedRows,
         inputs: GraphInputs,
         layers: Mapping[str, Floats],
     ) -> None:
-        self._architecture, self._rows, self._inputs = architecture, rows, inputs
-        self._layers = layers
-        self._nodes: list[NodeProto] = []
-        self._constants: dict[str, npt.NDArray[np.generic]] = {}
+        self._rows, self._inputs, self._nodes = rows, inputs, OnnxNodes()
+        self._architecture = structure.architecture
+        self._network = OnnxNetwork(self._nodes, structure, layers, inputs.target)
         self._dimensions = rows.vectors.shape[1]
 
     def build(self, name: str) -> GraphProto:
         """Return the graph, with the rows and layers as its initializers."""
         made, ids, items = self._inputs, "ids", "items"
-        taken = self._taken()
-        wide, vectors = [self._constant(np.float32(made.intercept), "intercept")], list[str]()
+        taken, history = self._taken(), None
+        wide, vectors = [self._nodes.constant(np.float32(made.intercept), "intercept")], list[str]()
         if made.singles:
             weights, of_ids = self._inputs_of(ids, made.guarded[: made.singles])
-            wide.append(self._sum(weights, 1))
+            wide.append(self._nodes.total(weights, 1))
             vectors += of_ids
         if made.number_weights.shape[0]:
             wide.append(
-                self._sum(self._do("Mul", "numbers", self._constant(made.number_weights)), 1)
+                self._nodes.total(
+                    self._nodes.do("Mul", "numbers", self._nodes.constant(made.number_weights)), 1
+                )
             )
             if self._dimensions:
-                each = self._do("Unsqueeze", "numbers", self._ints(2))
-                vectors.append(self._do("Mul", each, self._constant(made.number_vectors)))
+                each = self._nodes.do("Unsqueeze", "numbers", self._nodes.ints(2))
+                vectors.append(
+                    self._nodes.do("Mul", each, self._nodes.constant(made.number_vectors))
+                )
         if made.bags:
             guarded = made.guarded[made.singles :, None]
             weights, of_items = self._inputs_of(items, guarded)
-            wide.append(self._sum(weights, 1, 2))
+            wide.append(self._nodes.total(weights, 1, 2))
             vectors += self._of_bags(of_items)
+            history = self._history(of_items)
         total = wide[0]
         for each in wide[1:]:
-            total = self._do("Add", total, each)
+            total = self._nodes.do("Add", total, each)
         if self._dimensions:
-            total = self._with_network(total, self._do("Concat", *vectors, axis=1))
+            joined = self._nodes.do("Concat", *vectors, axis=1)
+            total = self._network.log_odds(total, joined, history)
         self._answer(total)
-        initializers = [numpy_helper.from_array(v, k) for k, v in self._constants.items()]
+        initializers = [numpy_helper.from_array(v, k) for k, v in self._nodes.constants.items()]
         answers = [helper.make_tensor_value_info("probability", TensorProto.FLOAT, ["n"])]
-        return helper.make_graph(self._nodes, name, taken, answers, initializers)
+        return helper.make_graph(self._nodes.made, name, taken, answers, initializers)
 
     def _taken(self) -> list[ValueInfoProto]:
         made, taken = self._inputs, []
@@ -138,67 +151,77 @@ class OnnxGraph:
         place = self._find(ids)
         read = ids
         if guarded.any():
-            rare, where = self._rare(ids), self._constant(guarded)
-            lacking = self._do("And", self._do("Not", self._do("Cast", place, to=TensorProto.BOOL)),
-                               where)  # fmt: skip
-            place = self._do("Where", lacking, self._find(rare), place)
-            read = self._do("Where", lacking, rare, ids)
-        weights = self._do("Gather", self._constant(self._rows.weights, "weights"), place)
+            rare, where = self._rare(ids), self._nodes.constant(guarded)
+            missing = self._nodes.do("Not", self._nodes.do("Cast", place, to=TensorProto.BOOL))
+            lacking = self._nodes.do("And", missing, where)
+            place = self._nodes.do("Where", lacking, self._find(rare), place)
+            read = self._nodes.do("Where", lacking, rare, ids)
+        weights = self._nodes.do(
+            "Gather", self._nodes.constant(self._rows.weights, "weights"), place
+        )
         if not self._dimensions:
             return weights, []
-        last = self._ints(-1)
-        there = self._do("Cast", place, to=TensorProto.BOOL)
-        learned = self._do("Gather", self._constant(self._rows.vectors, "vectors"), place)
-        begun = self._initial(self._do("Unsqueeze", read, last))
-        vectors = self._do("Where", self._do("Unsqueeze", there, last), learned, begun)
-        given = self._do("Cast", self._do("Cast", ids, to=TensorProto.BOOL), to=TensorProto.FLOAT)
-        return weights, [self._do("Mul", vectors, self._do("Unsqueeze", given, last))]
+        last = self._nodes.ints(-1)
+        there = self._nodes.do("Cast", place, to=TensorProto.BOOL)
+        learned = self._nodes.do(
+            "Gather", self._nodes.constant(self._rows.vectors, "vectors"), place
+        )
+        begun = self._initial(self._nodes.do("Unsqueeze", read, last))
+        vectors = self._nodes.do("Where", self._nodes.do("Unsqueeze", there, last), learned, begun)
+        given = self._nodes.do(
+            "Cast", self._nodes.do("Cast", ids, to=TensorProto.BOOL), to=TensorProto.FLOAT
+        )
+        return weights, [self._nodes.do("Mul", vectors, self._nodes.do("Unsqueeze", given, last))]
 
     def _find(self, ids: str) -> str:
         """Return the place of each id among the rows, 0 where it has none."""
-        known, last = self._constant(self._rows.ids, "row_ids"), self._rows.ids.shape[0] - 1
-        place = self._do("Sub", ids, ids)  # zeros of the same shape
+        known, last = self._nodes.constant(self._rows.ids, "row_ids"), self._rows.ids.shape[0] - 1
+        place = self._nodes.do("Sub", ids, ids)  # zeros of the same shape
         step = 1 << max(last.bit_length() - 1, 0)
         while step:
-            further = self._do("Add", place, self._constant(np.int64(step)))
-            further = self._do("Min", further, self._constant(np.int64(last)))
-            reached = self._do("LessOrEqual", self._do("Gather", known, further), ids)
-            place = self._do("Where", reached, further, place)
+            further = self._nodes.do("Add", place, self._nodes.constant(np.int64(step)))
+            further = self._nodes.do("Min", further, self._nodes.constant(np.int64(last)))
+            reached = self._nodes.do("LessOrEqual", self._nodes.do("Gather", known, further), ids)
+            place = self._nodes.do("Where", reached, further, place)
             step >>= 1
-        found = self._do("Equal", self._do("Gather", known, place), ids)
-        return self._do("Where", found, place, self._constant(np.int64(0)))
+        found = self._nodes.do("Equal", self._nodes.do("Gather", known, place), ids)
+        return self._nodes.do("Where", found, place, self._nodes.constant(np.int64(0)))
 
     def _rare(self, ids: str) -> str:
         """Return the ids of the rare rows of these ids: learner.kernels.row_ids."""
         kept = self._word(self._inputs.high | 1023)
         fixed = self._word(_RARE_PATTERN & ~self._inputs.high & ~1023)
-        return self._do("BitwiseOr", self._do("BitwiseAnd", ids, kept), fixed)
+        return self._nodes.do("BitwiseOr", self._nodes.do("BitwiseAnd", ids, kept), fixed)
 
     def _initial(self, ids: str) -> str:
         """Return the initial vectors of ids, (..., 1): learner.kernels.initialization."""
         seed = self._word(self._inputs.seed * _GOLDEN)
-        begun = self._mix(self._do("BitwiseXor", ids, seed))
+        begun = self._mix(self._nodes.do("BitwiseXor", ids, seed))
         steps = [(at + 1) * _GOLDEN for at in range(self._dimensions)]
-        numbered = self._do("Add", begun, self._constant(np.array([_signed(s) for s in steps])))
+        numbered = self._nodes.do(
+            "Add", begun, self._nodes.constant(np.array([_signed(s) for s in steps]))
+        )
         bits = self._shifted(self._mix(numbered), 40)
-        unit = self._do("Mul", self._do("Cast", bits, to=TensorProto.FLOAT),
-                        self._constant(np.float32(2.0**-23)))  # fmt: skip
-        unit = self._do("Sub", unit, self._constant(np.float32(1.0)))
-        return self._do("Mul", unit, self._constant(np.float32(self._inputs.bound)))
+        unit = self._nodes.do("Mul", self._nodes.do("Cast", bits, to=TensorProto.FLOAT),
+                        self._nodes.constant(np.float32(2.0**-23)))  # fmt: skip
+        unit = self._nodes.do("Sub", unit, self._nodes.constant(np.float32(1.0)))
+        return self._nodes.do("Mul", unit, self._nodes.constant(np.float32(self._inputs.bound)))
 
     def _mix(self, words: str) -> str:
         for factor in (_MIX_A, _MIX_B):
-            words = self._do("BitwiseXor", words, self._shifted(words, 33))
-            words = self._do("Mul", words, self._word(factor))
-        return self._do("BitwiseXor", words, self._shifted(words, 33))
+            words = self._nodes.do("BitwiseXor", words, self._shifted(words, 33))
+            words = self._nodes.do("Mul", words, self._word(factor))
+        return self._nodes.do("BitwiseXor", words, self._shifted(words, 33))
 
     def _shifted(self, words: str, bits: int) -> str:
         """Return int64 words shifted right, zeros coming in."""
-        unsigned = self._do("Cast", words, to=TensorProto.UINT64)
-        shifted = self._do("BitShift", unsigned, self._constant(np.uint64(bits)), direction="RIGHT")
-        return self._do("Cast", shifted, to=TensorProto.INT64)
+        unsigned = self._nodes.do("Cast", words, to=TensorProto.UINT64)
+        shifted = self._nodes.do(
+            "BitShift", unsigned, self._nodes.constant(np.uint64(bits)), direction="RIGHT"
+        )
+        return self._nodes.do("Cast", shifted, to=TensorProto.INT64)
 
-    # --------------------------------------------------------------------------------- network
+    # ---------------------------------------------------------------------------- bags, answer
 
     def _of_bags(self, of_items: Sequence[str]) -> list[str]:
         """Return the vectors of bags: each item an input of its own, or their sum to a network."""
@@ -206,79 +229,35 @@ class OnnxGraph:
             return []
         [items] = of_items  # (n, bags, longest, d)
         if self._architecture == FACTORIZATION_MACHINE:
-            return [self._do("Reshape", items, self._ints(0, -1, self._dimensions))]
-        return [self._sum(items, 2)]
+            return [self._nodes.do("Reshape", items, self._nodes.ints(0, -1, self._dimensions))]
+        return [self._nodes.total(items, 2)]
 
-    def _with_network(self, wide: str, vectors: str) -> str:
-        """Return the log-odds of examples with these vectors, (n, inputs, d)."""
-        if self._architecture == LOGISTIC_REGRESSION:
-            return wide
-        if self._architecture in (FACTORIZATION_MACHINE, DEEPFM):
-            total, squares = self._sum(vectors, 1), self._sum(self._do("Mul", vectors, vectors), 1)
-            pairs = self._sum(self._do("Sub", self._do("Mul", total, total), squares), 1)
-            wide = self._do("Add", wide, self._do("Mul", pairs, self._constant(np.float32(0.5))))
-        if self._architecture == FACTORIZATION_MACHINE:
-            return wide
-        flat = self._do("Flatten", vectors, axis=1)
-        if self._architecture == DCN_V2:
-            flat = self._crossed(flat)
-        for name in self._linears("deep."):
-            flat = self._do("Relu", self._linear(name, flat))
-        last = self._do("Squeeze", self._linear("last", flat), self._ints(1))
-        return self._do("Add", wide, last)
-
-    def _crossed(self, x0: str) -> str:
-        x = x0
-        for name in self._linears("cross."):
-            x = self._do("Add", self._do("Mul", x0, self._linear(name, x)), x)
-        return x
-
-    def _linears(self, prefix: str) -> list[str]:
-        """Return the names of linear layers below a prefix, in their order."""
-        names = [each.removesuffix(".weight") for each in self._layers if each.endswith(".weight")]
-        return [each for each in names if each.startswith(prefix)]
-
-    def _linear(self, name: str, x: str) -> str:
-        weight, bias = (f"{name}.{kind}" for kind in ("weight", "bias"))
-        constants = [self._constant(self._layers[each], each) for each in (weight, bias)]
-        return self._do("Gemm", x, *constants, transB=1)
+    def _history(self, of_items: Sequence[str]) -> HistoryItems | None:
+        if not of_items or self._inputs.history < 0:
+            return None
+        which = self._nodes.constant(np.int64(self._inputs.history))
+        ids, vectors = (
+            self._nodes.do("Gather", each, which, axis=1) for each in ("items", *of_items)
+        )
+        return HistoryItems(vectors, self._nodes.do("Cast", ids, to=TensorProto.BOOL))
 
     def _answer(self, log_odds: str) -> None:
         """Add the nodes from log-odds to the output `probability`."""
         if self._inputs.platt is not None:
             a, b = self._inputs.platt
             z = self._clipped(log_odds, _FARTHEST_CALIBRATED)
-            scaled = self._do("Mul", z, self._constant(np.float32(1.0 + a)))
-            log_odds = self._do("Add", scaled, self._constant(np.float32(b)))
-        away = self._do("Exp", self._do("Neg", self._clipped(log_odds, _FARTHEST)))
-        odds = self._do("Add", away, self._constant(np.float32(1.0)))
-        self._nodes.append(helper.make_node("Reciprocal", [odds], ["probability"]))
-
-    # ------------------------------------------------------------------------------------ nodes
+            scaled = self._nodes.do("Mul", z, self._nodes.constant(np.float32(1.0 + a)))
+            log_odds = self._nodes.do("Add", scaled, self._nodes.constant(np.float32(b)))
+        away = self._nodes.do("Exp", self._nodes.do("Neg", self._clipped(log_odds, _FARTHEST)))
+        odds = self._nodes.do("Add", away, self._nodes.constant(np.float32(1.0)))
+        self._nodes.made.append(helper.make_node("Reciprocal", [odds], ["probability"]))
 
     def _clipped(self, numbers: str, farthest: float) -> str:
-        bounds = [self._constant(np.float32(each)) for each in (-farthest, farthest)]
-        return self._do("Clip", numbers, *bounds)
-
-    def _sum(self, numbers: str, *axes: int) -> str:
-        return self._do("ReduceSum", numbers, self._ints(*axes), keepdims=0)
+        bounds = [self._nodes.constant(np.float32(each)) for each in (-farthest, farthest)]
+        return self._nodes.do("Clip", numbers, *bounds)
 
     def _word(self, bits: int) -> str:
-        return self._constant(np.int64(_signed(bits)))
-
-    def _ints(self, *numbers: int) -> str:
-        return self._constant(np.array(numbers, np.int64))
-
-    def _constant(self, value: npt.NDArray[np.generic] | np.generic, name: str = "") -> str:
-        name = name or f"constant_{len(self._constants)}"
-        self._constants.setdefault(name, np.asarray(value))
-        return name
-
-    def _do(self, kind: str, *taken: str, **attributes: Any) -> str:
-        """Add a node; return the name of its output."""
-        made = f"{kind.lower()}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, list(taken), [made], **attributes))
-        return made
+        return self._nodes.constant(np.int64(_signed(bits)))
 
 
 def _signed(bits: int) -> int:

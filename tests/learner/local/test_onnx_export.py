@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CLOSE = 1e-6
 LINEAR = ("logistic_regression", "factorization_machine")
+OWN = 'architecture = "module"\nmodule = "headrace.learner.models.deep.networks:DeepFM"\n'
 PLATT = '[calibration]\nkind = "platt"\nalpha = 0.01\n'
 DECAY = '[optimizer.embeddings]\nname = "adagrad"\ndecay_per_day = 0.3\n'
 
@@ -67,7 +68,23 @@ def lines_of(architecture: str) -> str:
     vectors = f'architecture = "{architecture}"\ndimensions = 11\ninit_scale = 0.2\nseed = 7\n'
     if architecture in LINEAR:
         return vectors
-    return f"{vectors}mini_batch = 16\nlayers = [8, 5]\n"
+    vectors += "mini_batch = 16\n"
+    if architecture == "field_weighted_fm":
+        return vectors
+    vectors += "layers = [8, 5]\n"
+    if architecture in ("din", "sequence"):
+        vectors += 'history = "tags"\ntarget = "user"\n'
+    return vectors
+
+
+def check_export(spec: ModelSpec, path: Path) -> None:
+    """Assert that an exported model answers as the service does."""
+    model, asked = learned(spec, seed=5)
+    done = export_onnx(model, path)
+    times = np.full(len(asked), done.as_of_ms, np.int64)
+    expected = model.predict(asked, times)
+    assert expected.std() > 0.01
+    np.testing.assert_allclose(answers(path, asked), expected, atol=CLOSE, rtol=0)
 
 
 @pytest.mark.parametrize("growth", ["", COUNT + PLATT, PROBABILITY + DECAY])
@@ -81,14 +98,36 @@ def test_an_exported_model_answers_as_the_service_does(
         growth = growth.replace(DECAY, "")
     dice = np.random.default_rng(3)
     spec = random_spec(dice, "window", False, growth, lines_of(architecture))
-    model, asked = learned(spec, seed=5)
-    done = export_onnx(model, tmp_path / "model.onnx")
-    times = np.full(len(asked), done.as_of_ms, np.int64)
-    expected = model.predict(asked, times)
-    assert expected.std() > 0.01
-    np.testing.assert_allclose(
-        answers(tmp_path / "model.onnx", asked), expected, atol=CLOSE, rtol=0
+    check_export(spec, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("longest", [1, 2, 50])
+@pytest.mark.parametrize("encoder", ["gru", "attention"])
+def test_an_exported_encoder_reads_the_latest_items_in_their_order(
+    encoder: str, longest: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="deep models are an extra: headrace[deep]")
+    lines = lines_of("sequence").replace("init_scale = 0.2", "init_scale = 1.0")
+    lines += f'encoder = "{encoder}"\nencoder_layers = 2\nhistory_length = {longest}\n'
+    spec = random_spec(np.random.default_rng(3), "window", False, "", lines)
+    check_export(spec, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("architecture", ["din", "sequence"])
+def test_an_exported_model_answers_without_a_column_of_items(
+    architecture: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="deep models are an extra: headrace[deep]")
+    spec = random_spec(np.random.default_rng(3), "window", False, "", lines_of(architecture))
+    model, asked = learned(spec, seed=5, count=50)
+    export_onnx(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"]
     )
+    given = arguments(asked)
+    columns = 0 * given["items"][:, :, :1], given["items"][:, :, :0]
+    padded, bare = (session.run(["probability"], {**given, "items": items})[0] for items in columns)
+    np.testing.assert_allclose(padded, bare, atol=CLOSE, rtol=0)
 
 
 def test_a_model_that_learned_nothing_answers_with_initial_values(tmp_path: Path) -> None:
@@ -123,7 +162,7 @@ def test_the_file_states_its_opset_and_its_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "growth", "statistics", "named"),
     [
-        ('architecture = "field_weighted_fm"\n', "", False, "got field_weighted_fm"),
+        (OWN, "", False, r"an architecture whose graph .*, got module\. For devices"),
         ("", '[calibration]\nkind = "isotonic"\n', False, "got isotonic"),
         ("", "", True, "got item_rate, item_shows"),
         ("", HISTORY, False, "no field of transform history, .*, got recent"),
