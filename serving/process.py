@@ -46,7 +46,7 @@ from headrace.serving.observers import (
 )
 from headrace.serving.page import StatusReader, page_routes
 from headrace.serving.replicas import Following, ReplicaCollector
-from headrace.serving.requests import RequestLimits
+from headrace.serving.requests import RequestLimits, TokenLimits
 
 if TYPE_CHECKING:
     import socket
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from headrace.pserver import StoreError
     from headrace.serving.deployments import DeploymentStatus, OpenModel, TopicFollower
     from headrace.serving.replicas import CacheBounds, LocalRows
+    from headrace.serving.requests import TokenGrant
 
 __all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve"]
 
@@ -85,6 +86,8 @@ class ServerSettings(ListenSettings):
     """Alias -> model, at the start."""
     admin_tokens: Sequence[str] = field(default=(), repr=False)
     """Tokens for changes of aliases; empty: changes are allowed on a loopback address only."""
+    grants: Sequence[TokenGrant] = field(default=(), repr=False)
+    """Limits of the clients, in the order of `tokens`; empty: no limits."""
     aliases_file: Path | None = None
     """File in which switched aliases survive the server; None: they do not."""
     finish_s: int = 5
@@ -206,6 +209,7 @@ def serve(
     beside = _beside(settings, served, metrics, registry)
     parts = AppParts(
         *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens),
+        grants=settings.grants,
         admin_tokens=Tokens(settings.admin_tokens),
         admin_open=is_this_machine(settings.host),
         beside=beside,
@@ -245,6 +249,7 @@ def serve(
 
 def tokens_of(settings: ServerSettings) -> Tokens:
     """Return the tokens for predictions. Raises BadTokens if other machines need none."""
+    TokenLimits(settings.grants)
     return settings.checked_tokens("--tokens / HEADRACE_SERVING_TOKENS")
 
 

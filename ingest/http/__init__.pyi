@@ -4,6 +4,7 @@ from .bounded_protocol import BoundedProtocol as BoundedProtocol
 from .bounded_protocol import ConnectionLimits as ConnectionLimits
 from .docs_page import add_docs as add_docs
 from .http_errors import AddressTaken as AddressTaken
+from .http_errors import BadTokens as BadTokens
 from .http_errors import RequestRefusal as RequestRefusal
 from .http_errors import RequestRefused as RequestRefused
 from .listen_settings import ListenSettings as ListenSettings

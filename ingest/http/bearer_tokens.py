@@ -38,21 +38,21 @@ class Tokens:
         """Whether requests need a token."""
         return bool(self._digests)
 
-    def check(self, authorization: str | None) -> None:
-        """Return if the Authorization header has a valid token, or no token is needed.
+    def check(self, authorization: str | None) -> int | None:
+        """Return the number of the token in the Authorization header; None if none is needed.
 
         Raises RequestRefused (401).
         """
         if not self._digests:
-            return
+            return None
         scheme, _, token = (authorization or "").partition(" ")
         given = _digest(token.strip().encode())
-        good = False
-        for digest in self._digests:
-            good |= hmac.compare_digest(digest, given)  # compare all: equal time for every token
-        if not (good and scheme.lower() == "bearer"):
+        # compare all: equal time for every token
+        equal = [hmac.compare_digest(digest, given) for digest in self._digests]
+        if not (any(equal) and scheme.lower() == "bearer"):
             found = "another one" if authorization else "none"
             raise RequestRefused(401, "Authorization", "Bearer and a valid token", found)
+        return equal.index(True)
 
 
 def read_tokens(path: Path) -> list[str]:

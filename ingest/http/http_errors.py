@@ -30,7 +30,10 @@ class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
 class RequestRefused(Exception):
     """A request is refused as a whole, with this HTTP status."""
 
-    def __init__(self, status: int, field: str, expected: str, found: str) -> None:
+    def __init__(
+        self, status: int, field: str, expected: str, found: str, *, retry_s: int = 1
+    ) -> None:
+        """retry_s: Retry-After of the statuses 429 and 503."""
         super().__init__(f"{field}: expected {expected}, got {found}")
-        self.status = status
+        self.status, self.retry_s = status, retry_s
         self.refusal = RequestRefusal(field=field, expected=expected, found=found)

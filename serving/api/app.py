@@ -22,7 +22,7 @@ from headrace.serving.api.health import add_health, add_metrics, add_status
 from headrace.serving.api.load_shedding import LoadShedder
 from headrace.serving.api.open_inference import add_inference, error_of
 from headrace.serving.api.openapi import document
-from headrace.serving.requests import RequestLimits, as_response
+from headrace.serving.requests import RequestLimits, TokenGrant, TokenLimits, as_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -60,6 +60,8 @@ class AppParts:
     readiness: Readiness = field(default_factory=Readiness)
     tokens: Tokens = field(default_factory=Tokens)
     """Tokens for predictions."""
+    grants: Sequence[TokenGrant] = ()
+    """Limits of the clients, in the order of `tokens`; empty: no limits."""
     admin_tokens: Tokens = field(default_factory=Tokens)
     """Tokens for changes of aliases."""
     admin_open: bool = False
@@ -121,7 +123,8 @@ def make_app(parts: AppParts) -> App:
     models, room = parts.models, LoadShedder(parts.limits)
     parts.metrics.watch(room)
     answering = PredictionHandler(
-        models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside
+        *(models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside),
+        limits=TokenLimits(parts.grants),
     )
     faces: dict[str, ProtocolAdapter] = {"predict": PredictAdapter(), "rank": RankAdapter()}
     for verb, face in faces.items():

@@ -46,7 +46,7 @@ from headrace.serving.models import (
     score,
     uncertainties,
 )
-from headrace.serving.requests import JSON, as_response, encode, split_key
+from headrace.serving.requests import JSON, TokenLimits, as_response, encode, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,9 +109,12 @@ class PredictionHandler:
         metrics: RequestMetrics,
         now_ms: Callable[[], int],
         beside: Sequence[AnswerObserver] = (),
+        *,
+        limits: TokenLimits | None = None,
     ) -> None:
         self._models, self._room, self._tokens = models, room, tokens
         self._metrics, self._now_ms, self._beside = metrics, now_ms, beside
+        self._limits = limits or TokenLimits(())
         self._aside = ThreadPoolExecutor(1, "aside")
         self._names, self._together = RequestNames(), MicroBatcher()
 
@@ -124,16 +127,19 @@ class PredictionHandler:
     ) -> Response:
         """Answer one request to the model or alias `name`, and count it.
 
-        1. authorize  401 without a valid token, 404 for an unknown model
+        1. authorize  401 without a valid token, 403 or 429 beyond its limits, 404 for an unknown
+                      model
         2. read       408, 413 or 415 if the body is late, too large or compressed
         3. admit      503 if too much work is queued already
         4. choose     the model, if the alias splits its requests
         5. compute    decode, check, encode, score, write
         """
-        model, room = "", self._room
+        model, room, client = "", self._room, ""
         try:
             if self._tokens:
-                self._tokens.check(request.headers.get("authorization"))
+                token = self._tokens.check(request.headers.get("authorization"))
+                client = self._limits.name(token)
+                self._limits.admit(token, name)
             target = self._models.find(name)
             model = target.served.spec.name
             room.check()
@@ -152,12 +158,12 @@ class PredictionHandler:
             finally:
                 room.depart()
         except RequestRefused as refused:
-            self._metrics.refused(model, refused.status)
+            self._metrics.refused(model, refused.status, client)
             return face.refuse(refused)
         except ClientDisconnect:
-            self._metrics.refused(model, _CLIENT_GONE)
+            self._metrics.refused(model, _CLIENT_GONE, client)
             return Response(status_code=_CLIENT_GONE)  # never sent: the connection is closed
-        self._metrics.answered(model, seconds, candidates, target.alias)
+        self._metrics.answered(model, seconds, candidates, target.alias, client)
         return _AnswerResponse(written)
 
     async def _arm(

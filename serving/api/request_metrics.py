@@ -32,6 +32,8 @@ class RequestMetrics(Collector):
         self._answered: dict[str, _AnsweredTotals] = {}
         self._refused: dict[tuple[str, int], int] = {}
         self._aliased: dict[tuple[str, str], int] = {}
+        self._of_clients: dict[tuple[str, str, int], int] = {}
+        self._for_clients: dict[tuple[str, str], int] = {}
         registry.register(self)
         self._waiting = Gauge(
             "headrace_server_waiting_seconds",
@@ -69,11 +71,18 @@ class RequestMetrics(Collector):
         """Count a request to a shadow model by its outcome."""
         self._shadowed.labels(model, outcome).inc()
 
-    def answered(self, model: str, seconds: float, candidates: int, alias: str = "") -> None:
+    def answered(
+        self, model: str, seconds: float, candidates: int, alias: str = "", client: str = ""
+    ) -> None:
         """Count an answered request. Call it on the event loop's thread only.
 
-        alias: the alias that the request named; empty if it named the model.
+        alias: the alias that the request named; empty if it named the model. client: the name of
+        its token; empty without one.
         """
+        if client:
+            self._of_client(client, model, 200)
+            key = client, model
+            self._for_clients[key] = self._for_clients.get(key, 0) + candidates
         if alias:
             self._aliased[alias, model] = self._aliased.get((alias, model), 0) + 1
         counts = self._answered.get(model)
@@ -83,12 +92,18 @@ class RequestMetrics(Collector):
         counts.seconds += seconds
         counts.within[bisect_left(_REQUEST_S, seconds)] += 1
 
-    def refused(self, model: str, status: int) -> None:
+    def refused(self, model: str, status: int, client: str = "") -> None:
         """Count a refused request; `model` is empty if the request named an unknown one.
 
         Call it on the event loop's thread only.
         """
         self._refused[model, status] = self._refused.get((model, status), 0) + 1
+        if client:
+            self._of_client(client, model, status)
+
+    def _of_client(self, client: str, model: str, status: int) -> None:
+        key = client, model, status
+        self._of_clients[key] = self._of_clients.get(key, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -119,7 +134,24 @@ class RequestMetrics(Collector):
         )
         for (alias, model), count in list(self._aliased.items()):
             aliased.add_metric([alias, model], count)
-        yield from (requests, times, candidates, aliased)
+        yield from (requests, times, candidates, aliased, *self._clients())
+
+    def _clients(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "headrace_server_client_requests",
+            "Prediction requests of a client, the name of its token, by model and HTTP status.",
+            labels=["client", "model", "code"],
+        )
+        for (client, model, status), count in list(self._of_clients.items()):
+            requests.add_metric([client, model, str(status)], count)
+        candidates = CounterMetricFamily(
+            "headrace_server_client_candidates",
+            "Candidates scored for a client, the name of its token.",
+            labels=["client", "model"],
+        )
+        for (client, model), count in list(self._for_clients.items()):
+            candidates.add_metric([client, model], count)
+        yield from (requests, candidates)
 
 
 _REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)

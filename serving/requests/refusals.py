@@ -5,10 +5,11 @@
 | status | why |
 |---|---|
 | 400, 422 | the request is invalid: the field, the expected value, the value found |
-| 401, 403 | the token is missing, invalid, or not sufficient for this route |
+| 401, 403 | the token is missing, invalid, or not sufficient for this route or model |
 | 404 | no such model, alias or path |
 | 408, 413, 415 | the body is late, too large, compressed |
 | 412 | the request demands a fresher model than this server has; another server may have it |
+| 429 | the client's token has had its requests per second; see Retry-After |
 | 503 | the replica is incomplete, or the server is overloaded; see Retry-After |
 
 Freshness gets 412 rather than 503, because the server is healthy and the client's condition fails.
@@ -24,7 +25,6 @@ from headrace.ingest.http import RequestRefusal, RequestRefused
 
 __all__ = ["RefusalBody", "RequestRefusal", "RequestRefused", "as_response"]
 
-RETRY_AFTER_S = "1"
 JSON = "application/json"
 
 encode = msgspec.json.Encoder().encode
@@ -40,8 +40,8 @@ def as_response(refused: RequestRefused, body: bytes | None = None) -> Response:
     """Return the HTTP response. `body` replaces the JSON for protocols with their own shape."""
     content = encode(RefusalBody(refused.refusal)) if body is None else body
     response = Response(content, refused.status, media_type=JSON)
-    if refused.status == 503:
-        response.headers["Retry-After"] = RETRY_AFTER_S
+    if refused.status in (429, 503):
+        response.headers["Retry-After"] = str(refused.retry_s)
     if refused.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if refused.status in (401, 408, 413):

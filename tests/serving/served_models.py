@@ -29,6 +29,7 @@ from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
+from headrace.serving.requests.token_grants import TokenGrant
 from tests.article_fields import ARTICLE_FIELDS
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Serving:
         self, store: Store, limits: RequestLimits | None = None, tokens: Sequence[str] = ()
     ) -> None:
         self.spec, self.clock, self.limits = news(), Clock(), limits or RequestLimits()
-        self.tokens = Tokens(tokens)
+        self.tokens, self.grants = Tokens(tokens), list[TokenGrant]()
         self.registry = CollectorRegistry()
         self.readiness = Readiness()
         self.model = LogisticRegression(self.spec, store.shape().buckets)
@@ -221,6 +222,7 @@ class Serving:
             self.limits,
             self.readiness,
             self.tokens,
+            grants=self.grants,
         )
 
     def follow(self) -> None:

@@ -246,7 +246,7 @@ def test_the_examples_of_the_openapi_document_can_be_sent_unchanged() -> None:
             assert answer.status_code == 200, (path, answer.text)
             sent += 1
     assert sent == 6  # :predict and :rank two each, infer versioned and not
-    refusals = {"401", "404", "408", "412", "413", "415", "422", "503"}
+    refusals = {"401", "403", "404", "408", "412", "413", "415", "422", "429", "503"}
     assert set(page["paths"][PREDICT]["post"]["responses"]) == {"200"} | refusals
     for reference in _references(page):
         at: Any = page

@@ -30,6 +30,7 @@ from headrace.deploy.model_sources import both, deployed, frozen
 
 if TYPE_CHECKING:
     from headrace.serving import ServerSettings
+    from headrace.serving.requests import TokenGrant
 
 app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
 app.command()(score)
@@ -83,7 +84,8 @@ TokensFile = Annotated[
         "--tokens",
         envvar="HEADRACE_SERVING_TOKENS_FILE",
         metavar="FILE",
-        help="File with the accepted tokens, one per line. HEADRACE_SERVING_TOKENS takes tokens "
+        help="File with the accepted tokens, one per line, each with optional limits: TOKEN "
+        "name=NAME requests_per_second=N models=NAME,NAME. HEADRACE_SERVING_TOKENS takes tokens "
         "directly, separated by commas.",
     ),
 ]
@@ -247,6 +249,7 @@ def run(
             predictions_share=predictions_share, deployments=deployments, relay=relay
         )
     _check_workers(workers, most_rows, deployments=deployments, relay=relay)
+    clients = grants_of("HEADRACE_SERVING_TOKENS", tokens)
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
         aliases_file=aliases_file,
@@ -257,7 +260,8 @@ def run(
         predictions=PredictionLogSettings(share=predictions_share),
         host=host,
         port=port,
-        tokens=tokens_of("HEADRACE_SERVING_TOKENS", tokens),
+        tokens=[each.token for each in clients],
+        grants=clients,
         anyone=anyone,
         drain_ms=drain_ms,
         metrics_port=metrics_port,
@@ -327,6 +331,14 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
         if not (name and equals and model):
             raise BadOption(f"--alias / HEADRACE_SERVING_ALIAS: expected ALIAS=MODEL, got {name!r}")
     return {name: model for name, _, model in pairs}
+
+
+def grants_of(variable: str, file: Path | None) -> "list[TokenGrant]":
+    """Return the tokens of a variable, without limits, and of a file, with its limits."""
+    from headrace.serving.requests import plain_grants, read_grants
+
+    good = plain_grants(tokens_of(variable, None))
+    return good if file is None else good + read_grants(file)
 
 
 def tokens_of(variable: str, file: Path | None) -> list[str]:
