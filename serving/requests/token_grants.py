@@ -33,7 +33,7 @@ class TokenGrant(NamedTuple):
 
     token: str
     name: str = ""
-    """Of the client, for metrics; empty: not in the metrics."""
+    """The client's name in metrics; empty: it is not in the metrics."""
     requests_per_second: float = 0.0
     """0: no limit."""
     models: tuple[str, ...] = ()
