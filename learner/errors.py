@@ -128,11 +128,30 @@ class MissingTorch(LearnerError):
 class MissingDevice(LearnerError):
     """The device that a spec names is not there, or torch cannot use it."""
 
-    def __init__(self, torch_version: str, cuda_version: str | None) -> None:
+    def __init__(
+        self, devices: int, found: int, torch_version: str, cuda_version: str | None
+    ) -> None:
         built = f"built for CUDA {cuda_version}" if cuda_version else "built without CUDA"
+        versions = f"(torch {torch_version}, {built})"
+        if found:
+            super().__init__(
+                f"[model] devices = {devices}: expected as many CUDA devices, got {found} "
+                f"{versions}. Set devices to at most {found}"
+            )
+            return
         super().__init__(
-            f'[model] device = "cuda": expected a CUDA device, got none (torch {torch_version}, '
-            f'{built}). With `device = "auto"`, the CPU learns instead.'
+            f'[model] device = "cuda": expected a CUDA device, got none {versions}. With '
+            '`device = "auto"`, the CPU learns instead.'
+        )
+
+
+class DevicesLost(LearnerError):
+    """The processes of `[model] devices` could not start, or one ended."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            "[model] devices: expected a process for each device until the learner ends, got: "
+            f"{why}. Start the learner again; what was not pushed is learned again"
         )
 
 

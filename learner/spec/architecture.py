@@ -77,6 +77,9 @@ class Structure(Struct, frozen=True):
     """Device on which a learner runs the layers forward and backward. `auto` is `cuda` if torch
     finds a device, and otherwise `cpu`. The device does not change the model. Servers use the
     CPU."""
+    devices: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Number of devices among which a learner divides each mini-batch, each with a process of its
+    own. On the CPU, the processes share its cores. The number does not change the model."""
     synchronous: bool = False
     """Whether learners update the layers together. `[optimizer.dense]` must then be `sgd` or
     `adagrad`, without `decay_per_day`."""
@@ -117,19 +120,20 @@ class Structure(Struct, frozen=True):
     def agreed(self) -> dict[str, object]:
         """Return the part of the fingerprint beside name and architecture.
 
-        The device changes nothing that is learned, so it has no part in it.
+        Devices change nothing that is learned, so they have no part in it.
         """
         kind = MODEL.kinds[self.architecture]
-        keys = [each for each in (*kind.takes, *kind.needs) if each != "device"]
+        keys = [each for each in (*kind.takes, *kind.needs) if each not in _DEVICES]
         found = {each: getattr(self, each) for each in keys}
         # only if set: models older than these keys keep their fingerprint
         younger = {"synchronous": False, "base_rate": 0.5, "click_delay_s": 0.0}
         return {each: value for each, value in found.items() if younger.get(each) != value}
 
 
+_DEVICES = ("device", "devices")
 _START = ("base_rate", "click_delay_s")
 _VECTOR = (*_START, "dimensions", "init_scale", "seed")
-_STREAM = (*_VECTOR, "mini_batch", "device", "synchronous")
+_STREAM = (*_VECTOR, "mini_batch", "device", "devices", "synchronous")
 _DEEP = (*_STREAM, "layers")
 MODEL = Variants(
     Structure,

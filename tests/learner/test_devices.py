@@ -20,7 +20,7 @@ import torch
 from headrace.learner.errors import MissingDevice
 from headrace.learner.models.deep import deep_model
 from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
-from headrace.learner.models.deep.device_module import DeviceModule, find_device
+from headrace.learner.models.deep.device_module import DeviceModule, find_devices
 from headrace.learner.models.deep.pairwise import sum_of_pairs
 from tests.learner.deep_architectures import LINES, MODULES, OPTIMIZERS
 from tests.learner.streams import Bench, random_examples, random_spec
@@ -102,16 +102,16 @@ def test_a_missing_cuda_device_is_refused_when_learning_and_not_when_predicting(
     bench.model.predict(bench.view, examples.features, examples.event_ms)
     with pytest.raises(MissingDevice, match=r'device = "cuda": expected a CUDA device, got none'):
         bench.learn(examples)
-    assert find_device("auto") == torch.device("cpu")
+    assert find_devices("auto") == [torch.device("cpu")]
 
 
 def test_learners_of_a_group_divide_the_devices_of_a_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    found = [find_device("auto", rank) for rank in range(4)]
+    found = [find_devices("auto", 1, rank)[0] for rank in range(4)]
     assert found == [torch.device("cuda", index) for index in (0, 1, 0, 1)]
-    assert find_device("cpu", 1) == torch.device("cpu")
+    assert find_devices("cpu", 1, 1) == [torch.device("cpu")]
 
 
 @pytest.mark.parametrize("architecture", LINES)

@@ -30,8 +30,9 @@ from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import read_only
 from headrace.learner.inputs import BLOCK, cut_between_slates, longest_slate
 from headrace.learner.kernels import parameters_of
-from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
-from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_device
+from headrace.learner.models.deep.batch_tensors import BatchTensors
+from headrace.learner.models.deep.device_group import DeviceGroup, Share, SoloPasses, start_group
+from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
 from headrace.learner.models.deep.gradient_kernels import (
     loss_gradients,
     step_rows,
@@ -101,9 +102,10 @@ class DeepModel(RowModel):
         with torch.random.fork_rng():
             self._module = make_module(spec, self._arrange.form)
             self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
+        self._made = self._module, self._layers
         self._own = threading.local()
         self._rank = 0
-        self._learning: DeviceModule | None = None
+        self._learning: SoloPasses | DeviceGroup | None = None
         self._turn_of = np.zeros(0, np.int32)
 
     @property
@@ -191,20 +193,15 @@ class DeepModel(RowModel):
         touched = int(whole.gaining.count[0])
         whole, turns = self._gather(whole, begin, end, gathered)
         gaining, active = whole.gaining, whole.active
-        own = self._of_learner()
-        standing = own.read(self._layers, view, counted[2])
-        parts = self._arrange.parts(gathered, offsets, count).to(own.device)
-        leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
-        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        made = probabilities(log_odds.detach().cpu().numpy(), self._parameters.offset)
+        passes = self._of_learner()
+        standing = passes.own.read(self._layers, view, counted[2])
+        parts = self._arrange.parts(gathered, offsets, count)
+        log_odds = passes.forward(Share(parts, offsets, count))
+        made = probabilities(log_odds, self._parameters.offset)
         sloping = np.empty(count, np.float32)
         loss_gradients(whole.labelled, begin, made, sloping)
-        # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
-        loss = torch.dot(log_odds, torch.from_numpy(sloping).to(own.device))
-        by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        gradients = self._arrange.gradients(BatchParts(*by_leaf[:3]).to(CPU), offsets)
-        sum_gradients(turns, gathered, count, gradients)
-        joined = own.joined(by_leaf[3:])
+        by_parts, joined = passes.backward(sloping)
+        sum_gradients(turns, gathered, count, self._arrange.gradients(by_parts, offsets))
         evidence = partial(_evidence, whole, begin, made, turns, joined)
         if not self._layers.admits(begin, end, evidence):
             uncount(view.columns, gaining, turns, touched)
@@ -263,15 +260,21 @@ class DeepModel(RowModel):
         found: DeviceModule = self._own.module
         return found
 
-    def _of_learner(self) -> DeviceModule:
-        """Return the module with which the one thread that learns does so. Raises MissingDevice."""
+    def _of_learner(self) -> SoloPasses | DeviceGroup:
+        """Return the passes of the one thread that learns. Raises MissingDevice, DevicesLost."""
         if self._learning is None:
-            device = find_device(self._spec.structure.device, self._rank)
-            self._learning = self._of_thread()
-            if device != CPU:
-                log.info("model %s: learning the layers on %s", self._spec.name, device)
-                own = copy.deepcopy(self._module).to(device)
-                self._learning = DeviceModule(own, self._layers, device)
+            structure = self._spec.structure
+            devices = find_devices(structure.device, structure.devices, self._rank)
+            own = self._of_thread()
+            if devices != [CPU]:
+                names = ", ".join(map(str, devices))
+                log.info("model %s: learning the layers on %s", self._spec.name, names)
+                module = copy.deepcopy(self._module).to(devices[0])
+                own = DeviceModule(module, self._layers, devices[0])
+            if len(devices) == 1:
+                self._learning = SoloPasses(own, self._arrange)
+            else:
+                self._learning = start_group(own, self._made, self._arrange, devices)
         return self._learning
 
     def _gathered(self, count: int, items: int) -> GatheredInputs:

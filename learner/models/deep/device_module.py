@@ -27,23 +27,24 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from headrace.learner.models.deep.layers import Layers, LayerState
+    from headrace.learner.models.deep.process_group import ProcessGroup
     from headrace.pserver.rows import RowTable
 
 CPU = torch.device("cpu")
 
 
-def find_device(name: str, rank: int = 0) -> torch.device:
-    """Return the device that `[model] device` names.
+def find_devices(name: str, devices: int = 1, rank: int = 0) -> list[torch.device]:
+    """Return the devices that `[model] device` and `devices` name.
 
     rank: of the learner in its group. The learners of one machine divide its devices among them.
-    Raises MissingDevice if it is `cuda` and torch finds no CUDA device.
+    Raises MissingDevice if it is `cuda` and torch finds no CUDA device, or fewer than `devices`.
     """
     count = torch.cuda.device_count() if name in (AUTO, CUDA) else 0
-    if count:
-        return torch.device(CUDA, rank % count)
-    if name == CUDA:
-        raise MissingDevice(torch.__version__, torch.version.cuda)
-    return CPU
+    if (name == CUDA and not count) or 0 < count < devices:
+        raise MissingDevice(devices, count, torch.__version__, torch.version.cuda)
+    if not count:
+        return [CPU] * devices
+    return [torch.device(CUDA, (rank * devices + at) % count) for at in range(devices)]
 
 
 class DeviceModule:
@@ -57,12 +58,15 @@ class DeviceModule:
         self.parameters = list(module.parameters())
         self._values, cut_values = layers.room()
         self._gradient, self._cut_gradient = layers.room()
+        self._count = layers.count
         self._there: Tensor | None = None
         if copied or device.type != CPU.type:
             self._there = torch.empty(self._values.size, device=device)
             cut_values = _cut(self._there, cut_values)
         for parameter, room in zip(self.parameters, cut_values, strict=True):
             parameter.data = room
+        self.together: ProcessGroup | None = None
+        """Processes whose gradients `joined` adds up."""
         self._of: weakref.ref[RowTable] | None = None
         self._as_of = (0, 0)
 
@@ -70,9 +74,23 @@ class DeviceModule:
         """Set its parameters to the layers in the present rows."""
         self._of = None
         state = layers.read(view, now_s, self._values)
+        self._copy_there()
+        return state
+
+    @property
+    def values(self) -> npt.NDArray[np.float32]:
+        """Its parameters in the coordinates of `Layers`, as last read."""
+        return self._values
+
+    def set(self, values: npt.NDArray[np.float32]) -> None:
+        """Set its parameters to these `values` of another."""
+        self._of = None
+        self._values[:] = values
+        self._copy_there()
+
+    def _copy_there(self) -> None:
         if self._there is not None:
             self._there.copy_(torch.from_numpy(self._values.reshape(-1)))
-        return state
 
     def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
         """Set its parameters to the layers in the present rows, if those changed."""
@@ -86,10 +104,14 @@ class DeviceModule:
         """Return gradients in the coordinates of `Layers`; valid until the next call."""
         if self._there is not None:
             # one copy instead of one for each parameter
-            flat = torch.cat([each.reshape(-1) for each in gradients]).cpu()
-            gradients = _cut(flat, self._cut_gradient)
+            flat = torch.cat([each.reshape(-1) for each in gradients])
+            if self.together is not None:
+                self.together.add_tensor(flat)
+            gradients = _cut(flat.cpu(), self._cut_gradient)
         for room, each in zip(self._cut_gradient, gradients, strict=True):
             room.copy_(each)
+        if self._there is None and self.together is not None:
+            self.together.add(self._gradient.reshape(-1)[: self._count])
         return self._gradient
 
 

@@ -1,4 +1,6 @@
-"""Sums over a fixed group of processes, by torch.distributed (gloo): learners that step together.
+"""Sums over a fixed group of processes, by torch.distributed: NCCL on CUDA, gloo on the CPU.
+
+Learners that step together form one (gloo), and so do the devices of one learner.
 
 The group forms once, when its learners start, and lives as long as all of them: every round of each
 waits for every other. If one dies, or is silent for longer than the timeout, all end with an error.
@@ -25,6 +27,7 @@ from headrace.learner.errors import GroupBroken
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from torch import Tensor
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 
@@ -50,17 +53,27 @@ class GroupConfig:
 class ProcessGroup:
     """One learner's part in the group. Used by the thread that learns."""
 
-    def __init__(self, store: Store, place: GroupConfig) -> None:
-        """Meet the other members. Raises GroupBroken if one is missing."""
+    def __init__(
+        self, store: Store, place: GroupConfig, device: torch.device | None = None
+    ) -> None:
+        """Meet the other members. Raises GroupBroken if one is missing.
+
+        device: of all tensors that are summed; the CPU by default.
+        """
         self.place = place
+        device = device or torch.device("cpu")
+        prefixed = PrefixStore(f"headrace/{place.attempt}", store)
+        self._group: Any
         try:
-            self._group = ProcessGroupGloo(
-                PrefixStore(f"headrace/{place.attempt}", store),
-                place.rank,
-                place.size,
-                timedelta(seconds=place.timeout_s),
-            )
-            self.add(torch.zeros(1).numpy())
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+                self._group = torch.distributed.ProcessGroupNCCL(
+                    prefixed, place.rank, place.size, torch.distributed.ProcessGroupNCCL.Options()
+                )
+            else:
+                timeout = timedelta(seconds=place.timeout_s)
+                self._group = ProcessGroupGloo(prefixed, place.rank, place.size, timeout)
+            self.add_tensor(torch.zeros(1, device=device))
         except RuntimeError as error:
             raise GroupBroken(place.rank, place.size, str(error)) from error
 
@@ -69,8 +82,12 @@ class ProcessGroup:
 
         Returns when all have called. Raises GroupBroken.
         """
+        self.add_tensor(torch.from_numpy(numbers))
+
+    def add_tensor(self, numbers: Tensor) -> None:
+        """Do the same with a tensor on the group's device."""
         try:
-            self._group.allreduce([torch.from_numpy(numbers)]).wait()  # type: ignore[attr-defined]
+            self._group.allreduce([numbers]).wait()
         except RuntimeError as error:
             raise GroupBroken(self.place.rank, self.place.size, str(error)) from error
 
