@@ -6,8 +6,9 @@ Each search gets the same stream, the same twelve learning rates of logistic reg
 budget of example-steps: a quarter of what whole runs of all arms take. A step is one example
 learned by one arm. `regret` is the log loss of the chosen arm over the whole stream, divided by
 that of the best arm, minus 1. `budget_share` is the steps that were used, divided by those of whole
-runs. The stream is `swinging_stream`; with --week, the sample week with the ids of `news.toml`,
-without statistics and with one example an impression. --quick learns one stream instead of five.
+runs. The stream is `swinging_stream`; with --week, the first 100,000 impressions of the sample week
+with the ids of `news.toml`, without statistics and with one example an impression. --quick learns
+one stream instead of five.
 
 - `headrace` begins all arms at once, `headrace_slots` in four slots. Later arms learn the log from
   its first example.
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.deploy.models.shipped import path_of
+from headrace.ingest.examples import Examples
 from headrace.learner.batch import EventLogSource, FilePosition
 from headrace.learner.experiments.space import changed_spec
 from headrace.learner.spec import parse_spec
@@ -55,13 +57,13 @@ from tests.bench.learner.stream import batches_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.ingest.examples import Examples
     from headrace.learner.spec import ModelSpec
 
 ARMS, SLOTS, FACTOR, BUDGET = 12, 4, 4, 0.25
 _RATES = tuple(float(f"{rate:.4g}") for rate in np.geomspace(0.005, 2.0, ARMS))
 _BLOCK = 250
 _QUICK_EXAMPLES, _EXAMPLES, _SEEDS = 8000, 20_000, 5
+_WEEK_EXAMPLES = 100_000
 _VOWPAL_QUICK, _VOWPAL = 1500, 4000
 _FIELDS = {"swinging": 5, "week": 4}
 """Fields of which Vowpal Wabbit crosses pairs: the first ones."""
@@ -95,8 +97,14 @@ def week_task(seed: int) -> Task:
         "news.toml",
     )
     source = EventLogSource([WEEK], spec)
-    blocks = [block.examples for block in source.blocks(FilePosition()) if len(block.examples)]
-    return _task(spec, blocks, seed, 5000)
+    blocks, examples = list[Examples](), 0
+    for block in source.blocks(FilePosition()):
+        if len(block.examples):
+            blocks.append(block.examples)
+            examples += len(block.examples)
+        if examples >= _WEEK_EXAMPLES:
+            break
+    return _task(spec, blocks, seed, examples // 32)
 
 
 def _task(spec: ModelSpec, blocks: Sequence[Examples], seed: int, first: int) -> Task:
