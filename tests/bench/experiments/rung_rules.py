@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """What each search gets."""
+    """The task of each search."""
 
     control: ModelSpec
     """Has the learning rate in the middle; it is one of the arms."""

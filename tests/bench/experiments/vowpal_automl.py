@@ -39,7 +39,7 @@ _PLAIN = "--quiet --no_stdin --loss_function logistic --link logistic -b 20"
 
 
 class Found(NamedTuple):
-    """What automl chose."""
+    """The choice of automl."""
 
     left_out: frozenset[Pair]
     examples: int
