@@ -11,7 +11,7 @@ with the ids of `news.toml`, without statistics and with one example an impressi
 one stream instead of five.
 
 - `headrace` begins all arms at once, `headrace_slots` in four slots. Later arms learn the log from
-  its first example.
+  its first example. It has no setting for the budget: its rungs determine `budget_share`.
 - `optuna` and `optuna_slots` are the SuccessiveHalvingPruner over the same models, on the log loss;
   `optuna_slots_paired` is the pruner on the paired difference. Arms in freed slots begin with the
   next example. Missing if the package optuna is.
