@@ -10,7 +10,7 @@ class BadOption(DeployError):
 
 
 class BadLog(DeployError):
-    """A log is empty, or the joiner would refuse more than half of its events."""
+    """A model could not learn from a log: it is empty, mostly refused, or has clicks only."""
 
 
 class PartFailed(DeployError):

@@ -27,8 +27,9 @@ def check(
 ) -> None:
     """Check a log against a model spec: refusals, missing fields, order, clicks. Starts no process.
 
-    The exit status is 2 if the log is empty, has no field of the spec, or more than half of it
-    would be refused.
+    The exit status is 2 if the log is empty, lacks the fields of the spec or has them under another
+    name, if more than half of its impressions or of its events would be refused, or if every
+    impression has a click.
     """
     from dataclasses import asdict
 

@@ -132,9 +132,9 @@ def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[L
                 found = survey_log(path, spec.fields, settings.layout, sort=settings.sort)
             if found.unusable:
                 raise BadLog(
-                    f"{found.in_words()}\nexpected a log of which at most half is refused and that "
-                    "has fields of the spec; nothing was started. Correct the log, its layout or "
-                    "the spec as the warnings say"
+                    f"{found.in_words()}\nexpected a log of which at most half is refused, with "
+                    "the fields of the spec and impressions without a click; nothing was started. "
+                    "Correct the log, its layout or the spec as the warnings say"
                 )
             for warning in found.warnings():
                 console.print(

@@ -1,3 +1,5 @@
+from .click_words import ClickWords as ClickWords
+from .click_words import all_clicked as all_clicked
 from .layout import BagLayout as BagLayout
 from .layout import ClickLayout as ClickLayout
 from .layout import EventLayout as EventLayout

@@ -15,7 +15,8 @@
     rows_per_s = 75.0             #   and the rows of one second
 
     [click]                     # optional: without it the file has only impressions
-    column = "clicked"          # a click unless empty, 0, -1, false or "no"
+    column = "clicked"          # a click unless empty, 0, -1, false, "no", "nein" ...
+    values = ["ja"]             # optional: the texts of that column that mean a click
     timestamp = "click_time"    # a column, in the format above; or
     delay_ms = 10_000           #   the time from its impression
     value = "dwell"             # a column; optional
@@ -81,8 +82,12 @@ class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The click of a row. Without this section the file has only impressions."""
 
     column: str | None = None
-    """Column that is not empty, 0, negative, false or `no` for a click. This or `timestamp` is
-    required."""
+    """Column that says whether the item was clicked. This or `timestamp` is required. Without
+    `values`, these mean no click: an empty value, `0`, a negative number, and the words `false`,
+    `f`, `no`, `n`, `off`, `none`, `null`, `nein`, `non`, `nee`, `nej`, `não`. Any other value is a
+    click."""
+    values: list[str] = []
+    """Texts of `column` that mean a click, in any case; all others mean none."""
     timestamp: str | None = None
     """Column with the time of the click, empty without one, in the format of the impressions."""
     delay_ms: int = 0
@@ -203,6 +208,8 @@ def _check(layout: LogLayout, where: SpecText) -> None:
     if click is not None and (click.column is None) == (click.timestamp is None):
         found = "both" if click.column else "neither"
         raise where.error(("click",), "either column or timestamp", found)
+    if click is not None and click.values and click.column is None:
+        raise where.error(("click", "values"), "column beside values", "timestamp")
     if click is not None and click.delay_ms < 0:
         raise where.error(("click", "delay_ms"), "0 or more", str(click.delay_ms))
     for name in layout.fields:

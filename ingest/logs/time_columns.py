@@ -22,9 +22,15 @@ _NUMBER = r"^\s*[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\s*$"
 _MOMENT = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?$"
 _FRACTION_TEXT = r"^(?P<whole>.*)\.(?P<digits>\d{1,9})$"
 _ZONE = r"\s?(Z|[+-]\d\d(:?\d\d)?)$"
-NOT_CLICKED = ("", "0", "0.0", "-1", "-1.0", "false", "f", "no", "n", "off", "none", "null")
+NOT_CLICKED = (
+    *("", "0", "0.0", "-1", "-1.0", "false", "f", "no", "n", "off", "none", "null"),
+    *("nein", "non", "nee", "nej", "não"),
+)
 """Texts of a column of clicks that say that there was no click, in lower case."""
-CLICKED = ("1", "1.0", "true", "t", "yes", "y", "on")
+CLICKED = (
+    *("1", "1.0", "true", "t", "yes", "y", "on"),
+    *("ja", "j", "oui", "si", "sì", "sí", "sim"),
+)
 
 
 def milliseconds_of(column: pa.Array, form: str) -> pa.Array:
@@ -63,7 +69,11 @@ def click_times(
     given = block[click.column]
     if pa.types.is_null(given.type):
         return pa.nulls(len(given), pa.int64())
-    if pa.types.is_boolean(given.type):
+    if click.values:
+        said = pc.utf8_lower(pc.utf8_trim_whitespace(given.cast(pa.string())))
+        wanted = [each.strip().lower() for each in click.values]
+        clicked = pc.is_in(said, pa.array(wanted, pa.string()))
+    elif pa.types.is_boolean(given.type):
         clicked = given
     elif pa.types.is_integer(given.type) or pa.types.is_floating(given.type):
         clicked = pc.greater(given, 0)  # some logs write -1 for no click

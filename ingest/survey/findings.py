@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
+from headrace.ingest.logs import all_clicked
 
 _UNITS = {"seconds": 1e3, "microseconds": 1e-3, "nanoseconds": 1e-6}
 _LONGEST_SHOWN = 160
@@ -94,6 +95,10 @@ class LogSurvey:
     """Rows of a table whose column of click times has a value that is not a time."""
     unread_advice: str = ""
     """The cause in the first of these, and what to do."""
+    click_column: str | None = None
+    """Of a table whose layout names one."""
+    click_words: str = ""
+    """Values of that column, with their counts."""
     accepted: int = field(default=0)
     """Impressions that are not refused."""
     readable: int = field(default=0)
@@ -106,20 +111,37 @@ class LogSurvey:
 
     @property
     def unusable(self) -> bool:
-        """Whether a model could not learn from the log: it is empty, more than half of its events
-        are refused, or no impression has a value for any field.
+        """Whether a model could not learn from the log.
+
+        It is empty, more than half of its events or of its impressions are refused, every
+        impression has a click, no impression has a value for any field, or a field is absent
+        although the events have one of a similar name.
         """
-        refused = 2 * self.refused_count > self.impressions + self.clicks
-        return not self.impressions or refused or self.foreign
+        refused = (
+            2 * self.refused_count > self.impressions + self.clicks
+            or 2 * self.accepted < self.impressions
+        )
+        return not self.impressions or refused or self.all_clicked or self.foreign or self.misnamed
 
     @property
     def foreign(self) -> bool:
         """Whether no impression has a value for any field of the spec."""
         return self.readable > 0 and bool(self.fields) and not any(f.present for f in self.fields)
 
+    @property
+    def misnamed(self) -> bool:
+        """Whether no impression has a field of the spec, but some have one of a similar name."""
+        return self.readable > 0 and any(f.hint and not f.present for f in self.fields)
+
+    @property
+    def all_clicked(self) -> bool:
+        """Whether every impression that is not refused has a click."""
+        return self.accepted > 1 and self.joined.matched >= self.accepted
+
     def warnings(self) -> list[str]:
         """Return what is wrong with the log, and what to do; empty for a log without faults."""
         found = [] if self.impressions else [f"{self.path}: expected impressions, got none"]
+        found += self._order_warnings()  # often the cause of the refusals below
         events = self.impressions + self.clicks
         for each in self.refused:
             share = 100 * each.count / events
@@ -140,7 +162,6 @@ class LogSurvey:
                 f"clicked: {self.unread_advice}"
             )
         found += self._click_warnings()
-        found += self._order_warnings()
         if self.foreign:
             found.append(
                 "no impression has a value for any field of the spec: expected the spec of this log"
@@ -201,13 +222,8 @@ class LogSurvey:
                 "column or timestamp, or write clicks.ndjson"
             )
             return [text]
-        if self.accepted > 1 and self.joined.matched >= self.accepted:
-            text = (
-                f"expected impressions without a click, got a click for all {self.accepted:,}: a "
-                "model learns only that everything is clicked. Compare the values of the click "
-                "column with [click] column in the layout reference"
-            )
-            return [text]
+        if self.all_clicked:
+            return [all_clicked(self.accepted, self.click_column, self.click_words)]
         return []
 
     def _order_warnings(self) -> list[str]:

@@ -65,6 +65,8 @@ class _Survey:
         self._impressions = self._clicks = self._accepted = self._readable = 0
         self._names: set[str] = set()
         self._unread_clicks, self._unread_advice = 0, ""
+        self._click_column: str | None = None
+        self._click_words = ""
 
     def read_directory(self) -> None:
         """Read all clicks, then all impressions."""
@@ -91,8 +93,12 @@ class _Survey:
             kept = self._in_time(block.times, block.places, table)
             if block.hashes is not None:
                 self._repeated.add(block.hashes[kept])
-            self._clicks_of.add_pairs(block.shown, block.clicked)
+            pairs = kept & block.has_click
+            self._clicks_of.add_pairs(block.times[pairs], block.clicked[pairs])
         self._unread_clicks, self._unread_advice = table.unread_clicks, table.unread_advice
+        click = log.layout.click
+        self._click_column = click.column if click is not None else None
+        self._click_words = table.words.in_words()
 
     def _in_time(
         self,
@@ -139,6 +145,8 @@ class _Survey:
             bytes_read=bytes_total,
             unread_clicks=self._unread_clicks,
             unread_advice=self._unread_advice,
+            click_column=self._click_column,
+            click_words=self._click_words,
             accepted=self._accepted,
             readable=self._readable,
         )

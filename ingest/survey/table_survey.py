@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.ingest.decoding import TEXT, hash_texts
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, REQUEST_ID, Reason
 from headrace.ingest.features import Transform
-from headrace.ingest.logs import BagLayout, UnreadableRow, guess_time_format
+from headrace.ingest.logs import BagLayout, ClickWords, UnreadableRow, guess_time_format
 from headrace.ingest.survey.findings import shortened
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class SurveyedRows(NamedTuple):
     places: Longs
     """Their row numbers, from 1; shape (n,)."""
     clicks: int
-    shown: Longs
-    """Times of the impressions with a click; shape (m,)."""
+    has_click: npt.NDArray[np.bool_]
+    """Whether each impression that is not refused has a click; shape (n,)."""
     clicked: Longs
-    """Times of their clicks; shape (m,)."""
+    """Times of the clicks of these impressions; shape (n,), 0 without one."""
     names: set[str]
     """Names of the fields."""
 
@@ -59,6 +59,7 @@ class TableReader:
         self.unread_clicks = 0
         """Rows whose column of click times has a value that is not a time."""
         self.unread_advice = ""
+        self.words = ClickWords()
 
     def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[SurveyedRows]:
         """Yield the events of each block of rows, adding to the coverage and the refusals."""
@@ -106,16 +107,18 @@ class TableReader:
             _cover(each, block, columns, self.log.layout.event.request_id, good)
         clicked = clicks.is_valid().to_numpy(zero_copy_only=False)
         self._look_for_unread_clicks(block, clicked)
+        click = self.log.layout.click
+        if click is not None and click.column in block.arrow:
+            self.words.add(block.arrow[click.column])
         clicked_ms = pc.fill_null(clicks, 0).to_numpy(zero_copy_only=False)
-        both = clicked & good
         return SurveyedRows(
             block.rows,
             shown_ms[good],
             None if hashes is None else hashes[good],
             np.flatnonzero(good) + block.first + 1,
             int(np.count_nonzero(clicked)),
-            shown_ms[both],
-            clicked_ms[both],
+            clicked[good],
+            clicked_ms[good],
             set(columns),
         )
 
@@ -254,4 +257,4 @@ def _row_text(block: TableBlock, place: int) -> str:
 
 def _one_refused() -> SurveyedRows:
     none = np.zeros(0, np.int64)
-    return SurveyedRows(1, none, None, none, 0, none, none, set())
+    return SurveyedRows(1, none, None, none, 0, none.astype(np.bool_), none, set())

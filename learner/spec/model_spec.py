@@ -124,6 +124,8 @@ def load_spec(path: Path | str) -> ModelSpec:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: expected a model spec in TOML, found: {error}") from error
+    if not text.strip():
+        raise SpecError(f"{path}: expected a model spec in TOML, got an empty file")
     return parse_spec(text, path)
 
 

@@ -46,9 +46,13 @@ class FoundCross(NamedTuple):
 def find_crosses(
     columns: Sequence[ColumnProfile], labels: npt.NDArray[np.bool_]
 ) -> list[FoundCross]:
-    """Return the pairs worth a cross, best first; empty if the sample has too few clicks."""
+    """Return the pairs worth a cross, best first.
+
+    Empty if either half of the sample has too few impressions with or without a click.
+    """
     half = labels.shape[0] // 2
-    if min(int(labels[:half].sum()), int(labels[half:].sum())) < _LEAST_CLICKS:
+    clicks = (int(labels[:half].sum()), int(labels[half:].sum()))
+    if min(*clicks, half - clicks[0], labels.shape[0] - half - clicks[1]) < _LEAST_CLICKS:
         return []
     usable = [each for each in columns if each.codes is not None and each.distinct >= 2]
     usable = sorted(usable, key=lambda each: each.distinct)[:_MOST_COLUMNS]

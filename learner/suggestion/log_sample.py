@@ -16,6 +16,7 @@ from headrace.ingest.logs import (
     CLICKS,
     IMPRESSIONS,
     BagLayout,
+    ClickWords,
     TableLog,
     UnreadableRow,
     open_log,
@@ -45,6 +46,8 @@ class LogSample:
     """From impression to click, of the clicks; empty if the log has no times of clicks."""
     whole: bool
     """Whether these are all impressions."""
+    words: str = ""
+    """Values of the column of clicks, with their counts."""
 
     @property
     def rows(self) -> int:
@@ -61,6 +64,8 @@ def sample_log(path: Path, layout: LogLayout | None, rows: int) -> LogSample:
 def _of_table(log: TableLog, rows: int) -> LogSample:
     columns: dict[str, list[pa.Array]] = {}
     times, clicks = [], []
+    said = ClickWords()
+    click = log.layout.click
     count, whole = 0, True
     for block in log.blocks():
         if isinstance(block, UnreadableRow):
@@ -71,6 +76,8 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
         shown = log.times(block)
         times.append(shown)
         clicks.append(log.click_times(block, shown))
+        if click is not None and click.column in block.arrow:
+            said.add(block.arrow[click.column])
         for name, column in log.layout.field_columns(list(block.arrow)).items():
             columns.setdefault(name, []).append(_field(block, column))
         count += block.rows
@@ -78,10 +85,11 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
     clicked = pa.chunked_array(clicks, pa.int64())
     labels = clicked.is_valid().to_numpy()
     delays = pc.fill_null(clicked, 0).to_numpy()[labels] - shown_ms[labels]
-    has_times = log.layout.click is not None and log.layout.click.timestamp is not None
+    has_times = click is not None and click.timestamp is not None
     none = np.zeros(0, np.int64)
     joined = {name: _joined(parts, count) for name, parts in columns.items()}
-    return LogSample(joined, shown_ms, labels, delays if has_times else none, whole)
+    known = delays if has_times else none
+    return LogSample(joined, shown_ms, labels, known, whole, said.in_words())
 
 
 def _field(block: TableBlock, column: str | BagLayout) -> pa.Array:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Labels = npt.NDArray[np.bool_]
 
 _LEAST_CLICKS = 50
+"""In each half, and impressions without a click."""
 _MOST_REMOVED = 0.5
 """Share of the log loss. The best column of the logs that were looked at removes a tenth."""
 _BINS = 32
@@ -48,15 +49,19 @@ def without_outcomes(
 def removed_loss(profile: ColumnProfile, column: pa.Array, labels: Labels) -> float:
     """Return the share of the log loss of the later half that a column alone removes.
 
-    The rates of the column's values come from the earlier half. 0 if the clicks are too few.
+    The rates of the column's values come from the earlier half. 0 if either half has too few
+    impressions with or without a click.
     """
     half = labels.shape[0] // 2
-    if min(int(labels[:half].sum()), int(labels[half:].sum())) < _LEAST_CLICKS:
+    clicks = (int(labels[:half].sum()), int(labels[half:].sum()))
+    rest = (half - clicks[0], labels.shape[0] - half - clicks[1])
+    if min(*clicks, *rest) < _LEAST_CLICKS:
         return 0.0
     rates = early_rates(_codes(profile, column), labels, _PRIOR_SHOWS)[half:]
+    least = 1 / (half + 2)
     before, after = (
         float(-np.log(np.where(labels[half:], p, 1 - p)).mean())
-        for p in (np.full_like(rates, labels[:half].mean()), rates)
+        for p in (np.full_like(rates, labels[:half].mean()), np.clip(rates, least, 1 - least))
     )
     return 1 - after / before
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.ingest.features import SpecError
+from headrace.ingest.logs import all_clicked
 from headrace.learner.spec import LOGISTIC_REGRESSION, parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.cross_search import find_crosses
@@ -52,6 +53,9 @@ def suggest_spec(
     sample = sample_log(path, layout, _ROWS)
     if not sample.rows:
         raise SpecError(f"{path}: expected impressions, got none")
+    if sample.rows > 1 and sample.labels.all():
+        column = layout.click.column if layout and layout.click else None
+        raise SpecError(f"{path}: {all_clicked(sample.rows, column, sample.words)}")
     profiles = without_outcomes(
         [profile_of(source, column) for source, column in sample.columns.items()],
         sample.columns,

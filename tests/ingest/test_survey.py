@@ -136,7 +136,7 @@ def test_a_field_that_no_event_has_is_named_with_the_name_that_may_be_meant(
     assert warning.startswith("field category: no impression has 'category'")
     assert 'Did you mean "categry"?' in warning
     assert "category    0.0 %" in found.in_words()
-    assert not found.unusable
+    assert found.unusable
 
 
 def test_a_number_given_as_text_is_reported_with_an_example(tmp_path: Path) -> None:
@@ -299,7 +299,10 @@ def test_click_times_that_cannot_be_read_are_counted_with_the_first(tmp_path: Pa
     ("labels", "says"),
     [
         (["0", "0", "0"], "expected clicks, got none in 3 impressions"),
-        (["ja", "nein", "nein"], "expected impressions without a click, got a click for all 3"),
+        (
+            ["gekauft", "gesehen", "gesehen"],
+            "got a click for all 3: the column 'label' has the values gesehen (2), gekauft (1)",
+        ),
     ],
 )
 def test_labels_that_are_all_the_same_are_reported(
@@ -311,9 +314,49 @@ def test_labels_that_are_all_the_same_are_reported(
     layout = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "label"', "l.toml")
     found = survey_log(path, FIELDS, layout, now_ms=NOW_MS)
     assert any(says in each for each in found.warnings())
+    assert found.unusable == (found.clicks > 0)
 
 
-@pytest.mark.parametrize("no_click", ["-1", "-1.0", "0", "no", ""])
+def test_the_words_of_a_click_can_be_named_in_the_layout(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{T0_MS + i},u{i},{'gesehen' if i % 4 else ' Gekauft'}\n" for i in range(8)]
+    path.write_text("time,user,label\n" + "".join(rows))
+    text = '[event]\ntimestamp = "time"\n[click]\ncolumn = "label"\nvalues = ["gekauft"]'
+    found = survey_log(path, FIELDS, parse_layout(text, "l.toml"), now_ms=NOW_MS)
+    assert (found.clicks, found.joined.matched, found.all_clicked) == (2, 2, False)
+    with pytest.raises(SpecError, match="expected column beside values, found timestamp"):
+        parse_layout(text.replace("column", "timestamp"), "l.toml")
+
+
+def test_a_shuffled_table_is_not_said_to_have_a_click_for_every_impression(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    newest = T0_MS + 10 * WINDOW_MS
+    rows = [f"{newest if i == 0 else T0_MS + i},u{i},{i % 2}\n" for i in range(20)]
+    path.write_text("time,user,label\n" + "".join(rows))
+    layout = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "label"', "l.toml")
+    found = survey_log(path, FIELDS, layout, now_ms=NOW_MS)
+    assert (found.accepted, found.clicks, found.joined.matched) == (1, 10, 0)
+    assert "19 of 20 impressions come after a newer one" in found.warnings()[0]
+    assert not any("a click for all" in each for each in found.warnings())
+
+
+def test_a_log_with_most_impressions_refused_is_unusable_though_its_clicks_are_not(
+    tmp_path: Path,
+) -> None:
+    clicks = [click(i) for i in range(COUNT)]
+    found = surveyed(
+        tmp_path,
+        lambda e: e if e["timestamp_ms"] < T0_MS + 60_000 else without(e, "timestamp_ms"),
+        clicks,
+    )
+    assert 2 * found.refused_count < found.impressions + found.clicks
+    assert 2 * found.accepted < found.impressions
+    assert found.unusable
+
+
+@pytest.mark.parametrize("no_click", ["-1", "-1.0", "0", "no", "Nein", ""])
 def test_a_negative_label_is_no_click(tmp_path: Path, no_click: str) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f"time,user,label\n{T0_MS},u,{no_click}\n{T0_MS},v,1\n")

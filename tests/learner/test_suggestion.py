@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.learner.local.local_model import LocalModel
 from headrace.learner.spec.model_spec import parse_spec
@@ -155,6 +156,31 @@ def test_a_log_without_clicks_and_with_few_rows_gets_a_spec_that_says_so(tmp_pat
     assert "No impression has a click" in text
     assert spec.fields["user"].transform == "id"
     assert spec.statistics == ()
+
+
+def test_a_log_in_which_everything_is_clicked_is_refused_with_the_words_of_its_column(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{T0_MS + i},u{i % 9},{'gesehen' if i % 4 else 'gekauft'}" for i in range(400)]
+    path.write_text("\n".join(["time,user,label", *rows]) + "\n")
+    head = '[event]\ntimestamp = "time"\n[click]\ncolumn = "label"\n'
+    with pytest.raises(SpecError, match=r"got a click for all 400: .*gesehen \(300\), gekauft"):
+        suggest_spec(path, parse_layout(head, "l.toml"))
+    assert "100 of them clicked" in suggest_spec(
+        path, parse_layout(head + 'values = ["gekauft"]', "l.toml")
+    )
+
+
+def test_no_column_tells_the_outcome_of_a_log_that_begins_with_clicks_only(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{T0_MS + i},u{i % 9},{int(i < 300 or i % 2)}" for i in range(600)]
+    path.write_text("\n".join(["time,user,label", *rows]) + "\n")
+    text, _ = suggested(path)
+    assert "known after a click" not in text
+    assert "user = {" in text
 
 
 def test_a_csv_of_a_news_site_gets_the_fields_and_rates_of_the_readme(tmp_path: Path) -> None:
