@@ -18,9 +18,9 @@ from headrace.deploy.connections import client_variable, kafka_settings, open_st
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services import LocalServices, free_port, reserve_port, take_port
+from headrace.deploy.local.services import LocalServices, free_port, take_port
 from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
-from headrace.ingest.http import AddressTaken, listening_socket
+from headrace.ingest.http import listening_socket
 from headrace.ingest.kafka import ensure_topics, topics_for
 from headrace.learner.spec import load_spec
 from headrace.pserver import Shape
@@ -267,10 +267,7 @@ def _chosen_port(port: int, host: str, setting: str) -> int:
     if not port:
         return free_port()
     with listening_socket(host, port, setting):
-        pass
-    if not reserve_port(port):
-        raise AddressTaken(host, port, setting, "another headrace is starting on it")
-    return port
+        return port
 
 
 def _reachable(host: str) -> str:

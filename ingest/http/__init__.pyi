@@ -3,7 +3,6 @@ from .bearer_tokens import read_tokens as read_tokens
 from .bounded_protocol import BoundedProtocol as BoundedProtocol
 from .bounded_protocol import ConnectionLimits as ConnectionLimits
 from .docs_page import add_docs as add_docs
-from .http_errors import AddressTaken as AddressTaken
 from .http_errors import BadTokens as BadTokens
 from .http_errors import RequestRefusal as RequestRefusal
 from .http_errors import RequestRefused as RequestRefused

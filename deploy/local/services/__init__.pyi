@@ -1,6 +1,5 @@
 from .child_process import ChildProcess as ChildProcess
 from .ports import free_port as free_port
-from .ports import reserve_port as reserve_port
 from .ports import take_port as take_port
 from .progress import SetupProgress as SetupProgress
 from .progress import ShownSetupProgress as ShownSetupProgress

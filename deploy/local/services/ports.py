@@ -51,14 +51,6 @@ def take_port(port: int, host: str = HOST) -> bool:
     return True
 
 
-def reserve_port(port: int) -> bool:
-    """Reserve a port that a user chose; return False if another process has reserved it."""
-    if not _lock(port):
-        return False
-    _given.add(port)
-    return True
-
-
 def _lock(port: int) -> bool:
     """Lock a port against other processes; return False if another process has it."""
     file = _locks()
