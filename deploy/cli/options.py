@@ -36,7 +36,7 @@ def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
         return None
     guessed = guess_layout(first)
     echo(
-        f"no layout given, using this one (keep it in a file for --layout):\n\n{guessed.text}",
+        f"# no layout given, using this one (keep it in a file for --layout):\n\n{guessed.text}",
         err=True,
     )
     return guessed.layout

@@ -37,7 +37,7 @@ class ClickWords:
     def in_words(self) -> str:
         """Return the most frequent texts with their counts, as `nein (54,569), ja (5,438)`."""
         shown = [
-            f"{word[:_LONGEST_SHOWN] or 'empty'} ({count:,})"
+            f"{' '.join(word[:_LONGEST_SHOWN].split()) or 'empty'} ({count:,})"
             for word, count in self._counts.most_common(_MOST_SHOWN)
         ]
         return ", ".join(shown) + (" …" if len(self._counts) > _MOST_SHOWN else "")

@@ -127,9 +127,13 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             named += [self.click.column, self.click.timestamp, self.click.value]
         for field in self.fields.values():
             named.append(field if isinstance(field, str) else field.column)
+        joined = there[0] if len(there) == 1 else ""
+        mark = max(";\t|,", key=joined.count)
+        shown = "\\t" if mark == "\t" else mark
+        hint = f': set [file] delimiter = "{shown}" in the layout' if mark in joined else ""
         for column in filter(None, named):
             if strict and column not in there:
-                raise SpecError(f"expected a column {one_of(there, column)}, got {column!r}")
+                raise SpecError(f"expected a column, {one_of(there, column)}, got {column!r}{hint}")
         return [column for column in there if not self.fields or column in named]
 
     def field_columns(self, there: list[str]) -> dict[str, str | BagLayout]:
@@ -167,8 +171,9 @@ def load_layout(name: str) -> LogLayout:
             for file in files("headrace.ingest.logs.layouts").iterdir()
             if file.name.endswith(".toml")
         )
+        why = error.strerror if isinstance(error, OSError) else error
         raise SpecError(
-            f"--layout: expected {' or '.join(known)}, or a TOML file, got {name}: {error}"
+            f"--layout: expected {' or '.join(known)}, or a TOML file, got {name}: {why}"
         ) from error
 
 

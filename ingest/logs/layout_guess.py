@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError
+from headrace.ingest.logs.click_words import ClickWords
 from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
 from headrace.ingest.logs.time_columns import (
@@ -38,13 +39,16 @@ _PATTERNS = (
     *("%Y%m%d%H%M%S", "%y%m%d%H"),
 )
 _CLICK_NAME = re.compile(
-    r"click|conver(t|sion)|purchase|bought|order(ed|s)?(_|$)|label|target|^y$", re.IGNORECASE
+    r"click|klick|cliqu|conver(t|sion)|purchase|gekauft|bestellt|bought|order(ed|s)?(_|$)|label|target|^y$",
+    re.IGNORECASE,
 )
 _TIME_NAME = re.compile(r"time|date|_at$|^ts$|^at$|when|hour|moment|^t$", re.IGNORECASE)
 _REQUEST_NAME = re.compile(
     r"^(request|view|page_?view|search|query|slate|impression_group|session)(_?id)?$", re.IGNORECASE
 )
 _ID_NAME = re.compile(r"^(impression|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
+_DECIMAL_COMMA = r"^\s*[+-]?\d+,\d\d?\s*$"
+"""A price such as 3,50, which is no bag."""
 _LEAST_TIMES = 0.95
 _CLICK_DELAY_MS = 1_000
 _MOST_CLICKED = 0.7
@@ -238,8 +242,24 @@ def _click(
     return _later_time(columns, times, shown_at, taken) or [
         "",
         "# no column says whether an item was clicked: the file has only impressions",
-        '# if a column does: [click] with column = "NAME", or timestamp = "NAME" for a time',
+        *_candidates(columns, taken),
+        '# if a column does: [click] with column = "NAME", and values = ["WORD"] for words that',
+        '# mean a click; or timestamp = "NAME" for a time',
     ]
+
+
+def _candidates(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:
+    """Return comments on the columns with two values, those named like a click first."""
+    found = []
+    for name in sorted(columns, key=lambda each: not _CLICK_NAME.search(each)):
+        if name in taken or pa.types.is_nested(columns[name].type):
+            continue
+        words = ClickWords()
+        words.add(columns[name])
+        if len(words.given) == 2:
+            named = "named like a click, " if _CLICK_NAME.search(name) else ""
+            found.append(f"#   {' '.join(_quoted(name).split())}: {named}{words.in_words()}")
+    return ["# columns with two values:", *found] if found else []
 
 
 def _later_time(
@@ -290,7 +310,7 @@ def _separator(column: pa.Array) -> str | None:
     if not pa.types.is_string(column.type):
         return None
     texts = column.drop_null()
-    if not len(texts):
+    if not len(texts) or pc.all(pc.match_substring_regex(texts, _DECIMAL_COMMA)).as_py():
         return None
     different = pc.count_distinct(texts).as_py()
     for separator in _SEPARATORS:

@@ -7,6 +7,7 @@ rows after it. A file may be larger than memory.
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _ROWS_A_BLOCK = 16_384
 _BYTES_A_BLOCK = 4 << 20
+_COLUMN_NUMBER = re.compile(r"column #(\d+)")
+"""From 0, in Arrow's messages."""
 _CODECS = {".zst": "zstd", ".gz": "gzip"}
 
 
@@ -98,7 +101,23 @@ class TableFile:
                     yield block
             self.bytes_read = self.path.stat().st_size
         except (pa.ArrowInvalid, OSError) as error:
+            if "invalid UTF8" in str(error):
+                raise SpecError(
+                    f"{self.path}: expected UTF-8, got other bytes{self._place_of(error)}: convert "
+                    "the file, as with iconv -f latin1 -t utf-8"
+                ) from error
             raise SpecError(f"{self.path}: expected a {self._kind} file, got: {error}") from error
+
+    def _place_of(self, error: Exception) -> str:
+        """Return the column that Arrow's message numbers, as the end of a phrase."""
+        found = _COLUMN_NUMBER.search(str(error))
+        names = self._layout.columns
+        if not names and self.path.suffix not in PACKED:
+            with self.path.open("rb") as file:
+                header = file.readline(_BYTES_A_BLOCK).decode("utf-8", "replace").strip()
+            names = header.split(self._layout.delimiter)
+        known = found is not None and int(found[1]) < len(names)
+        return f" in the column {names[int(found[1])]!r}" if found and known else ""
 
     def _unpacked(self, file: BinaryIO) -> pa.NativeFile:
         plain = pa.PythonFile(file, mode="r")

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
 from headrace.ingest.logs import all_clicked
 
-_UNITS = {"seconds": 1e3, "microseconds": 1e-3, "nanoseconds": 1e-6}
+_UNITS = {"seconds": 1e3, "milliseconds": 1.0, "microseconds": 1e-3, "nanoseconds": 1e-6}
+_OF_TIME = (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD)
 _LONGEST_SHOWN = 160
 
 
@@ -151,7 +152,8 @@ class LogSurvey:
             )
             if each.advice:
                 found[-1] += f"\n  {each.advice}"
-            if (unit := unit_of(each.time)) is not None:
+            unit = unit_of(each.time) if each.reason in _OF_TIME else None
+            if unit is not None:
                 found[-1] += (
                     f"\n  {each.time:.0f} looks like {unit}. Write milliseconds, or in a layout "
                     f'timestamp_format = "{_short(unit)}".'
@@ -253,7 +255,8 @@ def shortened(text: str) -> str:
 
 
 def _short(unit: str) -> str:
-    return {"seconds": "s", "microseconds": "us", "nanoseconds": "ns"}[unit]
+    short = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+    return short[unit]
 
 
 def _field_warnings(coverage: FieldCoverage, impressions: int) -> list[str]:

@@ -87,7 +87,7 @@ def test_times_clicks_and_requests_are_found_by_name_and_value(
     assert sum(is_click for is_click, _ in found) == 4
 
 
-@pytest.mark.parametrize(("clicked", "other"), [("yes", "no"), ("Y", "N"), ("TRUE", "FALSE")])
+@pytest.mark.parametrize(("clicked", "other"), [("yes", "no"), ("Y", "N"), ("ja", "nein")])
 def test_a_label_in_words_is_a_click_or_not(tmp_path: Path, clicked: str, other: str) -> None:
     path = tmp_path / "log.csv"
     rows = [f"{START_MS + i},u{i},{clicked if i % 10 == 3 else other}" for i in range(ROWS)]
@@ -150,6 +150,21 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
         guess_layout(path)
 
 
+def test_columns_that_may_be_clicks_are_listed_with_their_words(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [
+        f"{START_MS + i};u{i};{'web' if i % 2 else 'app'};{'weg' if i % 10 else 'hin'};3,{i % 9}0"
+        for i in range(ROWS)
+    ]
+    path.write_text("time;user;place;geklickt;preis\n" + "\n".join(rows) + "\n")
+    guessed = guess_layout(path)
+    assert '#   "geklickt": named like a click, weg (36), hin (4)\n' in guessed.text
+    assert '#   "place": app (20), web (20)\n' in guessed.text
+    assert "preis" not in guessed.text
+    with pytest.raises(SpecError, match=r"set \[file\] delimiter = .;. in the layout"):
+        list(TableLog(path, parse_layout('[event]\ntimestamp = "time"', "l.toml")).lines())
+
+
 def test_a_second_time_after_the_first_is_that_of_the_click(tmp_path: Path) -> None:
     path = written(tmp_path / "log.csv", "shown_at,user,opened_at", "{iso},u{i},{clicked_iso}")
     guessed = guess_layout(path)
@@ -179,3 +194,10 @@ def test_a_pattern_of_times_may_end_in_a_fraction_of_the_second() -> None:
     assert times == [second + 500, second + 123, None, None]
     with pytest.raises(SpecError, match=r'expected %f at the end, after a dot, or "iso"'):
         parse_layout('[event]\ntimestamp = "t"\ntimestamp_format = "%f %S"', "l.toml")
+
+
+def test_a_column_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes("time,user,item\n1,u,Schlüpfer\n".encode("latin1"))
+    with pytest.raises(SpecError, match="expected UTF-8, got other bytes in the column 'item'"):
+        guess_layout(path)
