@@ -14,9 +14,9 @@ from .field_importance import ImportanceReport as ImportanceReport
 from .field_importance import UnknownInput as UnknownInput
 from .field_importance import measure_importance as measure_importance
 from .history import ArmRecord as ArmRecord
+from .history import ExperimentProgress as ExperimentProgress
+from .history import ExperimentResult as ExperimentResult
 from .promotion_rules import PromotionRules as PromotionRules
 from .run_folder import RunFolder as RunFolder
 from .run_folder import read_history as read_history
-from .runner import ExperimentProgress as ExperimentProgress
-from .runner import ExperimentResult as ExperimentResult
 from .runner import ExperimentRunner as ExperimentRunner

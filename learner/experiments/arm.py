@@ -68,10 +68,13 @@ class FieldSelection:
 class Arm:
     """An arm that learns. It can be pickled, and its copy learns on as it would."""
 
-    def __init__(self, plan: ArmPlan, given: FieldSet) -> None:
-        """`given`: the fields that examples have. Raises MissingTorch."""
+    def __init__(self, plan: ArmPlan, given: FieldSet, *, remote: bool = False) -> None:
+        """`given`: the fields that examples have. `remote`: tasks learn, this takes their scores.
+
+        Raises MissingTorch.
+        """
         self.plan = plan
-        self.model = InMemoryModel(plan.spec)
+        self.model = None if remote else InMemoryModel(plan.spec)
         self.losses = LossTable()
         self.examples = 0
         """Learned."""
@@ -81,9 +84,19 @@ class Arm:
         self._select = FieldSelection(given, plan.spec.fields)
         self._scores: deque[npt.NDArray[np.float64]] = deque()
 
-    def step(self, examples: Examples, settled: Sequence[Settled]) -> None:
-        """Score the next block, learn it, and take the outcomes that are final."""
-        scores = self.model.learn(self._select(examples))
+    def step(
+        self,
+        examples: Examples,
+        settled: Sequence[Settled],
+        scores: npt.NDArray[np.float64] | None = None,
+    ) -> None:
+        """Score the next block, learn it, and take the outcomes that are final.
+
+        scores: of a remote arm, whose task has learned the block.
+        """
+        if scores is None:
+            assert self.model is not None
+            scores = self.model.learn(self._select(examples))
         self._scores.append(scores[examples.kinds != Kind.CLICKED])
         self.examples += len(examples)
         self.settle(settled)

@@ -6,12 +6,14 @@ the same lines. A record is one JSON object.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from headrace.learner.experiments.experiment_file import ArmPlan
 
 BEGUN, SCORED, RUNG, STOPPED, ELIMINATED, BETTER, ENDED = (
     *("begun", "scored", "rung", "stopped", "eliminated"),
@@ -41,6 +43,37 @@ class ArmRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     high: float | None = None
     """Bounds of the confidence sequence."""
     reason: str = ""
+
+
+class ExperimentProgress(NamedTuple):
+    """Progress of an experiment."""
+
+    read: float
+    """Share of the log that the control has read, 0 to 1."""
+    arms: int
+    """Begun, the control aside."""
+    learning: int
+    """Arms that learn now, the control aside."""
+    steps: int
+    """Examples learned, all arms together."""
+
+
+class ExperimentResult(NamedTuple):
+    """The result of an experiment over a log."""
+
+    best: ArmPlan
+    """Among the arms that reached the end of the log; the control if it was best."""
+    loss: float
+    """Mean log loss of the best."""
+    difference: float
+    """Mean paired difference to the control."""
+    promotable: bool
+    """Whether the difference is proven: the best arm was found better at the end of a cycle."""
+    control_loss: float
+    steps: int
+    """Examples learned, all arms and the control together."""
+    examples: int
+    """Of the log."""
 
 
 def encoded(records: Iterable[ArmRecord]) -> bytes:

@@ -2,6 +2,7 @@
 
     FOLDER/history.ndjson           records of arms, rungs and decisions
     FOLDER/state-00000012.pickle    the runner's state after so many saves, complete
+    FOLDER/work-0f3a.../            staged log and checkpoints of an executor (`executors`)
     FOLDER/lock                     held while a runner writes
 
 A state is written beside the others, synced, and renamed, and older ones are removed after that. It
@@ -12,8 +13,10 @@ are made again. Pickles are read from the folder that the runner itself writes.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import pickle
+import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.learner.errors import LearnerError
@@ -133,6 +136,13 @@ class RunFolder:
         for state in self._states():
             state.unlink()
         (self.path / _HISTORY).unlink(missing_ok=True)
+        for work in self.path.glob("work-*"):
+            shutil.rmtree(work)
+
+    def work_path(self, fingerprint: str, source: str) -> Path:
+        """Return the folder for files that belong to this experiment and this log only."""
+        digest = hashlib.sha256(f"{fingerprint} {source}".encode()).hexdigest()
+        return self.path / f"work-{digest[:16]}"
 
     def _states(self) -> list[Path]:
         return sorted(self.path.glob("state-*.pickle"))

@@ -27,6 +27,8 @@ from headrace.learner.experiments.history import (
     SCORED,
     STOPPED,
     ArmRecord,
+    ExperimentProgress,
+    ExperimentResult,
 )
 from headrace.learner.experiments.losses import OutcomeJoin, paired
 from headrace.learner.experiments.race import Race
@@ -38,41 +40,22 @@ if TYPE_CHECKING:
 
     from headrace.learner.batch import ExampleLog, LogBlock
     from headrace.learner.experiments.decisions import Look
+    from headrace.learner.experiments.executors import RemoteArms
+    from headrace.learner.experiments.executors.remote_arms import ArmsAtPlace
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
     from headrace.learner.experiments.run_folder import RunFolder
 
 _CONTROL = 0
 
 
-class ExperimentProgress(NamedTuple):
-    """Progress of an experiment."""
+class EndedArm(NamedTuple):
+    """An arm that ended, the control aside."""
 
-    read: float
-    """Share of the log that the control has read, 0 to 1."""
-    arms: int
-    """Begun, the control aside."""
-    learning: int
-    """Arms that learn now, the control aside."""
-    steps: int
-    """Examples learned, all arms together."""
-
-
-class ExperimentResult(NamedTuple):
-    """The result of an experiment over a log."""
-
-    best: ArmPlan
-    """Among the arms that reached the end of the log; the control if it was best."""
-    loss: float
-    """Mean log loss of the best."""
-    difference: float
-    """Mean paired difference to the control."""
-    promotable: bool
-    """Whether the difference is proven: the best arm was found better at the end of a cycle."""
-    control_loss: float
-    steps: int
-    """Examples learned, all arms and the control together."""
     examples: int
-    """Of the log."""
+    """Learned."""
+    difference: float
+    """Mean paired difference to the control; NaN without closed batches."""
+    number: int
 
 
 class Cohort:
@@ -100,6 +83,7 @@ class _Run:
         self.control_at_rungs: list[tuple[float, float]] = []
         """Summed loss and weight of the control at each rung."""
         self.result: ExperimentResult | None = None
+        self.ended: list[EndedArm] = []
 
 
 class ExperimentRunner:
@@ -112,13 +96,15 @@ class ExperimentRunner:
         folder: RunFolder,
         save_every_s: float = 60.0,
         may_begin: Callable[[], bool] = lambda: True,
+        remote: RemoteArms | None = None,
     ) -> None:
         """Continue where the folder says, or begin.
 
-        may_begin: whether the log still has its first examples, which new arms learn first. Raises
-        OtherExperiment, MissingOptuna.
+        may_begin: whether the log still has its first examples, which new arms learn first. remote:
+        learns the arms in tasks; `source` is its staged log. Raises OtherExperiment, MissingOptuna.
         """
         self._experiment, self._source, self._folder = experiment, source, folder
+        self._remote = remote
         self._save_every_s, self._may_begin = save_every_s, may_begin
         saved = folder.load(experiment.fingerprint, source.identity)
         self.resumed = saved is not None
@@ -175,8 +161,9 @@ class ExperimentRunner:
             return
         settled = cohort.outcomes.offer(examples)
         closed = {arm: arm.losses.closed for arm in cohort.arms}
+        scores = self._remote.scores(self._places(cohort)) if self._remote else {}
         for arm in cohort.arms:
-            arm.step(examples, settled)
+            arm.step(examples, settled, scores.get(arm.plan.number))
         self._run.steps += len(examples) * len(cohort.arms)
         cohort.examples += len(examples)
         cohort.event_ms = max(cohort.event_ms, int(examples.event_ms.max(initial=0)))
@@ -218,7 +205,8 @@ class ExperimentRunner:
         if not plans:
             return
         cohort = Cohort(experiment)
-        cohort.arms = [Arm(plan, experiment.control.fields) for plan in plans]
+        fields, remote = experiment.control.fields, self._remote is not None
+        cohort.arms = [Arm(plan, fields, remote=remote) for plan in plans]
         run.cohorts.append(cohort)
         self._folder.append(
             [
@@ -285,8 +273,9 @@ class ExperimentRunner:
 
     def _end(self, arm: Arm, cohort: Cohort) -> None:
         cohort.arms.remove(arm)
+        difference = self._difference(arm)
+        self._run.ended.append(EndedArm(arm.examples, difference, arm.plan.number))
         if arm.plan.number > len(self._experiment.listed):
-            difference = self._difference(arm)
             self._run.suggestions.tell(arm.plan.number, arm.examples, difference)
 
     def _difference(self, arm: Arm) -> float:
@@ -351,6 +340,9 @@ class ExperimentRunner:
                     bounds=(found.low, found.high),
                 )
             )
+            if arm is not control:
+                ended = EndedArm(arm.examples, differences[arm], arm.plan.number)
+                self._run.ended.append(ended)
         self._folder.append(records)
         best = ranked[0]
         return ExperimentResult(
@@ -376,6 +368,16 @@ class ExperimentRunner:
     def _save(self) -> None:
         self._saved_steps = self._run.steps
         self._folder.save(self._experiment.fingerprint, self._source.identity, self._run)
+        if self._remote is not None:
+            done = self._run.result is not None
+            learning = [(each.after, each.arms) for each in self._run.cohorts if not done]
+            self._remote.clean(learning, self._run.ended)
+
+    def _places(self, first: Cohort) -> list[ArmsAtPlace]:
+        """Return the cohorts that learn, `first` before the others."""
+        cohorts = [each for each in self._run.cohorts if not each.ended]
+        cohorts.sort(key=lambda each: each is not first)
+        return [(each.after, each.arms) for each in cohorts]
 
 
 def _finite(value: float | None) -> float | None:

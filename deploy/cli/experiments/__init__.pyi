@@ -3,4 +3,4 @@ from .experiment_commands import ArchiveFolder as ArchiveFolder
 from .experiment_commands import Data as Data
 from .experiment_commands import Layout as Layout
 from .experiment_commands import app as app
-from .experiment_commands import source_of_log as source_of_log
+from .run_modes import source_of_log as source_of_log

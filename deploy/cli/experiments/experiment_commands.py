@@ -3,11 +3,18 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.deploy.cli.experiments.experiment_promotion import promote, promotion, rollback
+from headrace.deploy.cli.experiments.run_modes import (
+    LiveOptions,
+    LogOptions,
+    run_live,
+    run_over_log,
+    source_of_log,
+)
 from headrace.deploy.cli.options import (
     KAFKA,
     LOOPBACK,
@@ -20,15 +27,14 @@ from headrace.deploy.cli.options import (
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
+from headrace.learner.experiments.executors import ExecutorKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.deploy.reports.tracking import TrackedRun
-    from headrace.learner.batch import BatchSource
-    from headrace.learner.experiments import ArmRecord, Experiment, ExperimentResult
+    from headrace.learner.experiments import ArmRecord, ExperimentResult
     from headrace.learner.experiments.live import PublishedHistory
-    from headrace.learner.spec import ModelSpec
 
 _NOTHING_YET = (
     "no experiments yet: topic experiments does not exist, or is empty. Begin one with `headrace "
@@ -111,18 +117,28 @@ Hold = Annotated[
     ),
 ]
 Restart = Annotated[bool, typer.Option("--restart", help="Delete the saved state and begin again.")]
+Executor = Annotated[
+    ExecutorKind,
+    typer.Option(
+        "--executor",
+        help="With --data or --archive: serial, or where arms learn in parallel. The decisions "
+        "are the same.",
+    ),
+]
+Workers = Annotated[
+    int,
+    typer.Option("--workers", min=0, help="Of --executor processes and joblib; 0: one per core."),
+]
+KeepBest = Annotated[
+    int,
+    typer.Option(
+        "--keep-best",
+        min=0,
+        metavar="ARMS",
+        help="With --executor: best arms whose last checkpoint is kept after they ended.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-class LiveOptions(NamedTuple):
-    """Options of a live runner, in the order of `LiveSettings`."""
-
-    folder: Path
-    save_every_s: float
-    hold_s: float
-    restart: bool
-    metrics_port: int
-    metrics_host: str
 
 
 @app.command("run")
@@ -134,6 +150,9 @@ def run(
     archive: ArchiveFolder = None,
     save_every: SaveEvery = 60.0,
     restart: Restart = False,
+    executor: Executor = ExecutorKind.SERIAL,
+    workers: Workers = 0,
+    keep_best: KeepBest = 1,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     hold: Hold = 30.0,
@@ -157,10 +176,11 @@ def run(
     ):
         if paths:
             source = source_of_log(experiment.control, data, layout, archive)
-            result = _run_over_log(experiment, to, source, save_every, restart)
+            files = LogOptions(to, save_every, restart, executor, workers, keep_best)
+            result = run_over_log(experiment, files, source)
         else:
             settings = LiveOptions(to, save_every, hold, restart, metrics_port, metrics_host)
-            result = _run_live(experiment, settings, kafka, kafka_client)
+            result = run_live(experiment, settings, kafka, kafka_client)
         if result is None:
             recorder.change(state=RunState.STOPPED)
     if result is not None:
@@ -168,40 +188,6 @@ def run(
     elif paths:
         typer.echo("stopped: run the same command again to continue", err=True)
         raise typer.Exit(EXIT_STOPPED)
-
-
-def _run_live(
-    experiment: "Experiment", options: LiveOptions, kafka: str, kafka_client: list[str] | None
-) -> "ExperimentResult | None":
-    from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.experiments.live import LiveSettings, run_live_experiment
-
-    settings = kafka_settings(kafka, kafka_client)
-    with stopped_by_signals() as stop:
-        return run_live_experiment(LiveSettings(*options), settings, experiment, stop)
-
-
-def _run_over_log(
-    experiment: "Experiment", to: Path, source: "BatchSource", save_every: float, restart: bool
-) -> "ExperimentResult | None":
-    from rich.console import Console
-
-    from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
-    from headrace.learner.experiments import ExperimentRunner, RunFolder
-
-    folder = RunFolder(to)
-    try:
-        if restart:
-            folder.restart()
-        runner = ExperimentRunner(experiment, source, folder, save_every)
-        if runner.resumed:
-            typer.echo("continuing a run that was interrupted or has ended", err=True)
-        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
-            return runner.run(stop, shown.experiment(experiment.name))
-    finally:
-        folder.close()
 
 
 def _history_of(
@@ -354,26 +340,3 @@ def _say(result: "ExperimentResult") -> None:
         proven = "proven" if result.promotable else "not proven"
         typer.echo(f"better than the control: {proven} by its confidence sequence")
     typer.echo(f"{result.steps:,} examples learned by all arms, of a log of {result.examples:,}")
-
-
-def source_of_log(
-    spec: "ModelSpec", data: list[str] | None, layout: str | None, archive: str | None
-) -> "BatchSource":
-    """Return the examples of a log or an archive. Raises BadOption."""
-    from headrace.ingest.logs import load_layout
-    from headrace.learner.batch import ArchiveSource, EventLogSource, TableSource
-
-    if bool(data) == bool(archive):
-        raise BadOption(f"expected either --data or --archive, got {'both' if data else 'neither'}")
-    if archive is not None:
-        return ArchiveSource(archive, spec)
-    assert data is not None
-    paths = [each if "://" in each else str(Path(each).expanduser()) for each in data]
-    if layout is not None:
-        return TableSource(paths, load_layout(layout), spec)
-    for path in paths:
-        if not Path(path).is_dir():
-            raise BadOption(
-                f"--data: expected a directory of NDJSON, or --layout beside it, got {path}"
-            )
-    return EventLogSource([Path(path) for path in paths], spec)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from headrace.learner.experiments.runner import ExperimentProgress
+    from headrace.learner.experiments.history import ExperimentProgress
 
 
 class ExperimentCollector(Collector):

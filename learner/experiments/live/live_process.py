@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka import KafkaSettings, Reader
     from headrace.ingest.runtime import ProcessHealth
     from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.runner import ExperimentProgress, ExperimentResult
+    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.history import ArmRecord
-    from headrace.learner.experiments.runner import ExperimentProgress, ExperimentResult
+    from headrace.learner.experiments.history import ArmRecord, ExperimentProgress, ExperimentResult
 
 SPEC = FIELDS + STATISTICS + "[optimizer]\nalpha = 0.1\n"
 FILE = """

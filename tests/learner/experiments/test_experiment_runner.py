@@ -26,7 +26,7 @@ from tests.learner.experiments.experiment_runs import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.learner.experiments.runner import ExperimentProgress
+    from headrace.learner.experiments.history import ExperimentProgress
 
 FIRST = FilePosition()
 ONE_ARM = """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.runner import ExperimentProgress, ExperimentResult
+    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
 
 FIRST = FilePosition()
 TOPIC = "examples.test"

@@ -1,0 +1,13 @@
+"""The executors of arm tasks, by name. The command line imports this module alone."""
+
+from enum import StrEnum
+
+
+class ExecutorKind(StrEnum):
+    """Where arms learn."""
+
+    SERIAL = "serial"
+    """In the runner, all on the same decoded blocks."""
+    PROCESSES = "processes"
+    JOBLIB = "joblib"
+    SPARK = "spark"
