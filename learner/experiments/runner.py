@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from headrace.learner.batch import ExampleLog, LogBlock
     from headrace.learner.experiments.decisions import Look
     from headrace.learner.experiments.executors import RemoteArms
-    from headrace.learner.experiments.executors.remote_arms import ArmsAtPlace
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
     from headrace.learner.experiments.run_folder import RunFolder
 
@@ -373,7 +372,7 @@ class ExperimentRunner:
             learning = [(each.after, each.arms) for each in self._run.cohorts if not done]
             self._remote.clean(learning, self._run.ended)
 
-    def _places(self, first: Cohort) -> list[ArmsAtPlace]:
+    def _places(self, first: Cohort) -> list[tuple[object, list[Arm]]]:
         """Return the cohorts that learn, `first` before the others."""
         cohorts = [each for each in self._run.cohorts if not each.ended]
         cohorts.sort(key=lambda each: each is not first)
