@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class ExecutorKind(StrEnum):
-    """Where arms learn."""
+    """Names of the executors."""
 
     SERIAL = "serial"
     """In the runner, all on the same decoded blocks."""

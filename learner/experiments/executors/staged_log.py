@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.learner.experiments.experiment_file import RungSection
 
 MOST_EXAMPLES = 200_000
-"""Of a chunk, to the end of a block. An arm that is eliminated learned its chunk in vain."""
+"""Largest chunk; its last block may exceed it. An eliminated arm learned its chunk in vain."""
 
 
 class StagedChunk(NamedTuple):
