@@ -1,7 +1,6 @@
 """`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -278,12 +277,13 @@ def _check_store(spec: "ModelSpec", holdout: float, archive: str | None) -> None
 
 
 def _store_settings(epochs: int, workers: int, part: str) -> "StoreFitSettings":
+    from headrace.ingest.runtime import available_cores
     from headrace.learner.batch import StoreFitSettings
 
     number, _, parts = part.partition("/")
     if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
         raise BadOption(f"--part: expected K/N, such as 1/3, got {part!r}")
-    processes = workers or len(os.sched_getaffinity(0))
+    processes = workers or available_cores()
     return StoreFitSettings(epochs, processes, int(number), int(parts))
 
 

@@ -1,3 +1,4 @@
+from .affinity import available_cores as available_cores
 from .clock import steady_ms as steady_ms
 from .clock import wall_ms as wall_ms
 from .health import ProcessHealth as ProcessHealth

@@ -9,7 +9,6 @@ One thread reads blocks, and up to eight threads encode them. Their order does n
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from headrace.ingest.events import REQUEST_ID
 from headrace.ingest.features import canonical, real
 from headrace.ingest.logs import BagLayout, TableBlock, TableLog
+from headrace.ingest.runtime import available_cores
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
 from headrace.learner.local import TableEncoder
@@ -64,7 +64,7 @@ class TableSource:
             )
         self._files = [file for url in urls for file in _files_of(url)]
         self._layout, self._encoder = layout, TableEncoder(spec.fields)
-        self._threads = threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+        self._threads = threads or min(available_cores(), _MOST_THREADS)
         self._rows: list[int] | None = None
         self.refused = 0
         """Lines that are not rows, and rows without a readable time, in the blocks read so far."""

@@ -84,6 +84,10 @@ class _Run:
         self.result: ExperimentResult | None = None
         self.ended: list[EndedArm] = []
 
+    def __setstate__(self, saved: dict[str, object]) -> None:
+        self.ended = []  # states of 0.1.0 before `--executor` have none
+        self.__dict__.update(saved)
+
 
 class ExperimentRunner:
     """One experiment over one log."""

@@ -8,13 +8,13 @@ and Spark on other machines need the run's folder at the same path there.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headrace.ingest.runtime import available_cores
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.executors.arm_task import run_arm_task
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
@@ -36,7 +36,7 @@ class MissingExecutor(LearnerError):
 @contextmanager
 def open_executor(kind: ExecutorKind, workers: int = 0) -> Iterator[Execute]:
     """Yield an executor. `workers`: processes; 0: one per core. Raises MissingExecutor."""
-    count = workers or len(os.sched_getaffinity(0))
+    count = workers or available_cores()
     if kind is ExecutorKind.JOBLIB:
         yield _joblib(count)
     elif kind is ExecutorKind.SPARK:

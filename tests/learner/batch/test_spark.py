@@ -108,3 +108,10 @@ def test_the_blocks_of_the_guide_run_one_after_another(valkey_node: str, tmp_pat
     assert float(auc) > 0.7
     assert outcome == "20000 table"
     assert [each.name for each in (tmp_path / "stage").iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_arms_in_spark_tasks_decide_bit_for_bit_as_in_one_process(master: str) -> None:
+    found = json.loads(output(["-m", "tests.learner.batch.spark_arms", master]).splitlines()[-1])
+    assert found["equal"]
+    assert found["bytes"] > 1000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,25 +12,17 @@ import pytest
 from headrace.learner.experiments.executors.arm_task import read_checkpoint_model, run_arm_task
 from headrace.learner.experiments.executors.execution import open_executor
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
-from headrace.learner.experiments.executors.remote_arms import RemoteArms
-from headrace.learner.experiments.executors.staged_log import StagedLog, chunk_sizes
+from headrace.learner.experiments.executors.staged_log import chunk_sizes
 from headrace.learner.experiments.experiment_file import RungSection
-from headrace.learner.experiments.run_folder import RunFolder
-from headrace.learner.experiments.runner import ExperimentRunner
+from tests.learner.experiments.executor_runs import remote_runner, run_remotely
 from tests.learner.experiments.experiment_runs import log_of, run_stopped, write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores
-    from headrace.learner.experiments.executors.remote_arms import Execute
-    from headrace.learner.experiments.experiment_file import Experiment
     from headrace.learner.experiments.history import ExperimentProgress
-    from tests.learner.experiments.experiment_runs import ListedBlocks
-
-CHUNK = 170
-"""Examples: no multiple of the 50 of a block, nor of a rung."""
 
 
 class Killed(Exception):
@@ -41,27 +32,6 @@ class Killed(Exception):
 def in_order(tasks: Sequence[ArmTask]) -> list[BlockScores]:
     """Run tasks in this process."""
     return [run_arm_task(task) for task in tasks]
-
-
-@contextmanager
-def remote_runner(
-    experiment: Experiment, log: ListedBlocks, path: Path, execute: Execute, save_every_s: float
-) -> Iterator[ExperimentRunner]:
-    """Yield a runner whose arms learn in tasks; unlock its folder after that."""
-    folder = RunFolder(path)
-    staged = StagedLog(log, path / "log", lambda _: CHUNK)
-    remote = RemoteArms(staged, path / "arms", experiment.control.fields, execute)
-    try:
-        yield ExperimentRunner(experiment, staged, folder, save_every_s, remote=remote)
-    finally:
-        folder.close()
-
-
-def run_remotely(experiment: Experiment, log: ListedBlocks, path: Path, execute: Execute) -> bytes:
-    """Run to the end; return the history."""
-    with remote_runner(experiment, log, path, execute, 1e9) as runner:
-        assert runner.run(threading.Event(), lambda _: None) is not None
-    return (path / "history.ndjson").read_bytes()
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
