@@ -49,6 +49,8 @@ _REQUEST_NAME = re.compile(
 _ID_NAME = re.compile(r"^(impression|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d\d?\s*$"
 """A price such as 3,50, which is no bag."""
+_VALUE = re.compile(r"^\s*([+-]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
+"""A number or a time, which are no names of columns."""
 _LEAST_TIMES = 0.95
 _CLICK_DELAY_MS = 1_000
 _MOST_CLICKED = 0.7
@@ -81,6 +83,8 @@ def guess_layout(path: Path) -> GuessedLayout:
     columns = _first_rows(path, kind, delimiter)
     if not columns:
         raise SpecError(f"{path}: expected rows to guess a layout from, got none")
+    if kind == "csv":
+        _check_header(path, list(columns))
     lines = [f"# guessed from the first rows of {path.name}"]
     if kind == "csv" and delimiter != ",":
         shown = "\\t" if delimiter == "\t" else delimiter
@@ -123,6 +127,21 @@ def _first_rows(path: Path, kind: str, delimiter: str) -> dict[str, pa.ChunkedAr
         kind_of = kinds.pop() if len(kinds) == 1 else pa.string() if kinds else pa.null()
         columns[name] = pa.concat_arrays([each.cast(kind_of) for each in arrays])
     return columns
+
+
+def _check_header(path: Path, names: list[str]) -> None:
+    """Raise SpecError if the first line looks like a row."""
+    if names == [str(number) for number in range(len(names))]:
+        return
+    odd = next((each for each in names if not each.strip() or _VALUE.match(each)), None)
+    if odd is None:
+        return
+    ready = ", ".join(f'"column_{number}"' for number in range(1, len(names) + 1))
+    raise SpecError(
+        f"{path}: expected names of columns in the first line, got {odd!r} for column "
+        f"{names.index(odd) + 1}. If the file has no header, name the columns in a layout "
+        f"(--layout layout.toml):\n[file]\ncolumns = [{ready}]"
+    )
 
 
 def _delimiter(path: Path) -> str:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _ROWS_A_BLOCK = 16_384
 _BYTES_A_BLOCK = 4 << 20
+_ODD_ROWS = 1_000
+"""Rows of another width at the beginning of a file, after which it is refused."""
 _COLUMN_NUMBER = re.compile(r"column #(\d+)")
 """From 0, in Arrow's messages."""
 _CODECS = {".zst": "zstd", ".gz": "gzip"}
@@ -137,9 +139,11 @@ class TableFile:
 
     def _csv(self, stream: pa.NativeFile) -> Iterator[TableBlock | UnreadableRow]:
         odd: list[UnreadableRow] = []
+        widths: list[tuple[int, int]] = []
 
         def note(row: Any) -> str:
             odd.append(UnreadableRow(row.number or 0, row.text.encode()))
+            widths.append((row.expected_columns, row.actual_columns))
             return "skip"
 
         if self.path.stat().st_size == 0:
@@ -160,13 +164,30 @@ class TableFile:
         wanted = self._choose(reader.schema.names)
         done = 0
         for batch in reader:
+            if not done and not batch.num_rows and len(odd) < _ODD_ROWS:
+                continue
+            self._refuse_width(widths, done + batch.num_rows)
             yield from odd
             odd.clear()
+            widths.clear()
             for start in range(0, batch.num_rows, _ROWS_A_BLOCK):
                 part = batch.select(wanted).slice(start, _ROWS_A_BLOCK)
                 yield _block(part, done)
                 done += part.num_rows
+        self._refuse_width(widths, done)
         yield from odd
+
+    def _refuse_width(self, widths: list[tuple[int, int]], rows: int) -> None:
+        """Raise SpecError if no row so far has as many columns as there are names."""
+        if rows or not widths:
+            return
+        (named, found), where = widths[0], "the first line"
+        if self._layout.columns:
+            where = "the layout, [file] columns,"
+        raise SpecError(
+            f"{self.path}: expected {named} columns in each row, as {where} names, got {found} in "
+            f"the first {len(widths):,} rows"
+        )
 
     def _refuse_repeated(self, names: list[str]) -> None:
         repeated = sorted({each for each in names if names.count(each) > 1})

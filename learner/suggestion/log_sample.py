@@ -11,7 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features import SpecError
 from headrace.ingest.logs import (
     CLICKS,
     IMPRESSIONS,
@@ -19,10 +20,12 @@ from headrace.ingest.logs import (
     ClickWords,
     TableLog,
     UnreadableRow,
+    guess_time_format,
     open_log,
     opened_text,
     path_of,
 )
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +66,7 @@ def sample_log(path: Path, layout: LogLayout | None, rows: int) -> LogSample:
 
 def _of_table(log: TableLog, rows: int) -> LogSample:
     columns: dict[str, list[pa.Array]] = {}
-    times, clicks = [], []
+    times, clicks, first = [], [], None
     said = ClickWords()
     click = log.layout.click
     count, whole = 0, True
@@ -73,6 +76,7 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
         if count >= rows:
             whole = False
             break
+        first = first or block
         shown = log.times(block)
         times.append(shown)
         clicks.append(log.click_times(block, shown))
@@ -82,6 +86,8 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
             columns.setdefault(name, []).append(_field(block, column))
         count += block.rows
     shown_ms = pc.fill_null(pa.chunked_array(times, pa.int64()), 0).to_numpy()
+    if first is not None:
+        _check_times(log, first, shown_ms)
     clicked = pa.chunked_array(clicks, pa.int64())
     labels = clicked.is_valid().to_numpy()
     delays = pc.fill_null(clicked, 0).to_numpy()[labels] - shown_ms[labels]
@@ -90,6 +96,22 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
     joined = {name: _joined(parts, count) for name, parts in columns.items()}
     known = delays if has_times else none
     return LogSample(joined, shown_ms, labels, known, whole, said.in_words())
+
+
+def _check_times(log: TableLog, first: TableBlock, times: npt.NDArray[np.int64]) -> None:
+    """Raise SpecError if most times are none of the years since 2000, as in another unit."""
+    event = log.layout.event
+    wrong = int(np.count_nonzero((times < EARLIEST_MS) | (times > wall_ms() + AHEAD_MS)))
+    if event.timestamp is None or event.timestamp not in first.arrow or 2 * wrong <= times.size:
+        return
+    column = first.arrow[event.timestamp]
+    form = guess_time_format(column)
+    meant = f': write timestamp_format = "{form}"' if form else ""
+    raise SpecError(
+        f"{log.path}: expected times since 2000 in {event.timestamp!r} with timestamp_format = "
+        f'"{event.timestamp_format}", got others in {wrong:,} of {times.size:,} rows, such as '
+        f"{column[0].as_py()!r}{meant}"
+    )
 
 
 def _field(block: TableBlock, column: str | BagLayout) -> pa.Array:

@@ -37,6 +37,8 @@ _LEAST_VALUES = 10
 _HOURS_MS = 6 * 3_600_000
 _LATE_SHARE = 0.995
 """Share of the clicks that the suggested window keeps."""
+_UNSORTED = 0.01
+"""Share of the rows that may come after a newer one before it is said."""
 _WINDOWS_S = (60, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800)
 
 
@@ -115,6 +117,11 @@ def _head(path: Path, sample: LogSample) -> list[str]:
         "# A start: `headrace check` compares it with a log, `headrace run` measures it.",
         "",
     ]
+    behind = int(np.count_nonzero(sample.times < np.maximum.accumulate(sample.times)))
+    if behind > _UNSORTED * sample.rows:
+        lines.insert(
+            2, f"# {behind:,} rows come after a newer one: give `check` and `run` the flag --sort."
+        )
     if not clicks:
         lines.insert(1, "# No impression has a click: check the layout or the ids of the clicks.")
     return lines

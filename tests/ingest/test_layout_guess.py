@@ -201,3 +201,41 @@ def test_a_column_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None
     path.write_bytes("time,user,item\n1,u,Schlüpfer\n".encode("latin1"))
     with pytest.raises(SpecError, match="expected UTF-8, got other bytes in the column 'item'"):
         guess_layout(path)
+
+
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [
+        ("1700000005,u1,p3,0", "'1700000005' for column 1"),
+        ("2026-11-23 10:00,u1,p3,0", "'2026-11-23 10:00' for column 1"),
+        ("u1,,p3,0", "'' for column 2"),
+        ("u1,p3,3.5,x", "'3.5' for column 3"),
+    ],
+)
+def test_a_first_line_that_looks_like_a_row_is_refused_with_the_lines_that_name_columns(
+    tmp_path: Path, first: str, found: str
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{first}\n{first}\n")
+    with pytest.raises(
+        SpecError, match=f"names of columns in the first line, got {found}"
+    ) as error:
+        guess_layout(path)
+    assert '[file]\ncolumns = ["column_1", "column_2", "column_3", "column_4"]' in str(error.value)
+
+
+def test_columns_numbered_from_zero_are_names(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("0,1\na,b\n")
+    assert guess_layout(path).layout.event.start is not None
+
+
+@pytest.mark.parametrize("rows", [2, 5_000])
+def test_rows_of_another_width_than_the_names_are_refused(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("1700000005,u1,p3\n" * rows)
+    names = '[file]\ncolumns = ["at", "user", "page", "more"]\n[event]\ntimestamp = "at"\n'
+    log = TableLog(path, parse_layout(names, "layout"))
+    said = r"expected 4 columns in each row, as the layout, \[file\] columns, names, got 3"
+    with pytest.raises(SpecError, match=said):
+        list(log.blocks())

@@ -232,3 +232,29 @@ def test_a_column_that_tells_the_outcome_is_left_out_with_the_reason(
         "slot",
     }
     assert "told" not in {each.name for each in (*spec.fields.singles, *spec.fields.numbers)}
+
+
+@pytest.mark.parametrize("form", ["ms", "iso", "%Y-%m-%d %H:%M:%S"])
+def test_times_in_another_unit_than_the_layout_says_are_refused_with_the_right_one(
+    tmp_path: Path, form: str
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(
+        "at,page,clicked\n" + "".join(f"{1_700_000_000 + i},p{i % 3},{i % 2}\n" for i in range(20))
+    )
+    layout = parse_layout(
+        f'[event]\ntimestamp = "at"\ntimestamp_format = "{form}"\n[click]\ncolumn = "clicked"\n',
+        "layout",
+    )
+    with pytest.raises(SpecError, match=r"20 of 20 rows, .*: write timestamp_format = \"s\""):
+        suggest_spec(path, layout)
+
+
+def test_a_log_that_is_not_sorted_is_suggested_with_a_word_on_its_order(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{1_700_000_000 + i},p{i % 3},{int(i % 5 == 0)}\n" for i in range(100)]
+    for name, order in (("log", rows), ("back", rows[::-1])):
+        path = tmp_path / f"{name}.csv"
+        path.write_text("time,page,clicked\n" + "".join(order))
+        text, _ = suggested(path)
+        assert ("99 rows come after a newer one" in text) == (name == "back")
