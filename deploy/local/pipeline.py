@@ -125,7 +125,7 @@ class LocalPipeline:
         self.store.create(
             Shape(spec.name, settings.buckets, spec.width, spec.fingerprint, spec.text)
         )
-        steps.step("compiling kernels (cached for later runs)")
+        steps.step("compiling kernels (cached for later runs)", long=True)
         warm(spec)
         if stop.is_set():
             return False
@@ -136,7 +136,7 @@ class LocalPipeline:
         )
         for part in self._parts(machine.kafka, machine.redis):
             self.supervisor.start(part)
-        steps.step(f"logs in {machine.directory / 'logs'}")
+        steps.step(f"logs in {machine.directory / 'logs'}", long=True)
         if not self._wait_ready(stop):
             return False
         self.arrival = Drain(self.kafka, spec, self.store)

@@ -42,7 +42,10 @@ def keep_up(settings: PipelineSettings, stop: threading.Event) -> None:
         to = ["--kafka", pipeline.kafka_address, "--data", "log.csv"]
         words = ["headrace", "ingest", "replay", "--model", str(settings.model), *to]
         replay = shlex.join(words)
-        text += f"\n\nsend a whole log:\n{replay}\n\nserving until Ctrl-C"
+        text += (
+            "\n\nsend a whole log (--layout for your columns, --sort if it is not in order):"
+            f"\n{replay}\n\nserving until Ctrl-C"
+        )
         console.print(text, highlight=False, soft_wrap=True, markup=False)
         while not stop.wait(_LOOK_S):
             pipeline.check()

@@ -205,8 +205,8 @@ def test_a_step_of_the_setup_does_not_show_the_password_of_redis(tmp_path: Path)
     class Steps(SilentSetupProgress):
         texts: tuple[str, ...] = ()
 
-        def step(self, text: str) -> None:
-            self.texts = (*self.texts, text)
+        def step(self, what: str, *, long: bool = False) -> None:
+            self.texts = (*self.texts, what)
 
     steps = Steps()
     with LocalServices(kafka="kafka:9092", redis=url, directory=tmp_path, steps=steps):

@@ -84,14 +84,14 @@ class LocalServices:
             if self._redis is None:
                 self.valkey_cluster = ValkeyCluster(self.directory, remove=self.remove)
                 started.callback(self.valkey_cluster.stop)
-                self._steps.step("starting a Valkey Cluster of two primaries")
+                self._steps.step("starting a Valkey Cluster of two primaries", long=True)
                 self.valkey_cluster.launch()
                 self._redis = self.valkey_cluster.url
             if self._kafka is None:
                 jars = kafka_jars(self._jars_directory, self._steps.fetched)
                 self.kafka_node = KafkaNode(self.directory / "kafka", jars, remove=self.remove)
                 started.callback(self.kafka_node.stop)
-                self._steps.step("starting Kafka")
+                self._steps.step("starting Kafka", long=True)
                 self.kafka_node.launch()
                 self._kafka = self.kafka_node.bootstrap
             if self.valkey_cluster is not None:
