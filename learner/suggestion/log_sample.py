@@ -99,7 +99,7 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
 
 
 def _check_times(log: TableLog, first: TableBlock, times: npt.NDArray[np.int64]) -> None:
-    """Raise SpecError if most times are none of the years since 2000, as in another unit."""
+    """Raise SpecError if most times are before 2000 or ahead, as those in another unit are."""
     event = log.layout.event
     wrong = int(np.count_nonzero((times < EARLIEST_MS) | (times > wall_ms() + AHEAD_MS)))
     if event.timestamp is None or event.timestamp not in first.arrow or 2 * wrong <= times.size:
