@@ -47,6 +47,8 @@ THOROUGH = (
     *("tests/learner/test_calibration", "tests/ingest/test_event_tables"),
     *("tests/ingest/test_hostile_events", "tests/ingest/test_kafka.py"),
     *("tests/ingest/test_watchdog", "tests/ingest/test_hanging_calls"),
+    *("tests/learner/experiments/test_executors", "tests/learner/test_device_group"),
+    "tests/learner/batch/test_staged_file",
     # the sample week, whole
     *("tests/ingest/test_join_week", "tests/learner/test_week"),
 )

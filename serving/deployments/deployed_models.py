@@ -13,7 +13,7 @@ retried after a pause.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headrace.serving.deployments.deployment_plan import (
@@ -75,7 +75,9 @@ class _Hosting(Generic[Opened]):
     opened: Opened | None = None
     admitted: bool = False
     failure: str = ""
-    retry_s: float = field(default=0.0)
+    """Why it does not answer. It is kept while it is tried again, so that alerts see one failure."""
+    retry_s: float = 0.0
+    retried: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -193,11 +195,13 @@ class DeployedModels(Generic[Opened]):
         log.info("model %s: loaded, %d rows", name, rows.standing.rows)
 
     def _load(self, name: str) -> None:
-        spec = self._wanted.models[name]
+        spec, failure = self._wanted.models[name], ""
         if name in self._hosting:
-            self._unload(name)  # its spec was corrected
+            if self._hosting[name].retried:
+                failure = self._hosting[name].failure
+            self._unload(name)  # its spec was corrected, or it is tried again
         opening: Future[Opened] = self._work(lambda: self._host.open(name, spec))  # type: ignore[assignment]
-        self._hosting[name] = _Hosting(spec, opening)
+        self._hosting[name] = _Hosting(spec, opening, failure=failure)
         log.info("model %s: loading", name)
 
     def _unload(self, name: str) -> None:
@@ -242,8 +246,9 @@ class DeployedModels(Generic[Opened]):
             if not reason and each.opened is not None and not each.admitted:
                 reason = _copied(each.opened.rows.standing)
             models.setdefault(name, ModelDeployment(each.stage, reason))
-            if each.opened is None and each.failure and self._now_s() >= each.retry_s:
-                each.spec = ""  # planned again, as a corrected one is
+            failed = each.opening is None and each.opened is None and each.failure
+            if failed and self._now_s() >= each.retry_s:
+                each.spec, each.retried = "", True  # planned again, as a corrected one is
         pending = any(each.stage is Stage.LOADING for each in self._hosting.values())
         late = self._now_s() > self._began_s + SETTLE_S
         begun = self._wanted.models.keys() <= {*self._fixed, *self._hosting, *refused}

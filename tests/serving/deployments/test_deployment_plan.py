@@ -197,8 +197,13 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again() -> None:
     server.settle()
     assert server.table == {"production": "news"}, "tried again without a pause"
     server.now_s += RETRY_S
+    for _ in range(3):
+        server.deployed.step()
+    status = server.deployed.status
+    assert status.models["a"].stage == "failed", "an alert would end while it is tried again"
     server.settle()
     assert server.table == {"production": "a"}
+    assert server.deployed.status.models["a"].stage == "ready"
 
 
 def test_a_model_is_unloaded_after_the_last_alias_left_it() -> None:
