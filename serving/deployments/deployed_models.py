@@ -75,7 +75,7 @@ class _Hosting(Generic[Opened]):
     opened: Opened | None = None
     admitted: bool = False
     failure: str = ""
-    """Why it does not answer. It is kept while it is tried again, so that alerts see one failure."""
+    """Why it does not answer; kept while it is tried again, so that alerts see one failure."""
     retry_s: float = 0.0
     retried: bool = False
 
