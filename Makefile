@@ -88,7 +88,7 @@ bench: $(WHOLE) ## Run the benchmarks, one after another
 
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
 	$(BIN)/uv pip compile $(LOCKED) --extra dev --extra s3 --output-file requirements.lock pyproject.toml
-	$(BIN)/uv pip compile $(LOCKED) --extra deep --extra bench --extra docs --extra chart --extra mlflow --constraint requirements.lock \
+	$(BIN)/uv pip compile $(LOCKED) --extra deep --extra bench --extra docs --extra chart --extra mlflow --extra optuna --constraint requirements.lock \
 		--output-file requirements-deep.lock pyproject.toml
 	$(BIN)/uv pip compile $(LOCKED) --extra s3 --constraint requirements.lock $(LOCAL_ONLY:%=--no-emit-package %) \
 		--output-file deploy/image/requirements.lock pyproject.toml

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.ingest.examples import Kind
 from headrace.ingest.features import Encoded
-from headrace.learner.experiments.losses import LossTable
+from headrace.learner.experiments.losses import LossTable, batches_of
 from headrace.learner.local import InMemoryModel
 
 if TYPE_CHECKING:
@@ -105,3 +105,16 @@ class Arm:
         """Take the outcomes of the oldest blocks."""
         for outcomes in settled:
             self.losses.add(outcomes, self._scores.popleft())
+
+    def follow(
+        self, examples: int, settled: Sequence[Settled], sums: npt.NDArray[np.float64]
+    ) -> None:
+        """Take a block that another machine learned.
+
+        sums: of the losses, by outcomes that are final and by batch.
+        """
+        self.examples += examples
+        for outcomes in settled:
+            width = batches_of(outcomes)
+            self.losses.add_sums(outcomes, sums[:width])
+            sums = sums[width:]

@@ -58,6 +58,16 @@ class ExperimentProgress(NamedTuple):
     """Examples learned, all arms together."""
 
 
+class EndedArm(NamedTuple):
+    """An arm that ended, the control aside."""
+
+    examples: int
+    """Learned."""
+    difference: float
+    """Mean paired difference to the control; NaN without closed batches."""
+    number: int
+
+
 class ExperimentResult(NamedTuple):
     """The result of an experiment over a log."""
 

@@ -122,10 +122,12 @@ class LossTable:
 
     def add(self, settled: Settled, scores: Reals) -> None:
         """Add the log losses of a block's impressions, shape (n,)."""
-        if not scores.shape[0]:
+        self.add_sums(settled, loss_sums(settled, scores))
+
+    def add_sums(self, settled: Settled, sums: Reals) -> None:
+        """Add the losses of a block's impressions, as `loss_sums` returns them."""
+        if not sums.shape[0]:
             return
-        likely = np.where(settled.labels > 0, scores, 1.0 - scores)
-        losses = -np.log(np.clip(likely, _LEAST, 1.0)) * settled.weights
         if not self._losses:
             self.first = int(settled.batches[0])
         places = settled.batches - self.first
@@ -136,7 +138,7 @@ class LossTable:
         self._weights += [0.0] * lacking
         for place, loss, weight in zip(
             range(begin, length),
-            np.bincount(places - begin, losses).tolist(),
+            sums.tolist(),
             np.bincount(places - begin, settled.weights).tolist(),
             strict=True,
         ):
@@ -162,6 +164,21 @@ class LossTable:
     def sums(self, batches: int) -> tuple[Reals, Reals]:
         """Return losses and weights of the first batches."""
         return np.array(self._losses[:batches]), np.array(self._weights[:batches])
+
+
+def loss_sums(settled: Settled, scores: Reals) -> Reals:
+    """Return the summed log losses of a block's impressions by batch, from the first one on."""
+    if not scores.shape[0]:
+        return np.zeros(0)
+    likely = np.where(settled.labels > 0, scores, 1.0 - scores)
+    losses = -np.log(np.clip(likely, _LEAST, 1.0)) * settled.weights
+    # the weights make the sums floats
+    return np.asarray(np.bincount(settled.batches - settled.batches[0], losses), np.float64)
+
+
+def batches_of(settled: Settled) -> int:
+    """Return the number of sums that `loss_sums` returns."""
+    return int(settled.batches[-1] - settled.batches[0]) + 1 if settled.batches.shape[0] else 0
 
 
 def paired(arm: LossTable, control: LossTable) -> tuple[Reals, Reals]:

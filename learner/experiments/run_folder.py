@@ -3,6 +3,7 @@
     FOLDER/history.ndjson           records of arms, rungs and decisions
     FOLDER/state-00000012.pickle    the runner's state after so many saves, complete
     FOLDER/work-0f3a.../            staged log and checkpoints of an executor (`executors`)
+    FOLDER/machine                  the name of this machine in a search that several share
     FOLDER/lock                     held while a runner writes
 
 A state is written beside the others, synced, and renamed, and older ones are removed after that. It
@@ -16,7 +17,9 @@ import fcntl
 import hashlib
 import os
 import pickle
+import secrets
 import shutil
+import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.learner.errors import LearnerError
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_HISTORY, _LOCK = "history.ndjson", "lock"
+_HISTORY, _LOCK, _MACHINE = "history.ndjson", "lock", "machine"
 
 
 class BusyExperiment(LearnerError):
@@ -125,6 +128,14 @@ class RunFolder:
     def saved_lines(self) -> list[bytes]:
         """Return the lines of the history."""
         return (self.path / _HISTORY).read_bytes().splitlines()
+
+    @property
+    def machine(self) -> str:
+        """The name of this machine in a search that several share; the same after a restart."""
+        path = self.path / _MACHINE
+        if not path.exists():
+            path.write_text(f"{socket.gethostname()}-{secrets.token_hex(4)}")
+        return path.read_text()
 
     @property
     def begun(self) -> bool:

@@ -12,7 +12,7 @@ between two blocks, so a runner that was killed goes on bit for bit.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headrace.learner.batch import FilePosition
 from headrace.learner.experiments.arm import Arm
@@ -27,6 +27,7 @@ from headrace.learner.experiments.history import (
     SCORED,
     STOPPED,
     ArmRecord,
+    EndedArm,
     ExperimentProgress,
     ExperimentResult,
 )
@@ -40,21 +41,11 @@ if TYPE_CHECKING:
 
     from headrace.learner.batch import ExampleLog, LogBlock
     from headrace.learner.experiments.decisions import Look
-    from headrace.learner.experiments.executors import RemoteArms
+    from headrace.learner.experiments.executors import ArmTasks
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
     from headrace.learner.experiments.run_folder import RunFolder
 
 _CONTROL = 0
-
-
-class EndedArm(NamedTuple):
-    """An arm that ended, the control aside."""
-
-    examples: int
-    """Learned."""
-    difference: float
-    """Mean paired difference to the control; NaN without closed batches."""
-    number: int
 
 
 class Cohort:
@@ -99,7 +90,7 @@ class ExperimentRunner:
         folder: RunFolder,
         save_every_s: float = 60.0,
         may_begin: Callable[[], bool] = lambda: True,
-        remote: RemoteArms | None = None,
+        remote: ArmTasks | None = None,
     ) -> None:
         """Continue where the folder says, or begin.
 
@@ -126,10 +117,14 @@ class ExperimentRunner:
         save_at_s = time.monotonic() + self._save_every_s
         self._begin_arms()
         while (cohort := self._furthest_behind()) is not None:
-            self._advance(cohort)
-            self._join_cohorts()
-            self._begin_arms()
-            tell(self._progress())
+            stopped = self._remote is not None and not self._remote.prepare(
+                self._places(cohort), stop
+            )
+            if not stopped:
+                self._advance(cohort)
+                self._join_cohorts()
+                self._begin_arms()
+                tell(self._progress())
             if stop.is_set() or time.monotonic() >= save_at_s:
                 if self._run.steps != self._saved_steps:
                     self._save()
@@ -155,6 +150,9 @@ class ExperimentRunner:
         if block is None:
             cohort.ended, cohort.read = True, 1.0
             settled = cohort.outcomes.flush()
+            if self._remote is not None:
+                self._remote.flush((cohort.after, cohort.arms), settled)
+                return
             for arm in cohort.arms:
                 arm.settle(settled)
             return
@@ -164,9 +162,11 @@ class ExperimentRunner:
             return
         settled = cohort.outcomes.offer(examples)
         closed = {arm: arm.losses.closed for arm in cohort.arms}
-        scores = self._remote.scores(self._places(cohort)) if self._remote else {}
-        for arm in cohort.arms:
-            arm.step(examples, settled, scores.get(arm.plan.number))
+        if self._remote is not None:
+            self._remote.step(self._places(cohort), examples, settled)
+        else:
+            for arm in cohort.arms:
+                arm.step(examples, settled)
         self._run.steps += len(examples) * len(cohort.arms)
         cohort.examples += len(examples)
         cohort.event_ms = max(cohort.event_ms, int(examples.event_ms.max(initial=0)))
@@ -277,9 +277,16 @@ class ExperimentRunner:
     def _end(self, arm: Arm, cohort: Cohort) -> None:
         cohort.arms.remove(arm)
         difference = self._difference(arm)
-        self._run.ended.append(EndedArm(arm.examples, difference, arm.plan.number))
+        self._record_end(EndedArm(arm.examples, difference, arm.plan.number), at_end=False)
         if arm.plan.number > len(self._experiment.listed):
             self._run.suggestions.tell(arm.plan.number, arm.examples, difference)
+
+    def _record_end(self, ended: EndedArm, *, at_end: bool) -> None:
+        """`at_end`: of the log."""
+        if ended.number != _CONTROL:
+            self._run.ended.append(ended)
+        if self._remote is not None:
+            self._remote.end(ended, at_end=at_end)
 
     def _difference(self, arm: Arm) -> float:
         """Return the mean paired difference of all batches that are closed for the arm."""
@@ -343,9 +350,8 @@ class ExperimentRunner:
                     bounds=(found.low, found.high),
                 )
             )
-            if arm is not control:
-                ended = EndedArm(arm.examples, differences[arm], arm.plan.number)
-                self._run.ended.append(ended)
+            ended = EndedArm(arm.examples, differences[arm], arm.plan.number)
+            self._record_end(ended, at_end=True)
         self._folder.append(records)
         best = ranked[0]
         return ExperimentResult(

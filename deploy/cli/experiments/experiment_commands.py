@@ -138,6 +138,24 @@ KeepBest = Annotated[
         help="With --executor: best arms whose last checkpoint is kept after they ended.",
     ),
 ]
+Storage = Annotated[
+    str,
+    typer.Option(
+        "--storage",
+        metavar="FILE|URL",
+        help="With --data or --archive: the Optuna storage of a search that several machines "
+        "share. A journal file, or a URL of a database.",
+    ),
+]
+Lease = Annotated[
+    float,
+    typer.Option(
+        "--lease",
+        min=0.5,
+        metavar="SECONDS",
+        help="Of --storage: time after which the arms of a lost machine are free.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -153,6 +171,8 @@ def run(
     executor: Executor = ExecutorKind.SERIAL,
     workers: Workers = 0,
     keep_best: KeepBest = 1,
+    storage: Storage = "",
+    lease: Lease = 60.0,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     hold: Hold = 30.0,
@@ -169,6 +189,8 @@ def run(
     from headrace.learner.experiments import load_experiment
 
     experiment = load_experiment(file)
+    if storage and not (data or archive):
+        raise BadOption("--storage: expected --data or --archive beside it, got neither")
     paths = data or ([archive] if archive is not None else [])
     with (
         run_outputs(runs, track) as outputs,
@@ -176,7 +198,8 @@ def run(
     ):
         if paths:
             source = source_of_log(experiment.control, data, layout, archive)
-            files = LogOptions(to, save_every, restart, executor, workers, keep_best)
+            tasks = executor, workers, keep_best, storage, lease
+            files = LogOptions(to, save_every, restart, *tasks)
             result = run_over_log(experiment, files, source)
         else:
             settings = LiveOptions(to, save_every, hold, restart, metrics_port, metrics_host)

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest.runtime import available_cores
 from headrace.learner.errors import LearnerError
-from headrace.learner.experiments.executors.arm_task import run_arm_task
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
+from headrace.learner.experiments.executors.tasks import Result, Task, run_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores
-    from headrace.learner.experiments.executors.remote_arms import Execute
+    from headrace.learner.experiments.executors.tasks import Execute
 
 _ATTEMPTS = 4
 """Of a round; Spark tries a task as often by default."""
@@ -37,7 +36,9 @@ class MissingExecutor(LearnerError):
 def open_executor(kind: ExecutorKind, workers: int = 0) -> Iterator[Execute]:
     """Yield an executor. `workers`: processes; 0: one per core. Raises MissingExecutor."""
     count = workers or available_cores()
-    if kind is ExecutorKind.JOBLIB:
+    if kind is ExecutorKind.SERIAL:
+        yield _in_order
+    elif kind is ExecutorKind.JOBLIB:
         yield _joblib(count)
     elif kind is ExecutorKind.SPARK:
         yield _spark()
@@ -59,11 +60,11 @@ class _Processes:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, tasks: Sequence[ArmTask]) -> list[BlockScores]:
+    def run(self, tasks: Sequence[Task[Result]]) -> list[Result]:
         """Run a round. Raises MissingExecutor if processes die again and again."""
         for _ in range(_ATTEMPTS):
             try:
-                return list(self._pool.map(run_arm_task, tasks))
+                return list(self._pool.map(run_task, tasks))
             except BrokenProcessPool:
                 self._pool.shutdown(cancel_futures=True)
                 self._pool = self._started()
@@ -81,14 +82,18 @@ def _leave_signals_to_runner() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _in_order(tasks: Sequence[Task[Result]]) -> list[Result]:
+    return [task.run() for task in tasks]
+
+
 def _joblib(workers: int) -> Execute:
     try:
         from joblib import Parallel, delayed
     except ImportError as error:
         raise _missing("joblib", "sklearn") from error
 
-    def run(tasks: Sequence[ArmTask]) -> list[BlockScores]:
-        return list(Parallel(n_jobs=workers)(delayed(run_arm_task)(task) for task in tasks))
+    def run(tasks: Sequence[Task[Result]]) -> list[Result]:
+        return list(Parallel(n_jobs=workers)(delayed(run_task)(task) for task in tasks))
 
     return run
 
@@ -100,8 +105,8 @@ def _spark() -> Execute:
         raise _missing("pyspark", "spark") from error
     context = SparkSession.builder.getOrCreate().sparkContext
 
-    def run(tasks: Sequence[ArmTask]) -> list[BlockScores]:
-        return list(context.parallelize(tasks, len(tasks)).map(run_arm_task).collect())
+    def run(tasks: Sequence[Task[Result]]) -> list[Result]:
+        return list(context.parallelize(tasks, len(tasks)).map(run_task).collect())
 
     return run
 

@@ -11,45 +11,28 @@ and those behind it. It keeps the last checkpoint of the best arms that ended, a
 
 from __future__ import annotations
 
-import math
-import shutil
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from headrace.learner.experiments.executors.arm_task import ArmTask
+from headrace.learner.experiments.executors.checkpoints import checkpoint_path, clean_checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    import numpy as np
-    import numpy.typing as npt
-
+    from headrace.ingest.examples import Examples
     from headrace.ingest.features import FieldSet
     from headrace.learner.experiments.arm import Arm
     from headrace.learner.experiments.executors.arm_task import BlockScores
+    from headrace.learner.experiments.executors.checkpoints import FinishedArm
     from headrace.learner.experiments.executors.staged_log import StagedLog
+    from headrace.learner.experiments.executors.tasks import ArmsAtPlace
+    from headrace.learner.experiments.losses import Settled
 
-    ArmsAtPlace = tuple[Any, list[Arm]]
-    """A position of the staged log, and the arms there."""
     Execute = Callable[[Sequence[ArmTask]], list[BlockScores]]
     """Runs tasks; returns their results in the same order."""
-
-
-class FinishedArm(Protocol):
-    """An arm that ended."""
-
-    @property
-    def examples(self) -> int:
-        """Learned."""
-
-    @property
-    def difference(self) -> float:
-        """Mean paired difference to the control; NaN if unknown."""
-
-    @property
-    def number(self) -> int:
-        """Number of the arm."""
 
 
 class RemoteArms:
@@ -64,37 +47,41 @@ class RemoteArms:
         self._scores: dict[int, tuple[int, BlockScores]] = {}
         """Arm -> a chunk, and the scores of its blocks."""
 
-    def scores(self, places: Sequence[ArmsAtPlace]) -> Mapping[int, npt.NDArray[np.float64]]:
-        """Return arm -> scores of the next block, for the arms at the first place.
+    def prepare(self, places: Sequence[ArmsAtPlace], stop: threading.Event) -> bool:
+        """Learn the next chunk of the arms at the first place, and return True.
 
-        The arms at other places learn their next chunks meanwhile, if needed.
+        The arms at other places learn their next chunks meanwhile, if needed. A round is short, so
+        it does not wait for `stop`.
         """
+        del stop
         (chunk, block), arms = places[0]
-        if any(self._lacks(arm.plan.number, chunk) for arm in arms):
+        lacking = any(self._lacks(arm.plan.number, chunk) for arm in arms)
+        if lacking and self._log.has(chunk, block):
             self._run_round(places)
-        return {arm.plan.number: self._scores[arm.plan.number][1][block] for arm in arms}
+        return True
+
+    def step(
+        self, places: Sequence[ArmsAtPlace], examples: Examples, settled: Sequence[Settled]
+    ) -> None:
+        """Step the arms at the first place through the next block."""
+        (_, block), arms = places[0]
+        for arm in arms:
+            arm.step(examples, settled, self._scores[arm.plan.number][1][block])
+
+    def flush(self, place: ArmsAtPlace, settled: Sequence[Settled]) -> None:
+        """Take the outcomes that remain at the end of the log."""
+        for arm in place[1]:
+            arm.settle(settled)
+
+    def end(self, ended: FinishedArm, *, at_end: bool) -> None:
+        """Arms end at saves, see `clean`."""
 
     def clean(self, learning: Iterable[ArmsAtPlace], ended: Iterable[FinishedArm]) -> None:
         """Remove the checkpoints that neither an arm that learns nor one of the best needs."""
         needed = {arm.plan.number: place[0] for place, arms in learning for arm in arms}
         for number in set(self._scores) - set(needed):
             del self._scores[number]
-        ranked = [each.number for each in sorted(ended, key=_rank)]
-        kept, over = ranked[: self._keep_best], ranked[self._keep_best :]
-        for folder in self._folder.glob("arm-*"):
-            number = int(folder.name.partition("-")[2])
-            files = sorted(folder.glob("chunk-*.pickle"))
-            if number in needed:
-                files = [each for each in files if each.name < _name(needed[number])]
-            elif number in kept:
-                files = files[:-1]
-            elif number in over:
-                shutil.rmtree(folder)
-                continue
-            else:
-                continue  # the control, or an arm of lost work that begins again
-            for file in files:
-                file.unlink()
+        clean_checkpoints(self._folder, needed, ended, self._keep_best)
 
     def _lacks(self, number: int, chunk: int) -> bool:
         return number not in self._scores or self._scores[number][0] != chunk
@@ -116,17 +103,7 @@ class RemoteArms:
             self._scores[number] = chunk, scores
 
     def _task(self, arm: Arm, chunk: int) -> ArmTask:
-        folder = self._folder / f"arm-{arm.plan.number:05}"
-        before = folder / _name(chunk) if chunk else None
-        after = folder / _name(chunk + 1)
+        number = arm.plan.number
+        before = checkpoint_path(self._folder, number, chunk) if chunk else None
+        after = checkpoint_path(self._folder, number, chunk + 1)
         return ArmTask(arm.plan.spec, self._given, self._log.path_of(chunk), before, after)
-
-
-def _name(chunk: int) -> str:
-    return f"chunk-{chunk:08}.pickle"
-
-
-def _rank(arm: FinishedArm) -> tuple[int, float, int]:
-    """Order arms: the one that came furthest first, then the lowest difference."""
-    difference = math.inf if math.isnan(arm.difference) else arm.difference
-    return -arm.examples, difference, arm.number
