@@ -9,14 +9,18 @@ Each contender scores an impression before it learns it; the first 2,000 are not
     ne          normalized entropy (He et al., ADKDD 2014): the log loss over that of a constant
                 that knows the click rate of what is counted
     worst_ne    the same in the worst window, over a constant that knows the rate of that window
+    above       the windows above 1, each with its parts (`loss_split.py`): what a shift of its
+                log-odds would gain, what a factor would gain, and the rest; and by how much the
+                true click rate exceeds 1 there by chance in one of twenty windows
     held_back   batches that the guard would have quarantined
 
 `lr`, `fm`, `deepfm`, `dcn_v2` are headrace with the constants that `headrace suggest` takes from
 the first 2,000 impressions; `plain_lr` and so on with a spec that names fields and nothing else.
 `best_lr` is the best of thirty settings of [optimizer] for logistic regression, chosen per log in
 hindsight, from the same base rate; `vw` the best of six of Vowpal Wabbit, likewise; `river` River's
-logistic regression by default; `constant` the click rate so far. `to_best` is the log loss of `lr`
-over that of `best_lr`.
+logistic regression by default; `constant` the click rate so far; `known_rate` the true mean
+probability of each window, which no model knows. `to_best` is the log loss of `lr` over that of
+`best_lr`.
 A quick run makes short logs, and asks the others only on every fourth of them.
 
 `--progress` keeps the figures of each log and contender in a file of this folder, with the size of
@@ -49,6 +53,7 @@ from tests.bench.generated.contenders import (
     spec_text,
 )
 from tests.bench.generated.log_generator import generate, plans
+from tests.bench.generated.loss_split import chance_excess, split_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +66,7 @@ if TYPE_CHECKING:
 
 PLAIN = {f"plain_{name}": name for name in ARCHITECTURES}
 EXPENSIVE = ("best_lr", "vw", "river")
-OTHERS = (*EXPENSIVE, "constant")
+OTHERS = (*EXPENSIVE, "constant", "known_rate")
 SETTINGS = tuple(
     f'[optimizer]\nname = "{name}"\nalpha = {alpha}\n{more}'
     for name, alphas, mores in (
@@ -73,6 +78,11 @@ SETTINGS = tuple(
     for more in mores
 )
 """The thirty settings of logistic regression."""
+_SHOWN = (
+    *("logs", "mean_ne", "worst_ne", "logs_above_1"),
+    *("windows_above_1", "windows_above_chance", "held_back"),
+)
+"""Figures of a contender that the table shows."""
 
 
 class Size(NamedTuple):
@@ -129,15 +139,28 @@ def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, Any]:
     """Return the figures of scores of the first impressions of a log."""
     labels = log.labels[: scores.shape[0]]
     losses = log_loss(scores, labels)
-    each = [
-        round(float(losses[begin:end].mean()) / entropy(labels[begin:end]), 4)
-        for begin, end in windows(labels, size)
-    ]
+    each, above = [], []
+    for begin, end in windows(labels, size):
+        each.append(round(float(losses[begin:end].mean()) / entropy(labels[begin:end]), 4))
+        if each[-1] > 1.0:
+            parts = split_loss(scores[begin:end], labels[begin:end])._asdict()
+            parts["chance"] = chance_excess(labels[begin:end])
+            rounded = {name: round(value, 4) for name, value in parts.items()}
+            above.append({"window": len(each) - 1, "ne": each[-1]} | rounded)
     return {
         "ne": round(float(losses[FIRST:].mean()) / entropy(labels[FIRST:]), 4),
         "worst_ne": max(each),
         "windows": each,
+        "above": above,
     }
+
+
+def known_rate_of(log: GeneratedLog, size: Size) -> Floats:
+    """Return the true mean probability of the window of each impression."""
+    found = np.full(len(log), log.truth[:FIRST].mean())
+    for begin, end in windows(log.labels, size):
+        found[begin:end] = log.truth[begin:end].mean()
+    return found
 
 
 def trials_of(log: GeneratedLog, name: str, size: Size) -> tuple[str, ...]:
@@ -162,7 +185,8 @@ def measure_trial(log: GeneratedLog, name: str, trial: str, size: Size) -> dict[
         return figures(log, learn_vowpal_wabbit(log, trial), size)
     if name == "river":
         return figures(log, learn_river(log, size.river), size)
-    return figures(log, constant_of(log), size)
+    known = name == "known_rate"
+    return figures(log, known_rate_of(log, size) if known else constant_of(log), size)
 
 
 class Progress:
@@ -175,7 +199,8 @@ class Progress:
         if self._path and self._path.exists():
             kept = json.loads(self._path.read_text())
             if kept["size"] == self._size:
-                self._kept = kept["contenders"]
+                whole = {k: v for k, v in kept["contenders"].items() if "above" in v["figures"]}
+                self._kept = whole  # earlier versions kept no parts
 
     def figures(self, name: str, trials: Sequence[str]) -> dict[str, Any] | None:
         """Return the figures of a contender, if it was measured with just these trials."""
@@ -240,10 +265,20 @@ def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in (*ARCHITECTURES, *PLAIN, *OTHERS):
         each = [log["contenders"][name] for log in logs if name in log["contenders"]]
         if each:
+            above = [window for one in each for window in one["above"]]
             found[name] = {
                 "mean_ne": round(float(np.mean([one["ne"] for one in each])), 4),
                 "worst_ne": max(one["worst_ne"] for one in each),
                 "logs_above_1": sum(one["worst_ne"] > 1.0 for one in each),
+                "windows": sum(len(one["windows"]) for one in each),
+                "windows_above_1": len(above),
+                "windows_above_1.01": sum(window["ne"] > 1.01 for window in above),
+                "windows_above_chance": sum(w["ne"] > 1.0 + w["chance"] for w in above),
+                "parts_above_1": {
+                    part: round(float(np.mean([window[part] for window in above])), 4)
+                    for part in ("level", "slope", "refinement")
+                    if above
+                },
                 "held_back": int(sum(one.get("held_back", 0) for one in each)),
                 "logs": len(each),
             }
@@ -278,11 +313,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.json:
         print(json.dumps(found))
         return
-    table = Table("contender", "logs", "mean NE", "worst window", "logs above 1", "quarantined")
+    columns = ("contender", "logs", "mean NE", "worst window", "logs above 1", "windows above 1")
+    table = Table(*columns, "above chance", "quarantined")
     for name, each in found["summary"].items():
         if name in everyone:
-            cells = (each["logs"], each["mean_ne"], each["worst_ne"], each["logs_above_1"])
-            table.add_row(name, *map(str, cells), str(each["held_back"]))
+            table.add_row(name, *(str(each[column]) for column in _SHOWN))
     Console().print(table)
     if "to_best" in found["summary"]:
         Console().print(f"lr by default to the best of thirty: {found['summary']['to_best']}")

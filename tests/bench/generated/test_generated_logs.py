@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.bench.generated.contenders import FIRST
 from tests.bench.generated.generated_logs import (
     FULL,
     QUICK,
@@ -15,6 +16,8 @@ from tests.bench.generated.generated_logs import (
     Progress,
     entropy,
     figures,
+    known_rate_of,
+    summary,
     windows,
 )
 from tests.bench.generated.log_generator import LOGS, generate, plans
@@ -62,6 +65,28 @@ def test_a_constant_that_knows_the_rate_has_a_normalized_entropy_of_one() -> Non
     assert np.isnan(entropy(np.zeros(5, np.int8)))
 
 
+def test_windows_above_1_are_listed_with_their_parts() -> None:
+    log = generate(plans()[10], 6_000)
+    scores = known_rate_of(log, QUICK)
+    scores[FIRST:] = np.clip(3.0 * scores[FIRST:], 0.0, 0.9)
+    found = figures(log, scores, QUICK)
+    assert [one["ne"] for one in found["above"]] == found["windows"]
+    for one in found["above"]:
+        parts = one["level"] + one["slope"] + one["refinement"]
+        assert parts == pytest.approx(one["ne"] - 1.0, abs=3e-4)
+        assert one["level"] > one["chance"] > 0.0
+    whole = summary([{"contenders": {"lr": found}}])["lr"]
+    assert whole["windows_above_1"] == whole["windows_above_chance"] == whole["windows"]
+    assert whole["parts_above_1"]["level"] > whole["parts_above_1"]["slope"]
+
+
+def test_the_true_rate_of_each_window_is_hardly_above_1() -> None:
+    log = generate(plans()[10], 6_000)
+    found = figures(log, known_rate_of(log, QUICK), QUICK)
+    assert found["worst_ne"] < 1.02
+    assert all(one["slope"] + one["refinement"] <= 1e-3 for one in found["above"])
+
+
 def test_windows_cover_all_impressions_after_the_first_ones() -> None:
     labels = np.tile(np.array([1] + [0] * 199, np.int8), 60)
     found = windows(labels, QUICK)
@@ -76,10 +101,10 @@ def test_there_are_thirty_settings() -> None:
 
 
 def test_a_stopped_run_continues_with_figures_of_its_own_size_and_spec(tmp_path: Path) -> None:
-    Progress(tmp_path, 3, QUICK).keep("lr", ["spec"], {"ne": 0.9})
-    Progress(tmp_path, 3, QUICK).keep("fm", ["spec"], {"ne": 0.8})
-    assert Progress(tmp_path, 3, QUICK).figures("lr", ["spec"]) == {"ne": 0.9}
-    assert Progress(tmp_path, 3, QUICK).figures("fm", ["spec"]) == {"ne": 0.8}
+    Progress(tmp_path, 3, QUICK).keep("lr", ["spec"], {"ne": 0.9, "above": []})
+    Progress(tmp_path, 3, QUICK).keep("fm", ["spec"], {"ne": 0.8, "above": []})
+    assert Progress(tmp_path, 3, QUICK).figures("lr", ["spec"]) == {"ne": 0.9, "above": []}
+    assert Progress(tmp_path, 3, QUICK).figures("fm", ["spec"]) == {"ne": 0.8, "above": []}
     assert Progress(tmp_path, 3, QUICK).figures("lr", ["another spec"]) is None
     assert Progress(tmp_path, 3, FULL).figures("lr", ["spec"]) is None
     assert Progress(tmp_path, 4, QUICK).figures("lr", ["spec"]) is None
