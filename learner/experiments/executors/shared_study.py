@@ -78,6 +78,7 @@ class SharedStudy:
         self._beat()
         self._beating = threading.Thread(target=self._keep_beating, daemon=True)
         self._beating.start()
+        self.refresh()
 
     def close(self) -> None:
         """Free the arms of this machine."""
@@ -274,9 +275,10 @@ class SharedStudy:
         """Tell Optuna's study the end of an arm; `at_end`: with the log. The first machine does."""
         from optuna.trial import TrialState
 
-        trial = self._attempts[number][-1]
-        if trial.state != TrialState.RUNNING:
+        trials = self._attempts.get(number)
+        if not trials or trials[-1].state != TrialState.RUNNING:
             return
+        trial = trials[-1]
         if difference != difference:
             self._finish(trial, TrialState.PRUNED)
             return

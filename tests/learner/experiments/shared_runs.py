@@ -68,15 +68,31 @@ class Machine:
 
         self.run(tell)
 
+    def run_stopped(self, stop: threading.Event) -> None:
+        """Run until all arms have read the log, or `stop` is set, and stop before the ranks."""
+        folder = RunFolder(self.path)
+        study = self.open(folder.machine)
+        runner = self._runner(folder, study, save_every_s=1e9)
+
+        def tell(_: ExperimentProgress) -> None:
+            if all(cohort.ended for cohort in runner._run.cohorts):
+                stop.set()
+
+        assert runner.run(stop, tell) is None
+        study.close()
+        folder.close()
+
     def open(self, name: str) -> SharedStudy:
         """Open the study as a machine."""
         self.study = SharedStudy(StudyAddress(self._url), self._experiment, name, self._lease_s)
         return self.study
 
-    def _runner(self, folder: RunFolder, study: SharedStudy) -> ExperimentRunner:
+    def _runner(
+        self, folder: RunFolder, study: SharedStudy, save_every_s: float = 0.0
+    ) -> ExperimentRunner:
         log = StagedLog(self._log, self.path / "log", lambda _: CHUNK, "on several machines")
         arms = SharedArms(self._experiment, log, self.path / "arms", self._execute, study)
-        return ExperimentRunner(self._experiment, log, folder, 0.0, remote=arms)
+        return ExperimentRunner(self._experiment, log, folder, save_every_s, remote=arms)
 
     def _execute(self, tasks: Sequence[Any]) -> list[ChunkSums]:
         self.learned += [str(task.after.relative_to(self.path)) for task in tasks]

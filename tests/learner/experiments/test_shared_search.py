@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -135,3 +136,27 @@ def test_optuna_suggests_the_same_arms_on_all_machines(tmp_path: Path, url: str)
     serial = run_stopped(experiment, log, tmp_path / "serial", [])[2]
     machines = [Machine(experiment, log, tmp_path / name, url) for name in ("one", "two")]
     assert run_together(machines) == [serial, serial]
+
+
+def test_a_machine_that_was_stopped_at_the_end_of_the_log_ends_when_it_starts_again(
+    tmp_path: Path, url: str
+) -> None:
+    experiment = write_files(tmp_path)
+    log = log_of(experiment, 300)
+    serial = run_stopped(experiment, log, tmp_path / "serial", [])[2]
+    Machine(experiment, log, tmp_path / "one", url).run_stopped(threading.Event())
+    assert Machine(experiment, log, tmp_path / "one", url).run() == serial
+
+
+def test_a_machine_that_waits_for_another_can_be_stopped(tmp_path: Path, url: str) -> None:
+    experiment = write_files(tmp_path)
+    log = log_of(experiment, 300)
+    other = Machine(experiment, log, tmp_path / "other", url).open("other")
+    plans = [experiment.plan(number) for number in range(experiment.slots + 1)]
+    assert len(other.claim(plans, len(plans))) == len(plans)
+    waiting = Machine(experiment, log, tmp_path / "waiting", url)
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    waiting.run_stopped(stop)
+    assert not waiting.learned
+    other.close()
