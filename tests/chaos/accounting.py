@@ -122,7 +122,7 @@ class Growth:
     slope_mb_h: float | None
     """Steepest growth of a life after its warm time. None: no life was long enough."""
     grown_mb: float
-    """Growth of that life after its warm time."""
+    """Growth of that life after its warm time, from its first to its last quarter."""
     ceiling_mb: float = 0.0
     """Size that the process cannot pass, such as that of a Java heap; growth below it is no leak.
     0: unknown."""
@@ -150,9 +150,18 @@ def growth(
             steepness = 3600 * slope_of(warm)
             if slope is None or steepness > slope:
                 slope = steepness
-                grown = steepness / 3600 * (warm[-1][0] - warm[0][0])
+                grown = _grown_mb(warm)
     sizes = [resident for *_, resident in weighed]
     return Growth(name, len(lives), sizes[0], sizes[-1], max(sizes), slope, grown, ceiling_mb)
+
+
+def _grown_mb(points: Sequence[tuple[float, float]]) -> float:
+    """Return the difference between the medians of the first and the last quarter.
+
+    The slope times the length of a life would be twice the height of a single step in its middle.
+    """
+    quarter = len(points) // 4
+    return median(mb for _, mb in points[-quarter:]) - median(mb for _, mb in points[:quarter])
 
 
 def slope_of(points: Sequence[tuple[float, float]]) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.chaos.accounting import (
     LIFE_S,
+    MOST_GROWTH_MB,
     MOST_SLOPE_MB_H,
     WARM_S,
     Counted,
@@ -91,6 +92,16 @@ def test_memory_of_a_process_that_restarts_is_judged_by_each_life() -> None:
     assert found.lives == 6
     assert found.slope_mb_h == pytest.approx(10)
     assert found.bounded
+
+
+def test_a_single_step_counts_with_its_height() -> None:
+    step = MOST_GROWTH_MB - 4
+    flat = life(1, 0, WARM_S + 500, 0)
+    lives = [(at, pid, mb + (step if at > WARM_S + 250 else 0)) for at, pid, mb in flat]
+    found = growth("joiner-1", lives)
+    assert found.grown_mb == pytest.approx(step)
+    assert found.bounded
+    assert not growth("joiner-1", [(at, pid, mb + at / 4) for at, pid, mb in lives]).bounded
 
 
 def test_a_life_too_short_has_no_slope() -> None:
