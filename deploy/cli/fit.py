@@ -172,8 +172,8 @@ def fit(
     source = _source(spec, data, layout, archive)
     settings = FitSettings(epochs, holdout, save_every)
     if store is not None:
-        _check_store(spec, holdout, archive)
-    into = None if store is None else (store, _store_settings(epochs, workers, part))
+        _check_store(spec, archive)
+    into = None if store is None else (store, _store_settings(epochs, workers, part, holdout))
     trainer = _trainer(spec, source, to, settings, into, restart=restart)
     if trainer.resumed:
         typer.echo("continuing an unfinished fit", err=True)
@@ -256,14 +256,12 @@ def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) 
         )
 
 
-def _check_store(spec: "ModelSpec", holdout: float, archive: str | None) -> None:
+def _check_store(spec: "ModelSpec", archive: str | None) -> None:
     if spec.histories:
         raise BadOption(
             "--store: expected a spec without histories, since processes learn files at the same "
             f"time and a history needs the order of time, got {', '.join(spec.histories)}"
         )
-    if holdout:
-        raise BadOption(f"--holdout: expected 0 with --store, got {holdout}")
     if spec.structure.synchronous:
         raise BadOption(
             "--store: expected a spec with synchronous = false, since processes learn "
@@ -276,7 +274,7 @@ def _check_store(spec: "ModelSpec", holdout: float, archive: str | None) -> None
         )
 
 
-def _store_settings(epochs: int, workers: int, part: str) -> "StoreFitSettings":
+def _store_settings(epochs: int, workers: int, part: str, holdout: float) -> "StoreFitSettings":
     from headrace.ingest.runtime import available_cores
     from headrace.learner.batch import StoreFitSettings
 
@@ -284,7 +282,7 @@ def _store_settings(epochs: int, workers: int, part: str) -> "StoreFitSettings":
     if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
         raise BadOption(f"--part: expected K/N, such as 1/3, got {part!r}")
     processes = workers or available_cores()
-    return StoreFitSettings(epochs, processes, int(number), int(parts))
+    return StoreFitSettings(epochs, processes, int(number), int(parts), holdout=holdout)
 
 
 def _opener(url: str) -> "Callable[[str], Store]":

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.ingest.examples import pack, part_of
+from headrace.ingest.examples import pack, part_of, unpack
 from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.loop import (
     DirectExchange,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.ingest.examples import Examples
+    from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import ReaderEvent, ReadPosition
     from headrace.learner.spec import ModelSpec
     from headrace.pserver import Store
@@ -83,6 +84,15 @@ def staged(examples: Examples) -> Iterator[tuple[int, bytes]]:
     for begin in range(0, len(examples), _ROWS_A_BATCH):
         part = part_of(examples, begin, min(begin + _ROWS_A_BATCH, len(examples)))
         yield len(part), pack(part)
+
+
+def staged_examples(url: str, fields: FieldSet) -> Iterator[Examples]:
+    """Yield the batches of a staged file."""
+    with fsspec.open(url, "rb") as opened:
+        file = pq.ParquetFile(opened)
+        for group in file.iter_batches(batch_size=_BATCHES_A_POLL, columns=["examples"]):
+            for blob in group.column(0):
+                yield unpack(blob.as_py(), fields)
 
 
 class StagedFileReader:

@@ -2,8 +2,11 @@
 
     FOLDER/_stage/NAME/part-00000.parquet     examples of the model NAME, packed (`staged_file`)
     FOLDER/_stage/NAME/run.json               the run, written after the last file
+    FOLDER/_stage/NAME/decision.json          with held-out data: the last decision to go on or stop
+    FOLDER/_stage/NAME/rows/2026…             the rows of the best epoch that it names
 
 Without `run.json`, staging was interrupted and begins again: nothing is learned before it exists.
+Held-out examples are in the last files, which no process learns with the others.
 """
 
 from __future__ import annotations
@@ -16,18 +19,23 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.learner.batch.held_out_epochs import EpochDecision
 from headrace.learner.batch.sources import FilePosition, UnreadableData
-from headrace.learner.batch.staged_file import STAGED, staged
+from headrace.learner.batch.staged_file import STAGED, staged, staged_examples
+from headrace.learner.local import InMemoryModel
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from headrace.ingest.examples import Examples
     from headrace.learner.batch.sources import BatchSource
     from headrace.learner.spec import ModelSpec
 
 _STAGE = "_stage"
 _DESCRIPTION = "run.json"
+_DECISION = "decision.json"
+_ROWS = "rows"
 
 
 class StagedRun(msgspec.Struct, frozen=True):
@@ -45,6 +53,15 @@ class StagedRun(msgspec.Struct, frozen=True):
     """Of the source: where learners continue."""
     refused: int
     """Rows that the source left out."""
+    holdout: float = 0.0
+    """Share of the examples, at their end, that is held out."""
+    held_out: int = 0
+    """Files with these examples: the last ones."""
+
+    @property
+    def epoch_rows(self) -> list[int]:
+        """Rows of each file that an epoch learns."""
+        return self.rows[: len(self.rows) - self.held_out]
 
 
 class StageFolder:
@@ -53,16 +70,23 @@ class StageFolder:
     def __init__(self, url: str, name: str) -> None:
         self._files, root = fsspec.core.url_to_fs(url)
         self._path = f"{root.rstrip('/')}/{_STAGE}/{name}"
+        self._rows = f"{self._path}/{_ROWS}"
+        self._rows_url = self._files.unstrip_protocol(self._rows)
 
-    def read(self, spec: ModelSpec, source: str) -> StagedRun | None:
+    def read(self, spec: ModelSpec, source: str, holdout: float = 0.0) -> StagedRun | None:
         """Return the staged run; None if there is no such run.
 
-        Raises UnreadableData if it is of another spec or other data.
+        Raises UnreadableData if it is of another spec, other data, or holds out another share.
         """
-        path = f"{self._path}/{_DESCRIPTION}"
-        if not self._files.exists(path):
+        run = self._described()
+        if run is None:
             return None
-        run = msgspec.json.decode(self._files.cat_file(path), type=StagedRun)
+        path = f"{self._path}/{_DESCRIPTION}"
+        if run.holdout != holdout:
+            raise UnreadableData(
+                f"{path}: expected the unfinished fit with --holdout {holdout}, got one with "
+                f"{run.holdout}. Give the same share on all machines, or start again with --restart"
+            )
         for what, found, expected in (
             ("spec", run.fingerprint, spec.fingerprint),
             ("data", run.source, source),
@@ -77,10 +101,8 @@ class StageFolder:
     @property
     def token(self) -> str:
         """The token of the staged run, whatever its spec and data; empty without one."""
-        path = f"{self._path}/{_DESCRIPTION}"
-        if not self._files.exists(path):
-            return ""
-        return msgspec.json.decode(self._files.cat_file(path), type=StagedRun).token
+        run = self._described()
+        return "" if run is None else run.token
 
     def stage(
         self,
@@ -89,28 +111,66 @@ class StageFolder:
         rows_a_file: int,
         stop: threading.Event,
         tell: Callable[[float], object],
+        holdout: float = 0.0,
     ) -> StagedRun | None:
         """Write the examples of a source; return None if `stop` was set. `tell` gets the share."""
         self.remove()
         self._files.makedirs(self._path)
+        if holdout:
+            source.count()  # makes `block.read` an exact share
         rows: list[int] = []
         waiting: list[tuple[int, bytes]] = []
+        first_held_out: int | None = None
         for block in source.blocks(FilePosition()):
+            if holdout and first_held_out is None and block.read > 1.0 - holdout:
+                rows += self._write(len(rows), waiting)
+                waiting, first_held_out = [], len(rows)
             waiting += staged(block.examples)
             if sum(count for count, _ in waiting) >= rows_a_file:
-                rows.append(self._write(len(rows), waiting))
+                rows += self._write(len(rows), waiting)
                 waiting = []
             tell(block.read)
             if stop.is_set():
                 return None
-        if waiting:
-            rows.append(self._write(len(rows), waiting))
-        token, marks = secrets.token_hex(4), dict(source.marks)
-        run = StagedRun(spec.fingerprint, source.identity, token, rows, marks, source.refused)
-        aside = f"{self._path}/{_DESCRIPTION}.new"
-        self._files.pipe_file(aside, msgspec.json.encode(run))
-        self._files.mv(aside, f"{self._path}/{_DESCRIPTION}")
+        rows += self._write(len(rows), waiting)
+        run = StagedRun(
+            *(spec.fingerprint, source.identity, secrets.token_hex(4)),
+            *(rows, dict(source.marks), source.refused, holdout),
+            held_out=0 if first_held_out is None else len(rows) - first_held_out,
+        )
+        self._replace(_DESCRIPTION, run)
         return run
+
+    def decision(self, run: StagedRun) -> EpochDecision:
+        """Return the last decision; it has ended if the run is gone, by its end or a restart."""
+        if self.token != run.token:
+            return EpochDecision(ended=True)
+        path = f"{self._path}/{_DECISION}"
+        try:
+            return msgspec.json.decode(self._files.cat_file(path), type=EpochDecision)
+        except FileNotFoundError:
+            return EpochDecision()
+
+    def decide(self, decision: EpochDecision) -> None:
+        """Write a decision, and remove rows that it does not name."""
+        self._replace(_DECISION, decision)
+        if self._files.exists(self._rows):
+            for path in self._files.ls(self._rows, detail=False):
+                if path.rstrip("/").rpartition("/")[2] != decision.rows:
+                    self._files.rm(path, recursive=True)
+
+    def save(self, model: InMemoryModel) -> str:
+        """Write rows that a decision will name."""
+        return model.save(self._rows_url)
+
+    def load(self, decision: EpochDecision, spec: ModelSpec) -> InMemoryModel:
+        """Return the model after the best epoch."""
+        return InMemoryModel.load(self._rows_url, decision.rows, spec=spec)
+
+    def held_out(self, run: StagedRun, spec: ModelSpec) -> Iterator[Examples]:
+        """Yield the held-out examples in their order."""
+        for url in self.urls(run)[len(run.epoch_rows) :]:
+            yield from staged_examples(url, spec.fields)
 
     def urls(self, run: StagedRun) -> list[str]:
         """Return the files of a run."""
@@ -127,9 +187,25 @@ class StageFolder:
     def _file(self, number: int) -> str:
         return f"{self._path}/part-{number:05}.parquet"
 
-    def _write(self, number: int, batches: list[tuple[int, bytes]]) -> int:
+    def _described(self) -> StagedRun | None:
+        try:
+            found = self._files.cat_file(f"{self._path}/{_DESCRIPTION}")
+        except FileNotFoundError:
+            return None
+        return msgspec.json.decode(found, type=StagedRun)
+
+    def _replace(self, name: str, value: msgspec.Struct) -> None:
+        """Write a small file, as a whole or not at all."""
+        aside = f"{self._path}/{name}.new"
+        self._files.pipe_file(aside, msgspec.json.encode(value))
+        self._files.mv(aside, f"{self._path}/{name}")
+
+    def _write(self, number: int, batches: list[tuple[int, bytes]]) -> list[int]:
+        """Write a file; return its rows. Without batches, write and return nothing."""
+        if not batches:
+            return []
         counts, blobs = zip(*batches, strict=True)
         arrays = [pa.array(counts, pa.int64()), pa.array(blobs, pa.binary())]
         with self._files.open(self._file(number), "wb") as opened:
             pq.write_table(pa.table(arrays, schema=STAGED), opened, compression="zstd")
-        return int(sum(counts))
+        return [int(sum(counts))]

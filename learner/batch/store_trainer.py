@@ -9,6 +9,9 @@ dropped. Learning into the parameter server changes no other model there.
 Several machines can learn one run: each starts the same command with its part. The first stages,
 learns files that a lost machine left, and writes the snapshot.
 
+With a held-out share, the first part decides after each epoch whether another follows, and the
+other parts wait for its decision (`held_out_epochs`).
+
 Files are learned at the same time, so the rows differ from those of one pass in order, and
 accuracy falls with the number of processes, as with learners of a stream (docs/benchmarks.md).
 """
@@ -16,14 +19,17 @@ accuracy falls with the number of processes, as with learners of a stream (docs/
 from __future__ import annotations
 
 import functools
+import itertools
+import logging
 import math
 import multiprocessing
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
 from headrace.learner.batch.partition_tasks import LearnTask, RunSpec
 from headrace.learner.batch.run_store import ensure_model, folded, heads_of, rows_of, run_shape
 from headrace.learner.batch.sources import UnreadableData
@@ -31,12 +37,15 @@ from headrace.learner.batch.staged_file import staged_places
 from headrace.learner.batch.trainer import FitProgress, FitSummary
 from headrace.learner.errors import LearnerError
 from headrace.learner.local import InMemoryModel
+from headrace.learner.validation import LogLossSum
+from headrace.pserver import MissingModel
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
     from headrace.learner.batch.fit_folder import FitFolder
+    from headrace.learner.batch.held_out_epochs import EpochDecision
     from headrace.learner.batch.sources import BatchSource
     from headrace.learner.batch.staged_run import StagedRun, StageFolder
     from headrace.learner.spec import ModelSpec
@@ -44,7 +53,10 @@ if TYPE_CHECKING:
 
     Tell = Callable[[FitProgress], object]
 
+log = logging.getLogger(__name__)
 _POLL_S = 0.2
+_POLL_DECISION_S = 1.0
+"""Between two looks at the decision, which may be on object storage."""
 
 
 class WorkerFailed(LearnerError):
@@ -78,6 +90,8 @@ class StoreFitSettings:
     """Machines."""
     buckets: int = 16
     """Buckets of the model in the parameter server, a power of two."""
+    holdout: float = 0.0
+    """Share of the data, at its end, that decides when to stop; 0: run all epochs."""
     rows_a_file: int = 500_000
     """Fewest rows of a staged file but the last. A process copies the model's rows for each."""
 
@@ -106,6 +120,14 @@ def learn_files(task: LearnTask, numbers: Sequence[int]) -> None:
             pass
 
 
+class _Model(NamedTuple):
+    """The model of a run in the parameter server."""
+
+    spec: RunSpec
+    store: Store
+    shape: Shape
+
+
 class StoreTrainer:
     """One fit into a parameter server: of a spec, from a source, into a folder."""
 
@@ -122,7 +144,7 @@ class StoreTrainer:
         self._spec, self._source, self._connect = spec, source, connect
         self._folder, self._stage = folders
         self._settings, self._start = settings, start
-        self._run = self._stage.read(spec, source.identity)
+        self._run = self._stage.read(spec, source.identity, settings.holdout)
         self.resumed = self._run is not None
         """Whether the examples are staged already, by an earlier fit or another machine."""
 
@@ -133,68 +155,158 @@ class StoreTrainer:
 
     def run(self, stop: threading.Event, tell: Tell) -> FitSummary | None:
         """Learn until the end; return None if `stop` was set, or if this is not the first part."""
-        first = self._settings.part == 1
+        settings = self._settings
         if self._run is None:
-            if not first:
+            if settings.part > 1:
                 raise UnreadableData(
-                    f"--part {self._settings.part}/{self._settings.parts}: expected the examples "
-                    "that part 1 stages, got none. Start it once part 1 has staged them"
+                    f"--part {settings.part}/{settings.parts}: expected the examples that part 1 "
+                    "stages, got none. Start it once part 1 has staged them"
                 )
             nothing = FitProgress(0, 0.0, 0, math.nan)
             self._run = self._stage.stage(
-                *(self._spec, self._source, self._settings.rows_a_file, stop),
+                *(self._spec, self._source, settings.rows_a_file, stop),
                 lambda read: tell(nothing._replace(read=read)),
+                settings.holdout,
             )
         run = self._run
         if run is None:
             return None
-        task = RunSpec(self._spec.text, run_name(self._spec.name, run.token))
-        shape = run_shape(task.read(), self._settings.buckets)
-        store = self._connect(task.name)
+        spec = RunSpec(self._spec.text, run_name(self._spec.name, run.token))
+        store = self._connect(spec.name)
         try:
-            shape = ensure_model(store, shape)
-            if not first:
-                self._learn(run, task, store, shape, stop, tell)
+            if settings.part > 1:
+                self._follow(run, spec, store, stop, tell)
                 return None
-            with folded(self._connect(task.name), "headrace.fit"):
-                if not self._learn(run, task, store, shape, stop, tell):
-                    return None
-                summary = self._finish(run, store, shape)
-            store.drop()
-            self._stage.remove()
+            shape = ensure_model(store, run_shape(spec.read(), settings.buckets))
+            with folded(self._connect(spec.name), "headrace.fit"):
+                summary = self._lead(run, _Model(spec, store, shape), stop, tell)
+            if summary is not None:
+                store.drop()
+                self._stage.remove()
             return summary
         finally:
             store.close()
 
-    def _finish(self, run: StagedRun, store: Store, shape: Shape) -> FitSummary:
-        model = InMemoryModel.of_rows(self._spec, rows_of(store, shape))
-        name = self._folder.finish(model, run.marks)
-        epochs = self._settings.epochs
-        return FitSummary(name, len(model), sum(run.rows) * epochs, epochs, math.nan, None)
+    def _lead(
+        self, run: StagedRun, model: _Model, stop: threading.Event, tell: Tell
+    ) -> FitSummary | None:
+        """Run the first part: all epochs, the decisions, the snapshot."""
+        epochs, decision = self._settings.epochs, self._stage.decision(run)
+        for epoch in range(decision.decided, epochs):
+            if decision.ended:
+                break
+            if not self._learn(run, model, epoch, stop, tell):
+                return None
+            if self._settings.holdout:
+                decided = self._decide(run, model, epoch, stop)
+                if decided is None:
+                    return None
+                decision = decided
+        if self._settings.holdout:
+            return self._finish_held_out(run, decision, stop, tell)
+        learned = InMemoryModel.of_rows(self._spec, rows_of(model.store, model.shape))
+        name = self._folder.finish(learned, run.marks)
+        return FitSummary(name, len(learned), sum(run.rows) * epochs, epochs, math.nan, None)
+
+    def _decide(
+        self, run: StagedRun, model: _Model, epoch: int, stop: threading.Event
+    ) -> EpochDecision | None:
+        """Score the held-out examples after an epoch, and decide; None if `stop` was set."""
+        learned = InMemoryModel.of_rows(self._spec, rows_of(model.store, model.shape))
+        held_out = itertools.takewhile(
+            lambda _: not stop.is_set(), self._stage.held_out(run, self._spec)
+        )
+        loss = held_out_loss(learned, held_out)
+        if stop.is_set():
+            return None
+        before = self._stage.decision(run)
+        if before.decided > epoch or before.ended:  # another process is the first part, too
+            return before
+        rows = self._stage.save(learned) if before.improves(loss) else before.rows
+        decision = before.after(loss, rows, self._settings.epochs)
+        self._stage.decide(decision)
+        log.info(
+            "epoch %d: log loss held out %.5f, lowest %.5f after epoch %d",
+            *(decision.decided, loss, decision.best_loss or math.nan, decision.best),
+        )
+        return decision
+
+    def _finish_held_out(
+        self, run: StagedRun, decision: EpochDecision, stop: threading.Event, tell: Tell
+    ) -> FitSummary | None:
+        """Learn the held-out examples once, after the best epoch; None if `stop` was set."""
+        if not decision.rows:  # the run is gone: another process, also the first part, has ended it
+            return None
+        learned, done = self._stage.load(decision, self._spec), 0
+        loss, whole = LogLossSum(), sum(run.rows) - sum(run.epoch_rows)
+        before = sum(run.epoch_rows) * decision.decided
+        for examples in self._stage.held_out(run, self._spec):
+            add_scores(loss, examples, learned.learn(examples))
+            done += len(examples)
+            tell(FitProgress(None, done / whole, before + done, loss.normalized_entropy))
+            if stop.is_set():
+                return None
+        name = self._folder.finish(learned, run.marks)
+        told = before + done, decision.best, math.nan, decision.best_loss
+        return FitSummary(name, len(learned), *told)
+
+    def _follow(
+        self, run: StagedRun, spec: RunSpec, store: Store, stop: threading.Event, tell: Tell
+    ) -> None:
+        """Run another part: its files of each epoch that the first part begins."""
+        if self._stage.decision(run).ended:
+            return
+        shape = ensure_model(store, run_shape(spec.read(), self._settings.buckets))
+        try:
+            for epoch in range(self._settings.epochs):
+                if not self._begins(run, epoch, stop):
+                    return
+                if not self._learn(run, _Model(spec, store, shape), epoch, stop, tell):
+                    return
+        except (MissingModel, WorkerFailed):
+            if not self._ended(run, store):
+                raise  # else part 1 has learned these files
+
+    def _ended(self, run: StagedRun, store: Store) -> bool:
+        """Return whether the first part has ended the fit."""
+        try:
+            store.shape()
+        except MissingModel:
+            return True
+        return self._stage.decision(run).ended
+
+    def _begins(self, run: StagedRun, epoch: int, stop: threading.Event) -> bool:
+        """Wait until an epoch begins; return False if the fit ended before, or if stopped."""
+        told = False
+        while True:
+            decision = self._stage.decision(run)
+            if decision.ended:
+                return False
+            if not self._settings.holdout or decision.decided >= epoch:
+                return True
+            if not told:
+                log.info("epoch %d waits for the decision of part 1", epoch + 1)
+                told = True
+            if stop.wait(_POLL_DECISION_S):
+                return False
 
     def _learn(
-        self,
-        run: StagedRun,
-        spec: RunSpec,
-        store: Store,
-        shape: Shape,
-        stop: threading.Event,
-        tell: Tell,
+        self, run: StagedRun, model: _Model, epoch: int, stop: threading.Event, tell: Tell
     ) -> bool:
-        """Learn this machine's files of all epochs; return False if stopped."""
-        settings = self._settings
-        for epoch in range(settings.epochs):
-            places = staged_places(self._stage.urls(run), run.token, epoch)
-            task = LearnTask(spec, places, self._connect)
-            learned = functools.partial(_rows_learned, task, store, shape)
-            told = functools.partial(_tell, tell, epoch, run, learned)
-            own = range(settings.part - 1, len(places), settings.parts)
-            everything = range(len(places)) if settings.part == 1 else own
-            for numbers in (own, everything):  # the second: what a lost machine left
-                done = learned()
-                undone = [k for k in numbers if done[k] < run.rows[k]]
-                if undone and not self._learn_with_workers(task, undone, stop, told):
-                    return False
+        """Learn this machine's files of an epoch; return False if stopped."""
+        part, parts = self._settings.part, self._settings.parts
+        rows = run.epoch_rows
+        places = staged_places(self._stage.urls(run)[: len(rows)], run.token, epoch)
+        task = LearnTask(model.spec, places, self._connect)
+        learned = functools.partial(_rows_learned, task, model.store, model.shape)
+        told = functools.partial(_tell, tell, epoch, rows, learned)
+        own = range(part - 1, len(places), parts)
+        everything = range(len(places)) if part == 1 else own
+        for numbers in (own, everything):  # the second: what a lost machine left
+            done = learned()
+            undone = [k for k in numbers if done[k] < rows[k]]
+            if undone and not self._learn_with_workers(task, undone, stop, told):
+                return False
         return True
 
     def _learn_with_workers(
@@ -237,6 +349,6 @@ def _rows_learned(task: LearnTask, store: Store, shape: Shape) -> list[int]:
     return [min(each.get(place.source, 0) for each in marks) for place in task.places]
 
 
-def _tell(tell: Tell, epoch: int, run: StagedRun, learned: Callable[[], list[int]]) -> None:
-    whole, done = sum(run.rows), sum(learned())
+def _tell(tell: Tell, epoch: int, rows: Sequence[int], learned: Callable[[], list[int]]) -> None:
+    whole, done = sum(rows), sum(learned())
     tell(FitProgress(epoch, done / max(whole, 1), epoch * whole + done, math.nan))

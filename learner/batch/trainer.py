@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headrace.ingest.examples import Kind
 from headrace.learner.batch.fit_folder import FitState
+from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
 from headrace.learner.batch.prefetch import read_ahead
 from headrace.learner.batch.sources import FilePosition
-from headrace.learner.inputs import slate_ends
 from headrace.learner.local import InMemoryModel
 from headrace.learner.validation import LogLossSum
 
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
     from headrace.learner.batch.fit_folder import FitFolder
     from headrace.learner.batch.sources import BatchSource, ExampleBlock
     from headrace.learner.spec import ModelSpec
@@ -182,7 +177,7 @@ class BatchTrainer:
     def _learn_one(self, block: ExampleBlock) -> None:
         examples = block.examples
         scores = self._model.learn(examples)
-        _add(self._loss, examples, scores)
+        add_scores(self._loss, examples, scores)
         self._state = msgspec.structs.replace(
             self._state,
             file=block.after.file,
@@ -191,14 +186,8 @@ class BatchTrainer:
         )
 
     def _held_out_loss(self) -> float:
-        loss = LogLossSum()
         with read_ahead(self._blocks(True, FilePosition())) as blocks:
-            for block in blocks:
-                examples = block.examples
-                ends = slate_ends(examples)
-                scores = self._model.predict(examples.features, examples.event_ms, ends)
-                _add(loss, examples, scores)
-        return loss.mean
+            return held_out_loss(self._model, (block.examples for block in blocks))
 
     def _blocks(self, tail: bool, after: FilePosition) -> Iterator[ExampleBlock]:
         """Yield the blocks of the held-out tail, or those before it."""
@@ -218,10 +207,3 @@ class BatchTrainer:
         rows = self._folder.save(self._model)
         self._state = msgspec.structs.replace(self._state, rows=rows)
         self._folder.write(self._state)
-
-
-def _add(loss: LogLossSum, examples: Examples, scores: npt.NDArray[np.float64]) -> None:
-    """Add the examples with a final label; an open impression may still be clicked."""
-    known = examples.kinds == Kind.CLOSED
-    weights = None if examples.weights is None else examples.weights[known]
-    loss.add(examples.labels[known], scores[known], weights)

@@ -6,10 +6,17 @@ All learn the stream of `tests.bench.learner` once: 26 ids and 13 numbers per ex
 and `deepfm` are fits of a Parquet file, from opening it to the last example; `snapshot_s` is the
 time to write the snapshot. Vowpal Wabbit reads its own text file (logistic regression). A torch
 loop reads the same Parquet file and learns mini-batches of 1,024 from a DataLoader, with Adagrad
-and the same sizes. `lr_store` is the fit with `--store`: two processes learn into a Valkey of their
-own, from staging to the snapshot; its memory is that of the process which starts them. `to_vw_file`
-and `to_torch` are ratios of rates; `memory_mb` is the growth of each process at its peak. Every
-contender has its own process, and all run in turns, `rounds` times. Figures are medians.
+and the same sizes. It stops after `torch_examples`. `lr_store` is the fit with `--store`: two
+processes learn into a Valkey of their own, from staging to the snapshot; its memory is that of the
+process which starts them.
+
+Every contender has its own process, unless the run is quick, and all run in turns, `rounds` times;
+`lr_store` runs once if the run is quick. Figures are medians. `to_vw_file` and `to_torch` are
+medians of the ratios of rates of one round, in which the two contenders run one after the other.
+On a machine with other work, rates say little: `processor_us` is the processor time per example.
+Threads that spin while they wait count in it. `memory_mb` is the growth of each process at its
+peak. `load` is the load of the machine at the begin and the end, `seconds` the time of the run, and
+`processor_s` the processor time of all its processes.
 """
 
 from __future__ import annotations
@@ -17,6 +24,9 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
+import os
+import resource
 import statistics
 import tempfile
 import threading
@@ -45,11 +55,13 @@ from headrace.pserver.redis_backend import open_store
 from tests.bench.batch.stream_table import write_table
 from tests.bench.learner.alone import Alone
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
-from tests.bench.learner.vowpal_wabbit import learn_file
+from tests.bench.learner.vowpal_wabbit import learn_text, write_text
 from tests.running_server import running_server
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from headrace.learner.batch import FitProgress
 
 LAYOUT = '[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"\n'
 FM = 'architecture = "factorization_machine"\ndimensions = 16\n'
@@ -60,48 +72,83 @@ MODELS = {
     "deepfm": stream_spec(DEEPFM, name="deepfm", more=LR).text,
 }
 MINI_BATCH = 1024
+_ALL_PROCESSES = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 
 
 class Size(NamedTuple):
-    """Examples of each contender, and rounds."""
+    """Examples of each model, and rounds."""
 
-    lr: int
-    fm: int
-    deepfm: int
+    examples: dict[str, int]
+    torch_examples: dict[str, int]
+    """Of the loops of torch, which learn a constant number of examples per second."""
     rounds: int
+    store_rounds: int
 
 
-QUICK, FULL = Size(200_000, 60_000, 20_000, 1), Size(2_000_000, 500_000, 200_000, 3)
+QUICK = Size(
+    {"lr": 100_000, "fm": 30_000, "deepfm": 15_000},
+    {"lr": 20_000, "fm": 15_000, "deepfm": 10_000},
+    rounds=3,
+    store_rounds=1,
+)
+_EXAMPLES = {"lr": 2_000_000, "fm": 500_000, "deepfm": 200_000}
+FULL = Size(_EXAMPLES, _EXAMPLES, rounds=3, store_rounds=3)
 
 
-def fit(text: str, path: str) -> tuple[float, float]:
-    """Return examples/s of a fit, and seconds of writing its snapshot."""
+class Timing(NamedTuple):
+    """The time of one contender."""
+
+    rate: float
+    """Examples/s."""
+    processor_us: float = math.nan
+    """Processor time per example; NaN if other processes did the work."""
+    snapshot_s: float = math.nan
+
+
+class Clock:
+    """Measures wall clock and processor time from its creation on."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def timing(self, examples: int) -> Timing:
+        """Return the time of learning these examples until now."""
+        wall_s = time.perf_counter() - self._began[0]
+        processor_s = time.process_time() - self._began[1]
+        return Timing(examples / wall_s, processor_s / examples * 1e6)
+
+
+@functools.cache
+def warm(text: str, path: str) -> None:
+    """Learn one block, once per process, so that no kernel is loaded or compiled in the race."""
+    spec, layout = parse_spec(text, "bench.toml"), parse_layout(LAYOUT, "layout.toml")
+    stop = threading.Event()
+    stop.set()
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        source, kept = TableSource([path], layout, spec), FitFolder(folder, spec.name)
+        BatchTrainer(spec, source, kept, FitSettings()).run(stop, lambda _: None)
+
+
+def fit(text: str, path: str) -> Timing:
+    """Time a fit."""
+    warm(text, path)
     spec, layout = parse_spec(text, "bench.toml"), parse_layout(LAYOUT, "layout.toml")
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        warm = BatchTrainer(
-            spec, TableSource([path], layout, spec), FitFolder(folder, spec.name), FitSettings()
-        )
-        stop = threading.Event()
-        stop.set()
-        warm.run(stop, lambda _: None)  # one block: kernels are compiled now, not in the race
-        kept = FitFolder(folder, spec.name)
-        kept.restart()
-        trainer = BatchTrainer(spec, TableSource([path], layout, spec), kept, FitSettings())
-        learned_at = time.perf_counter()
+        source, kept = TableSource([path], layout, spec), FitFolder(folder, spec.name)
+        trainer = BatchTrainer(spec, source, kept, FitSettings())
+        learned, learned_at = Timing(math.nan), 0.0
 
-        def tell(progress: Any) -> None:
-            nonlocal learned_at
-            learned_at = time.perf_counter()
+        def tell(progress: FitProgress) -> None:
+            nonlocal learned, learned_at
+            learned, learned_at = clock.timing(progress.examples), time.perf_counter()
 
-        began = time.perf_counter()
-        done = trainer.run(threading.Event(), tell)
-        ended = time.perf_counter()
-    assert done is not None
-    return done.examples / (learned_at - began), ended - learned_at
+        clock = Clock()
+        trainer.run(threading.Event(), tell)
+        return learned._replace(snapshot_s=time.perf_counter() - learned_at)
 
 
-def fit_into_store(text: str, path: str, url: str) -> float:
-    """Return examples/s of a fit by two processes, from the first row read to the snapshot."""
+def fit_into_store(text: str, path: str, url: str) -> Timing:
+    """Time a fit by two processes, from the first row read to the snapshot."""
     spec, layout = parse_spec(text, "bench.toml"), parse_layout(LAYOUT, "layout.toml")
     connect = functools.partial(open_store, url)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as to:
@@ -113,16 +160,18 @@ def fit_into_store(text: str, path: str, url: str) -> float:
         done = trainer.run(threading.Event(), lambda _: None)
         ended = time.perf_counter()
     assert done is not None
-    return done.examples / (ended - began)
+    return Timing(done.examples / (ended - began))
 
 
-def learn_vowpal_wabbit(examples: int) -> float:
-    """Return examples/s of reading a text file, written off the clock."""
-    return learn_file(make_stream(examples, 1)).rate
+def learn_vowpal_wabbit(path: str, examples: int, indexes: int) -> Timing:
+    """Time Vowpal Wabbit on a text file."""
+    clock = Clock()
+    learn_text(Path(path), indexes)
+    return clock.timing(examples)
 
 
-def learn_torch(name: str, path: str, sizes: list[int]) -> float:
-    """Return examples/s of a DataLoader loop over the Parquet file."""
+def learn_torch(name: str, path: str, sizes: list[int], most: int) -> Timing:
+    """Time a DataLoader loop over the first rows of the Parquet file."""
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
@@ -133,7 +182,10 @@ def learn_torch(name: str, path: str, sizes: list[int]) -> float:
     dimensions = 0 if name == "lr" else 16
     weights = nn.EmbeddingBag(rows, 1, mode="sum", sparse=True)
     nn.init.zeros_(weights.weight)
-    vectors = nn.Embedding(rows, dimensions, sparse=True) if dimensions else None
+    vectors = None
+    if dimensions:
+        drawn = torch.empty(rows, dimensions).uniform_(-0.01, 0.01)
+        vectors = nn.Embedding(rows, dimensions, sparse=True, _weight=drawn)
     slopes = nn.Parameter(torch.zeros(NUMBERS, 1 + dimensions))
     dense: list[Any] = [slopes]
     deep = None
@@ -146,8 +198,8 @@ def learn_torch(name: str, path: str, sizes: list[int]) -> float:
     sparse = [weights.weight, *([] if vectors is None else [vectors.weight])]
     optimizer = torch.optim.Adagrad([*sparse, *dense], lr=0.05)
     loss = nn.BCEWithLogitsLoss()
-    began = time.perf_counter()
-    table = pq.read_table(path)
+    clock = Clock()
+    table = pq.read_table(path).slice(0, most)
     ids = np.column_stack([table[f"f{k + 1}"].to_numpy() for k in range(IDS)])
     numbers = np.column_stack([table[f"f{IDS + 1 + k}"].to_numpy() for k in range(NUMBERS)])
     labels = table["clicked"].to_numpy().astype(np.float32)
@@ -165,50 +217,76 @@ def learn_torch(name: str, path: str, sizes: list[int]) -> float:
         optimizer.zero_grad()
         loss(log_odds, label).backward()
         optimizer.step()
-    return len(data) / (time.perf_counter() - began)
+    return clock.timing(len(data))
+
+
+class Race:
+    """The contenders of all rounds, with their times."""
+
+    def __init__(self, alone: Alone, told: Console) -> None:
+        self._alone, self._told = alone, told
+        self.found: dict[str, list[Timing]] = {}
+        self.memory_mb: dict[str, float] = {}
+
+    def run(self, name: str, function: Callable[..., Timing], *arguments: Any) -> None:
+        """Run a contender once."""
+        timing, grown = self._alone.run(function, *arguments)
+        self.found.setdefault(name, []).append(timing)
+        self.memory_mb[name] = max(grown, self.memory_mb.get(name, 0.0))
+        self._told.print(
+            f"{name}: {timing.rate:,.0f} examples/s, {timing.processor_us:.1f} us of processor"
+        )
+
+    def ratio(self, ours: str, theirs: str) -> float:
+        """Return how many times as fast one contender is as another: the median of the rounds."""
+        pairs = zip(self.found[ours], self.found[theirs], strict=True)
+        return round(statistics.median(mine.rate / other.rate for mine, other in pairs), 2)
 
 
 def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
     """Return the figures."""
-    rates: dict[str, list[float]] = {}
-    memory: dict[str, float] = {}
-    snapshots: list[float] = []
+    began, loads = time.perf_counter(), [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        paths = {}
-        for name, examples in zip(MODELS, size[:3], strict=True):
-            stream = make_stream(examples, 1)
-            paths[name] = str(Path(folder, f"{name}.parquet"))
-            write_table(stream, Path(paths[name]))
+        stream = make_stream(max(size.examples.values()), 1)
+        paths = {name: str(Path(folder, f"{name}.parquet")) for name in MODELS}
+        for name, examples in size.examples.items():
+            write_table(stream, Path(paths[name]), 0, examples)
+        text = str(write_text(stream.first(size.examples["lr"]), Path(folder)))
         node = ValkeyNode(Path(folder, "valkey"))
         with running_server(node), Alone(quick=quick) as alone:
-            for _ in range(size.rounds):
-                for name, text in MODELS.items():
-                    (rate, snapshot_s), grown = alone.run(fit, text, paths[name])
-                    rates.setdefault(name, []).append(rate)
-                    memory[name] = grown
-                    snapshots += [snapshot_s] if name == "lr" else []
-                    told.print(f"fit {name}: {rate:,.0f} examples/s")
-                    other, grown = alone.run(learn_torch, name, paths[name], stream.values.tolist())
-                    rates.setdefault(f"torch_{name}", []).append(other)
-                    memory[f"torch_{name}"] = grown
-                    told.print(f"torch {name}: {other:,.0f} examples/s")
-                other, memory["lr_store"] = alone.run(
-                    fit_into_store, MODELS["lr"], paths["lr"], node.url
-                )
-                rates.setdefault("lr_store", []).append(other)
-                told.print(f"fit lr, --store, two processes: {other:,.0f} examples/s")
-                other, memory["vw_file"] = alone.run(learn_vowpal_wabbit, size.lr)
-                rates.setdefault("vw_file", []).append(other)
-                told.print(f"Vowpal Wabbit, file: {other:,.0f} examples/s")
-    middle = {name: statistics.median(found) for name, found in rates.items()}
+            race = Race(alone, told)
+            for number in range(size.rounds):
+                for name, spec in MODELS.items():
+                    sizes, most = stream.values.tolist(), size.torch_examples[name]
+                    race.run(f"torch_{name}", learn_torch, name, paths[name], sizes, most)
+                    race.run(name, fit, spec, paths[name])
+                    if name == "lr":
+                        examples, indexes = size.examples[name], stream.all_indexes
+                        race.run("vw_file", learn_vowpal_wabbit, text, examples, indexes)
+                if number < size.store_rounds:
+                    race.run("lr_store", fit_into_store, MODELS["lr"], paths["lr"], node.url)
+    loads.append(os.getloadavg()[0])
+    middle = {
+        name: Timing(*(statistics.median(column) for column in zip(*runs, strict=True)))
+        for name, runs in race.found.items()
+    }
     return {
-        "rows_per_second": {name: round(rate) for name, rate in middle.items()},
-        "to_vw_file": round(middle["lr"] / middle["vw_file"], 2),
-        "to_torch": {name: round(middle[name] / middle[f"torch_{name}"], 2) for name in MODELS},
-        "memory_mb": {name: round(grown) for name, grown in memory.items()},
-        "snapshot_s": round(statistics.median(snapshots), 2),
-        "examples": dict(zip(MODELS, size[:3], strict=True)),
+        "rows_per_second": {name: round(each.rate) for name, each in middle.items()},
+        "to_vw_file": race.ratio("lr", "vw_file"),
+        "to_torch": {name: race.ratio(name, f"torch_{name}") for name in MODELS},
+        "memory_mb": {name: round(grown) for name, grown in race.memory_mb.items()},
+        "processor_us": {
+            name: round(each.processor_us, 2)
+            for name, each in middle.items()
+            if not math.isnan(each.processor_us)
+        },
+        "snapshot_s": round(middle["lr"].snapshot_s, 2),
+        "examples": size.examples,
+        "torch_examples": size.torch_examples,
         "rounds": size.rounds,
+        "load": [round(each, 1) for each in loads],
+        "seconds": round(time.perf_counter() - began),
+        "processor_s": round(sum(sum(resource.getrusage(kind)[:2]) for kind in _ALL_PROCESSES)),
     }
 
 

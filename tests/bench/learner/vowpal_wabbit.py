@@ -54,7 +54,7 @@ def lines_of(stream: Stream) -> Iterator[str]:
 
 def learn_lines(stream: Stream) -> Learned:
     """Learn lines of text, which are made off the clock. Scores are not told."""
-    workspace, lines = Workspace(_always(stream)), list(lines_of(stream))
+    workspace, lines = Workspace(_always(stream.all_indexes)), list(lines_of(stream))
     learn = workspace.learn
     began = time.perf_counter()
     for line in lines:
@@ -66,7 +66,7 @@ def learn_lines(stream: Stream) -> Learned:
 
 def learn_parsed(stream: Stream) -> Learned:
     """Learn Examples; making them and reading their predictions goes off the clock."""
-    workspace, seconds = Workspace(_always(stream)), 0.0
+    workspace, seconds = Workspace(_always(stream.all_indexes)), 0.0
     learn, scores, lines = workspace.learn, list[float](), lines_of(stream)
     for begin in range(0, len(stream), _CHUNK):
         count = min(_CHUNK, len(stream) - begin)
@@ -85,34 +85,35 @@ def learn_parsed(stream: Stream) -> Learned:
 def learn_file(stream: Stream) -> Learned:
     """Learn a file of text. Scores are not told: writing them takes longer."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        path = _written(stream, Path(directory))
-        return Learned(len(stream), _learn_text(path, _always(stream)), None)
+        path = write_text(stream, Path(directory))
+        return Learned(len(stream), learn_text(path, stream.all_indexes), None)
 
 
 def learn_settings(stream: Stream, settings: Sequence[str]) -> list[Learned]:
     """Learn a file of text by each of these, with scores, which are written to another file."""
     found = []
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        path, predicted = _written(stream, Path(directory)), Path(directory, "scores.txt")
+        path, predicted = write_text(stream, Path(directory)), Path(directory, "scores.txt")
         for options in settings:
-            seconds = _learn_text(path, f"{_always(stream)} {options} -p {predicted}")
+            seconds = learn_text(path, stream.all_indexes, f"{options} -p {predicted}")
             found.append(Learned(len(stream), seconds, np.loadtxt(predicted)))
     return found
 
 
-def _written(stream: Stream, directory: Path) -> Path:
+def write_text(stream: Stream, directory: Path) -> Path:
+    """Write a file of text."""
     path = directory / "examples.txt"
     with path.open("w") as file:
         file.writelines(line + "\n" for line in lines_of(stream))
     return path
 
 
-def _learn_text(path: Path, options: str) -> float:
-    """Learn a file that is there; return the seconds it took."""
+def learn_text(path: Path, indexes: int, options: str = "") -> float:
+    """Learn a file of text with indexes below `indexes`; return the seconds it took."""
     began = time.perf_counter()
-    Workspace(f"{options} -d {path}").finish()  # reads to the end at once
+    Workspace(f"{_always(indexes)} {options} -d {path}").finish()  # reads to the end at once
     return time.perf_counter() - began
 
 
-def _always(stream: Stream) -> str:
-    return f"{_ALWAYS} -b {stream.all_indexes.bit_length()}"
+def _always(indexes: int) -> str:
+    return f"{_ALWAYS} -b {indexes.bit_length()}"

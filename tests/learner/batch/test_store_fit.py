@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.ingest.logs import parse_layout
 from headrace.learner.batch import (
     BatchTrainer,
     FitFolder,
     FitSettings,
-    StageFolder,
-    StoreFitSettings,
-    StoreTrainer,
-    TableSource,
     UnreadableData,
     WorkerFailed,
 )
 from headrace.learner.batch.store_trainer import learn_files
-from headrace.learner.local.in_memory_model import InMemoryModel
-from tests.learner.batch.staged_files import Ended, counters, one_store, run_here
-from tests.learner.shop import CROSS, shop_rows, shop_spec
+from tests.learner.batch import store_fits
+from tests.learner.batch.staged_files import Ended, one_store
+from tests.learner.batch.store_fits import ROWS, SPEC, fit_command, run, source, trainer, wait_for
+from tests.learner.shop import shop_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from headrace.learner.batch import FitSummary, LearnTask
     from headrace.learner.batch.store_trainer import Worker
-    from headrace.pserver import Store
-
-LAYOUT = '[event]\ntimestamp = "timestamp_ms"\n[click]\ncolumn = "clicked"\n'
-ROWS, SPEC = 60_000, shop_spec(CROSS)
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -58,30 +46,10 @@ def expected(log: Path) -> dict[int, tuple[int, int]]:
     return counted(to, trainer.run(threading.Event(), lambda _: None))
 
 
-def source(log: Path) -> TableSource:
-    return TableSource([str(log)], parse_layout(LAYOUT, "layout"), SPEC)
-
-
-def trainer(
-    log: Path,
-    to: Path,
-    connect: Callable[[str], Store],
-    start: Callable[[LearnTask, Sequence[int]], Worker] = run_here,
-    **settings: int,
-) -> StoreTrainer:
-    folders = FitFolder(str(to), "shop"), StageFolder(str(to), "shop")
-    chosen = StoreFitSettings(**{"rows_a_file": 17_000, "workers": 2, **settings})
-    return StoreTrainer(SPEC, source(log), folders, connect, chosen, start)
-
-
 def counted(to: Path, done: FitSummary | None) -> dict[int, tuple[int, int]]:
     assert done is not None
     assert done.examples % ROWS == 0
-    return counters(InMemoryModel.load(to, done.snapshot).rows)
-
-
-def run(fit: StoreTrainer) -> FitSummary | None:
-    return fit.run(threading.Event(), lambda _: None)
+    return store_fits.counted(to, done.snapshot)
 
 
 def test_two_workers_count_every_row_once_and_leave_nothing(
@@ -148,27 +116,11 @@ def test_a_fit_of_other_data_is_refused(log: Path, tmp_path: Path) -> None:
 def test_the_command_killed_and_started_again_counts_every_row_once(
     log: Path, tmp_path: Path, valkey_node: str, expected: dict[int, tuple[int, int]]
 ) -> None:
-    (tmp_path / "shop.toml").write_text(SPEC.text)
-    (tmp_path / "layout.toml").write_text(LAYOUT)
-    command = [
-        *(sys.executable, "-m", "headrace", "fit", "--model", "shop.toml", "--data", str(log)),
-        *("--layout", "layout.toml", "--to", "models", "--store", valkey_node, "--workers", "2"),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
-        )
-
-    killed = start()
-    run_file = tmp_path / "models/_stage/shop/run.json"
-    while not run_file.exists() and killed.poll() is None:
-        threading.Event().wait(0.02)
+    killed = fit_command(log, tmp_path, valkey_node)
+    wait_for(tmp_path / "models/_stage/shop/run.json", killed)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    again = start()  # while workers of the first may still learn
+    again = fit_command(log, tmp_path, valkey_node)  # while workers of the first may still learn
     printed, _ = again.communicate(timeout=300)
     assert again.returncode == 0
-    name = printed.partition(":")[0]
-    assert counters(InMemoryModel.load(tmp_path / "models", name).rows) == expected
+    assert store_fits.counted(tmp_path / "models", printed.partition(":")[0]) == expected
