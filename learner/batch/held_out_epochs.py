@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class EpochDecision(msgspec.Struct, frozen=True):
-    """What the held-out examples have decided so far."""
+    """The last decision, and the best epoch so far."""
 
     decided: int = 0
     """Epochs whose loss is measured."""

@@ -134,8 +134,13 @@ class StageFolder:
                 return None
         rows += self._write(len(rows), waiting)
         run = StagedRun(
-            *(spec.fingerprint, source.identity, secrets.token_hex(4)),
-            *(rows, dict(source.marks), source.refused, holdout),
+            fingerprint=spec.fingerprint,
+            source=source.identity,
+            token=secrets.token_hex(4),
+            rows=rows,
+            marks=dict(source.marks),
+            refused=source.refused,
+            holdout=holdout,
             held_out=0 if first_held_out is None else len(rows) - first_held_out,
         )
         self._replace(_DESCRIPTION, run)

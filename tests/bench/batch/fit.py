@@ -80,7 +80,7 @@ class Size(NamedTuple):
 
     examples: dict[str, int]
     torch_examples: dict[str, int]
-    """Of the loops of torch, which learn a constant number of examples per second."""
+    """Fewer for the loops of torch, which learn a constant number of examples per second."""
     rounds: int
     store_rounds: int
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.learner.local.in_memory_model import InMemoryModel
 
 ROWS, SHARE = 50_000, 0.25
-HELD_OUT = {"holdout": SHARE, "rows_a_file": 16_000}  # two files for each epoch
+HELD_OUT: dict[str, Any] = {"holdout": SHARE, "rows_a_file": 16_000}  # two files for each epoch
 Counters = dict[int, tuple[int, int]]
 
 
