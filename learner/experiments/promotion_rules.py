@@ -64,8 +64,8 @@ class PromotionRules(Struct, frozen=True, forbid_unknown_fields=True):
     """Bound of the time to answer."""
     freshness_s: Annotated[float, Meta(gt=0.0)] = 10.0
     """Bound of the time from a click to its arrival in the servers."""
-    held_back: Annotated[int, Meta(ge=0)] = 0
-    """Bound of the batches that the arm's learners hold back for review."""
+    quarantined: Annotated[int, Meta(ge=0)] = 0
+    """Bound of the batches that the arm's learners quarantine."""
     blind_s: Seconds = 60
     """Time without current figures after which the arm is rolled back."""
 

@@ -9,7 +9,7 @@ on. *Unknown* does neither: the promotion waits.
 - *calibration*: violated if expected clicks per click are outside the bounds by four standard
   errors of the clicks. A canary has few clicks at first.
 - *level*: the mean score divided by the control's. It needs no clicks.
-- *p99*, *freshness*, *held back*: bounds.
+- *p99*, *freshness*, *quarantined*: bounds.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ServedFigures(NamedTuple):
     """Mean score, divided by the control's."""
     p99_ms: float | None = None
     freshness_s: float | None = None
-    held_back: int | None = None
-    """Batches that its learners hold back."""
+    quarantined: int | None = None
+    """Batches that its learners quarantined."""
 
 
 class PromotionCheck(NamedTuple):
@@ -67,7 +67,7 @@ def promotion_checks(rules: PromotionRules, served: ServedFigures) -> list[Promo
         _bounded("level", served.level, low, high, "of the control's mean score"),
         _bounded("p99", served.p99_ms, 0.0, rules.p99_ms, "ms"),
         _bounded("freshness", served.freshness_s, 0.0, rules.freshness_s, "s"),
-        _bounded("held back", served.held_back, 0.0, rules.held_back, "batches"),
+        _bounded("quarantined", served.quarantined, 0.0, rules.quarantined, "batches"),
     ]
 
 

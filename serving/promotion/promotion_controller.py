@@ -162,7 +162,7 @@ class KafkaPromotionPorts:
         servers, ready = figures.servers(now_ms)
         served = ServedFigures(
             *(loss.low, loss.high, loss.clicks, loss.expected_clicks, figures.level(now_ms)),
-            *(figures.p99_ms(now_ms), figures.freshness_s(now_ms), figures.held_back(now_ms)),
+            *(figures.p99_ms(now_ms), figures.freshness_s(now_ms), figures.quarantined(now_ms)),
         )
         newest_ms = max(figures.newest_ms(), self._began_ms)
         rows_ready = promotion.stage is not PromotionStage.PREPARING or self._rows_ready()

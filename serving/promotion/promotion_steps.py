@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from headrace.serving.promotion.promotion_checks import PromotionCheck, ServedFigures
     from headrace.serving.promotion.promotion_state import Promotion
 
-_NEEDED_IN_SHADOW = ("level", "freshness", "held back")
-_NEEDED_ALONE = ("calibration", "p99", "freshness", "held back")
+_NEEDED_IN_SHADOW = ("level", "freshness", "quarantined")
+_NEEDED_ALONE = ("calibration", "p99", "freshness", "quarantined")
 _NEEDED = ("loss", "level", *_NEEDED_ALONE)
 
 

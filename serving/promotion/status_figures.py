@@ -43,8 +43,10 @@ class StatusFigures:
         self.model, self.control = model, control
         self._moments: dict[tuple[str, str], deque[_Moment]] = defaultdict(deque)
         """By process and instance, oldest first."""
-        self._held_before: dict[str, float] = {}
-        """By learner: batches held back at its first status."""
+        self._held: dict[str, float] = {}
+        """By learner: its counter of quarantined batches, at its newest status."""
+        self._quarantined = 0.0
+        """Batches quarantined since the first status, also by learners that restarted or ended."""
 
     def take(self, status: ProcessStatus) -> None:
         """Take a status."""
@@ -65,8 +67,9 @@ class StatusFigures:
             moments.popleft()
         held = values.get((f"{_LEARNER}_held_batches_total", self.model, ""))
         if held is not None:
-            before = self._held_before.setdefault(status.instance, held)
-            self._held_before[status.instance] = min(before, held)  # 0 after a restart
+            before = self._held.get(status.instance, held)
+            self._quarantined += held if held < before else held - before  # 0 after a restart
+            self._held[status.instance] = held
 
     def newest_ms(self) -> int:
         """Return the time of the newest status of a server; 0 without any."""
@@ -99,19 +102,11 @@ class StatusFigures:
         known = [each for each in ages if each is not None]
         return max(known) if len(known) == len(ages) else None
 
-    def held_back(self, now_ms: int) -> int | None:
-        """Return the batches held back since the first status; None without learners."""
+    def quarantined(self, now_ms: int) -> int | None:
+        """Return the batches quarantined since the first status; None without learners."""
         key = f"{_LEARNER}_held_batches_total", self.model, ""
-        found = [
-            (key_[1], each[-1].values[key])
-            for key_, each in self._moments.items()
-            if key_[0] == "learner"
-            and key in each[-1].values
-            and now_ms - each[-1].time_ms <= GONE_MS
-        ]
-        if not found:
-            return None
-        return int(sum(value - self._held_before[instance] for instance, value in found))
+        learning = any(key in each for each in self._newest("learner", now_ms))
+        return int(self._quarantined) if learning else None
 
     def level(self, now_ms: int) -> float | None:
         """Return the mean score of the model, divided by the control's; None: too few."""

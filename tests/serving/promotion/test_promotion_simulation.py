@@ -94,7 +94,7 @@ class World:
             level=(0.1 if bad else 1.0) if scored and lasted_s > 0 else None,
             p99_ms=12.0,
             freshness_s=1.0,
-            held_back=0,
+            quarantined=0,
         )
         target = self.deployments.aliases["production"]
         return PromotionFigures(target, 1000 * (self.now_s - seen_s), True, 1.0, 3, 3, served)

@@ -157,7 +157,7 @@ def test_a_good_arm_passes_every_stage_and_takes_all_requests() -> None:
         ({"level": float("nan")}, "level: nan"),
         ({"p99_ms": 51.0}, "p99: 51 ms, expected at most 50"),
         ({"freshness_s": 11.0}, "freshness: 11 s"),
-        ({"held_back": 1}, "held back: 1 batches"),
+        ({"quarantined": 1}, "quarantined: 1 batches"),
     ],
 )
 @pytest.mark.parametrize("stage", [PromotionStage.SHADOW, PromotionStage.CANARY])
@@ -177,7 +177,7 @@ def test_a_violated_check_rolls_back_at_the_first_look(
         {"clicks": 3, "expected_clicks": 9.0},
         {"p99_ms": None},
         {"level": None},
-        {"held_back": None},
+        {"quarantined": None},
     ],
 )
 def test_a_canary_waits_for_figures_that_are_not_certain_and_then_gives_up(

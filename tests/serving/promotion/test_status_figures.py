@@ -108,17 +108,23 @@ def test_a_learner_without_lag_is_not_behind_even_if_its_stream_pauses(
     assert figures.behind_s(0) == 3600
 
 
-def test_batches_held_back_before_the_promotion_do_not_count(figures: StatusFigures) -> None:
-    def at(time_ms: int, held: float) -> ProcessStatus:
-        labels = {"model": MODEL}
-        return status(time_ms, ("learner_held_batches_total", held, labels), process="learner")
+def test_batches_quarantined_since_the_first_status_count_through_restarts(
+    figures: StatusFigures,
+) -> None:
+    def at(time_ms: int, held: float, name: str = "a", **how: Any) -> ProcessStatus:
+        sample = "learner_held_batches_total", held, {"model": MODEL}
+        return status(time_ms, sample, process="learner", name=name, **how)
 
-    assert figures.held_back(0) is None
+    assert figures.quarantined(0) is None
     figures.take(at(0, 7))
-    assert figures.held_back(0) == 0
+    assert figures.quarantined(0) == 0
     figures.take(at(1, 9))
-    assert figures.held_back(1) == 2
+    assert figures.quarantined(1) == 2
     figures.take(at(2, 1))  # restarted
-    assert figures.held_back(2) == 0
-    figures.take(at(3, 2))
-    assert figures.held_back(3) == 1
+    assert figures.quarantined(2) == 3
+    figures.take(at(3, 1, "b"))
+    figures.take(at(4, 2, "b"))
+    assert figures.quarantined(4) == 4
+    figures.take(at(5, 2, "b", ended=True))
+    assert figures.quarantined(5) == 4
+    assert figures.quarantined(2 + GONE_MS + 1) is None
