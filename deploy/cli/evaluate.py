@@ -38,6 +38,16 @@ Sample = Annotated[
         "than 1 for more than about 10,000 impressions per second.",
     ),
 ]
+EvaluatedExamples = Annotated[
+    str,
+    typer.Option(
+        "--examples-of",
+        envvar="HEADRACE_EXAMPLES_OF",
+        metavar="NAME",
+        help="Model whose examples the learner learns. Default: the model itself.",
+        show_default=False,
+    ),
+]
 Predictions = Annotated[
     str,
     typer.Option(
@@ -113,6 +123,7 @@ def run(
     instance: Instance = "",
     sample: Sample = 1.0,
     predictions: Predictions = "predictions",
+    examples_of: EvaluatedExamples = "",
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
@@ -131,6 +142,7 @@ def run(
                 metrics_host=metrics_host,
                 sample=sample,
                 predictions=predictions,
+                examples_of=examples_of,
             ),
             kafka_settings(kafka, kafka_client),
             spec,

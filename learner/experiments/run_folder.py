@@ -156,7 +156,21 @@ class RunFolder:
         return self.path / f"work-{digest[:16]}"
 
     def _states(self) -> list[Path]:
-        return sorted(self.path.glob("state-*.pickle"))
+        return _states_in(self.path)
+
+
+def read_state(path: Path) -> SavedRun | None:
+    """Return the newest state of a folder, to which a runner may write; None without any."""
+    while states := _states_in(path):
+        try:
+            return SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - see above
+        except FileNotFoundError:
+            continue  # the runner has saved a newer one, and removed this one
+    return None
+
+
+def _states_in(path: Path) -> list[Path]:
+    return sorted(path.glob("state-*.pickle"))
 
 
 def read_history(path: Path) -> list[ArmRecord]:

@@ -11,6 +11,7 @@ from .restoration import RestoreResult as RestoreResult
 from .restoration import ShapeChange as ShapeChange
 from .restoration import check_buckets as check_buckets
 from .restoration import fill_with_nothing as fill_with_nothing
+from .restoration import in_pieces as in_pieces
 from .restoration import restore as restore
 from .restoration import whole_shape as whole_shape
 from .snapshot_errors import DamagedSnapshot as DamagedSnapshot

@@ -67,6 +67,8 @@ class EvaluationSettings:
     changed; metrics report the smallest share of their window."""
     predictions: str = TOPIC
     """The topic of served predictions; created if it is missing."""
+    examples_of: str = ""
+    """Name of the model whose examples are read; empty for its own. As for its learner."""
     publish_s: float = 5.0
     """Interval between publications."""
     wait_ms: int | None = None
@@ -272,7 +274,7 @@ def _topics(
     settings: EvaluationSettings, kafka: KafkaSettings, model: str
 ) -> tuple[FeedTopics, tuple[str, ...]]:
     """Create evaluation's topics; return all topics, and the partitions to evaluate."""
-    examples, scores = examples_topic(model), scores_topic(model)
+    examples, scores = examples_topic(settings.examples_of or model), scores_topic(model)
     counts = partition_counts(kafka, (examples, scores))
     missing = [name for name in (examples, scores) if name not in counts]
     if missing:

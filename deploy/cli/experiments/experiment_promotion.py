@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.deploy.reports.tracking import RunExporter
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.experiments import ArmPlan, Experiment
+    from headrace.learner.experiments.live import SavedArm
     from headrace.serving.promotion import Promotion, PromotionDecision
 
 EXIT_ROLLED_BACK = 1
@@ -35,6 +36,12 @@ RunFolderPath = Annotated[
     ),
 ]
 PromotedModel = Annotated[str, typer.Argument(metavar="MODEL", help="Model of the promotion.")]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh", help="Begin without the rows that the arm learned, with examples of its own."
+    ),
+]
 Again = Annotated[
     bool, typer.Option("--again", help="Begin anew after a promotion that was rolled back.")
 ]
@@ -44,6 +51,7 @@ def promote(
     file: ExperimentFile,
     arm: ArmName = "",
     run: RunFolderPath = None,
+    fresh: Fresh = False,
     again: Again = False,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
@@ -53,7 +61,8 @@ def promote(
     """Turn an arm into a model, and move the control's traffic to it in steps.
 
     The rules are in `[promotion]` of the experiment file. Servers need --deployments. The model
-    needs its own joiner, learner, keeper and evaluation. If interrupted, run it again.
+    needs a learner, a keeper and an evaluation. An arm of a live --run keeps its rows and learns
+    on from the control's examples; another one needs a joiner, too. If interrupted, run it again.
     """
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
@@ -70,20 +79,21 @@ def promote(
     plan, settings = _winner(experiment, arm, run), kafka_settings(kafka, kafka_client)
     spec, control, rules = plan.spec, experiment.control.name, experiment.promotion
     deployments, state = read_promotion_state(settings, spec.name)
-    fresh = state is None or (state.ended and again)
-    if fresh:
+    begins = state is None or (state.ended and again)
+    if begins:
         now = deployments.aliases.get(rules.alias, control)
         if now != control:
             raise BadOption(f"alias {rules.alias}: expected {control}, the control, got {now}")
+        saved = "--fresh" if fresh else _saved(experiment, plan, run, settings)
         _write_spec(file.parent / f"{spec.name}.toml", spec.text)
-        _prepare(experiment, plan, settings, redis)
+        _prepare(experiment, plan, settings, redis, saved)
     rows_ready = _rows_ready(spec.name, redis)
     with (
         stopped_by_signals() as stop,
         run_outputs(OFF, track) as outputs,
         KafkaPromotionPorts(settings, spec.name, control, rows_ready) as ports,
     ):
-        if fresh:
+        if begins:
             ports.write(Promotion.begin(spec.name, spec.text, control, rules, wall_ms()))
         ended = drive_promotion(ports, stop, _Lines(outputs.exporter))
     if not ended.ended:
@@ -172,11 +182,43 @@ def _write_spec(path: Path, text: str) -> None:
     if path.exists() and path.read_text("utf-8") != text:
         raise BadOption(f"{path}: expected no file, or the spec of the arm, got another spec")
     path.write_text(text, "utf-8")
-    typer.echo(f"wrote {path}: start its joiner, learner, keeper and evaluation", err=True)
+    typer.echo(f"wrote {path}", err=True)
 
 
-def _prepare(experiment: "Experiment", plan: "ArmPlan", kafka: "KafkaSettings", redis: str) -> None:
-    """Create the topics and rows of the model, as many as the control has. Can be repeated."""
+def _saved(
+    experiment: "Experiment", plan: "ArmPlan", run: Path | None, kafka: "KafkaSettings"
+) -> "SavedArm | str":
+    """Return the arm with its rows, or why the model begins without them. Raises BadOption."""
+    from headrace.ingest.kafka import KafkaReader, PartitionAssigned, examples_topic
+    from headrace.learner.experiments.live import SavedArm, read_saved_arm
+
+    found = "no --run" if run is None else read_saved_arm(run, plan)
+    if not isinstance(found, SavedArm):
+        return found
+    topic = examples_topic(experiment.control.name)
+    with closing(KafkaReader(kafka, None, [topic])) as reader:
+        sources = {each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)}
+        firsts = {source.partition: reader.held(source)[0] for source in sources}
+        lost = found.lost(reader.topic_id(topic), firsts)
+    if lost:
+        raise BadOption(
+            f"arm {plan.name}: expected the examples behind its position in {topic}, but {lost}. "
+            "Continue the run until its next save, or begin without its rows: --fresh"
+        )
+    return found
+
+
+def _prepare(
+    experiment: "Experiment",
+    plan: "ArmPlan",
+    kafka: "KafkaSettings",
+    redis: str,
+    saved: "SavedArm | str",
+) -> None:
+    """Create the topics and rows of the model, in as many buckets as the control has.
+
+    saved: the arm, or why the model begins without its rows. Can be repeated.
+    """
     from headrace.deploy.connections import open_store
     from headrace.ingest.kafka import ensure_topics, examples_topic, partition_counts, topics_for
     from headrace.pserver import Shape
@@ -189,8 +231,19 @@ def _prepare(experiment: "Experiment", plan: "ArmPlan", kafka: "KafkaSettings", 
     ensure_topics(kafka, topics_for(spec.name, counts[topic]))
     with closing(open_store(redis, control, read_only=True)) as store:
         buckets = store.shape().buckets
+    shape = Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)
     with closing(open_store(redis, spec.name)) as store:
-        store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))
+        if isinstance(saved, str):
+            store.create(shape)
+            said = f"begins without rows ({saved}): start its joiner, learner, keeper, evaluation"
+        elif saved.load(store, shape):
+            said = (
+                f"begins with the arm's rows after {saved.examples:,} examples: start its learner "
+                f"and evaluation with --examples-of {control}, and its keeper"
+            )
+        else:
+            said = "has rows already, which stay: start it as before"
+    typer.echo(f"{spec.name} {said}", err=True)
 
 
 def _rows_ready(model: str, redis: str) -> Callable[[], bool]:

@@ -6,6 +6,8 @@ from .history_topic import read_histories as read_histories
 from .history_topic import request_stop as request_stop
 from .live_process import LiveSettings as LiveSettings
 from .live_process import run_live_experiment as run_live_experiment
+from .saved_arm import SavedArm as SavedArm
+from .saved_arm import read_saved_arm as read_saved_arm
 from .topic_source import ExamplesExpired as ExamplesExpired
 from .topic_source import TopicPosition as TopicPosition
 from .topic_source import TopicSource as TopicSource

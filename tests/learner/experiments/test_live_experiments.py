@@ -6,6 +6,8 @@ Kafka is in memory here: partitions that grow while a runner reads, and a topic 
 from __future__ import annotations
 
 import itertools
+import random
+from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,12 @@ from headrace.learner.experiments.live.history_topic import (
     stop_asked,
 )
 from headrace.learner.experiments.live.live_process import LiveRun
+from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.experiments.live.topic_source import ExamplesExpired, TopicSource
+from headrace.learner.local import InMemoryModel
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape
 from tests.learner.experiments.experiment_runs import log_of, write_files
 
 if TYPE_CHECKING:
@@ -221,6 +228,73 @@ def test_examples_that_kafka_deleted_are_refused_and_begin_no_arms(tmp_path: Pat
     assert not source.whole()
     with pytest.raises(ExamplesExpired, match="expected examples from offset 0, got"):
         next(source.blocks(source.first()))
+
+
+ARMS = """
+[experiment]
+name = "rates"
+control = "control.toml"
+[arm.slow]
+"optimizer.alpha" = 0.001
+[arm.fewer]
+"fields.tags" = "off"
+[rungs]
+first = 1_000_000
+"""
+
+
+def test_the_saved_rows_of_an_arm_become_a_model_that_continues_at_its_position(
+    tmp_path: Path,
+) -> None:
+    experiment = write_files(tmp_path, ARMS)
+    broker = Broker(experiment)
+    assert read_saved_arm(tmp_path / "run", experiment.plan(1)) == "the run has no saved state"
+    with pytest.raises(Killed):
+        broker.run(tmp_path / "run", kill_after=15)
+    plan = experiment.plan(1)
+    found = read_saved_arm(tmp_path / "run", plan)
+    assert isinstance(found, SavedArm)
+    source, learned, alone = broker.source(), 0, InMemoryModel(plan.spec)
+    for block in source.blocks(source.first()):
+        if block.after.offsets == found.offsets:
+            break
+        learned += len(alone.learn(block.examples))
+    learned += len(alone.learn(block.examples))
+    assert 0 < learned == found.examples
+    assert found.marks == {f"id/{at}": offset for at, offset in enumerate(found.offsets) if offset}
+
+    spec, dice = plan.spec, random.Random(0)
+    shape = Shape(spec.name, 64, spec.width, spec.fingerprint, spec.text)
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: dice.randbytes(8))
+    assert (found.load(store, shape), found.load(store, shape)) == (64, 0)
+    assert all(getattr(each, "marks", None) == found.marks for each in store.marks(range(64)))
+    replica = Replica(store, shape)
+    while not replica.complete:
+        replica.poll()
+    rows = replica.table.everything().existing()
+    for name in rows._fields:
+        assert np.array_equal(getattr(rows, name), getattr(alone.rows, name)), name
+
+
+def test_an_arm_that_cannot_continue_says_why(tmp_path: Path) -> None:
+    experiment = write_files(tmp_path, ARMS)
+    broker = Broker(experiment)
+    broker.run(tmp_path / "run")
+    fewer, slow = experiment.plan(2), experiment.plan(1)
+    assert read_saved_arm(tmp_path / "run", fewer) == (
+        "the arm has other fields than the control's examples"
+    )
+    other = replace(slow, spec=fewer.spec)
+    assert read_saved_arm(tmp_path / "run", other) == "the spec changed since the run"
+    gone = replace(slow, number=3)
+    assert read_saved_arm(tmp_path / "run", gone) == "the arm has ended, and its rows were not kept"
+    found = read_saved_arm(tmp_path / "run", slow)
+    assert isinstance(found, SavedArm)
+    held = dict.fromkeys(range(PARTITIONS), 0)
+    assert not found.lost("id", held)
+    assert found.lost("other", held) == "the topic was created again since"
+    held[1] = found.offsets[1] + 1
+    assert "Kafka deleted examples of partitions [1]" in found.lost("id", held)
 
 
 def test_a_restart_removes_the_last_record_first() -> None:
