@@ -14,6 +14,7 @@ from .fields import FieldSet as FieldSet
 from .fields import LabelPolicy as LabelPolicy
 from .fields import Policy as Policy
 from .fields import Transform as Transform
+from .fields import kinds_of as kinds_of
 from .fields import parse_fields as parse_fields
 from .hashing import ABSENT as ABSENT
 from .hashing import canonical as canonical
@@ -34,5 +35,6 @@ from .spec_sections import table_of as table_of
 from .spec_sections import tables_of as tables_of
 from .spec_text import SpecError as SpecError
 from .spec_text import SpecText as SpecText
+from .spec_text import found_name as found_name
 from .spec_text import one_of as one_of
 from .weights import weights_of as weights_of

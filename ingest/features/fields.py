@@ -45,7 +45,7 @@ from headrace.ingest.features.spec_sections import (
     table_of,
     tables_of,
 )
-from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
+from headrace.ingest.features.spec_text import SpecError, SpecText, found_name, one_of
 from headrace.ingest.features.weights import ExampleWeights
 
 if TYPE_CHECKING:
@@ -329,18 +329,21 @@ def _check_numbers(fields: list[Field], where: SpecText) -> None:
         owner[each.number] = each.name
 
 
+def kinds_of(fields: Iterable[Field]) -> dict[str, str]:
+    """Return the kind of each field by its name, for errors that show a name found in a spec."""
+    return {each.name: f"a field of transform {each.transform}" for each in fields}
+
+
 def _check_crosses(fields: dict[str, Field], where: SpecText) -> None:
     single = [each.name for each in fields.values() if each.transform.single]
+    kinds = kinds_of(fields.values())
     for each in fields.values():
         parts = [("of", part) for part in each.of]
         for key, part in parts + [("item", each.item)] * bool(each.item):
             if part not in single:
-                what = "a bag or number" if part in fields else "an unknown field"
-                raise where.error(
-                    ("fields", each.name, key),
-                    f"single-valued fields, {one_of(single, part)}",
-                    f'"{part}", {what}',
-                )
+                others = one_of((name for name in single if name != each.name), part)
+                wanted = f"{key} naming single-valued fields, {others}"
+                raise where.error(("fields", each.name, key), wanted, found_name(part, kinds))
     for each in fields.values():
         if each.name in _reachable(fields, each.of):
             raise where.error(

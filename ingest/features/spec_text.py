@@ -14,7 +14,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
@@ -74,6 +74,13 @@ def one_of(known: Iterable[str], found: str) -> str:
     near = difflib.get_close_matches(found, names, n=1)
     meant = f' (did you mean "{near[0]}"?)' if near else ""
     return f"one of {', '.join(names)}{meant}"
+
+
+def found_name(name: str, kinds: Mapping[str, str]) -> str:
+    """Return a name as the found value of an error, with its kind: "tags", a field of ..."""
+    if not name:
+        return '""'
+    return f'"{name}", {kinds.get(name, "an unknown name")}'
 
 
 def _depth(tables: object, keys: tuple[str, ...]) -> int:

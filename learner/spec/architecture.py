@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from headrace.ingest.features import Variant, Variants, expected, one_of, shown
+from headrace.ingest.features import (
+    Variant,
+    Variants,
+    expected,
+    found_name,
+    kinds_of,
+    one_of,
+    shown,
+)
 from headrace.learner.spec.optimizer_spec import ADAGRAD, DENSE, EMBEDDINGS, SGD
 
 if TYPE_CHECKING:
@@ -189,13 +197,15 @@ def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> No
             wanted = "no target without a history, a field of transform bag or history"
             raise where.error(("model", "target"), wanted, shown(structure.target))
         return
+    kinds = kinds_of((*fields.singles, *fields.bags, *fields.numbers))
     pairs = {"history": (_HISTORY, fields.bags), "target": (_TARGET, fields.singles)}
     for name, (naming, some) in pairs.items():
         found, known = getattr(structure, name), [each.name for each in some]
         if found not in known:
             wanted = f"{name} {naming}, {one_of(known, found)}"
             given = found or required  # a module may omit the target
-            raise where.error(("model", name), wanted, shown(found if given else None))
+            shown_found = found_name(found, kinds) if given else shown(None)
+            raise where.error(("model", name), wanted, shown_found)
     if structure.history and fields[structure.history].weighted:
         wanted = "a history without pooling and decay, since attention weighs its items"
         raise where.error(("fields", structure.history), wanted, "one of them")

@@ -17,6 +17,8 @@ from headrace.ingest.features import (
     Variant,
     Variants,
     expected,
+    found_name,
+    kinds_of,
     one_of,
     read_section,
     shown,
@@ -166,14 +168,16 @@ def _check_parts(
     keys = ("statistics", statistic.name)
     singles = [each.name for each in fields.singles]
     levels = [each.name for each in all_statistics if each.kind]
+    kinds = kinds_of((*fields.singles, *fields.bags, *fields.numbers))
+    kinds |= {each.name: "a statistic" for each in all_statistics}
     if statistic.kind and statistic.of not in singles:
         wanted = f"of naming a single-valued field, {one_of(singles, statistic.of)}"
-        raise where.error((*keys, "of"), wanted, f'"{statistic.of}"')
+        raise where.error((*keys, "of"), wanted, found_name(statistic.of, kinds))
     for part in statistic.cross:
         if part not in singles and part not in levels:
             known = one_of(singles + levels, part)
             wanted = f"cross of single-valued fields and statistics, {known}"
-            raise where.error((*keys, "cross"), wanted, f'"{part}"')
+            raise where.error((*keys, "cross"), wanted, found_name(part, kinds))
     if statistic.cross and not any(part in levels for part in statistic.cross):
         wanted = f"cross with at least one statistic, {one_of(levels, statistic.cross[0])}"
         raise where.error((*keys, "cross"), wanted, f"fields alone: {shown(statistic.cross)}")
