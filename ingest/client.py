@@ -114,6 +114,11 @@ class CollectorClient:
         self._thread = threading.Thread(target=self._run, name="headrace-client", daemon=True)
         self._thread.start()
 
+    def __repr__(self) -> str:
+        """Return address and state, without the token."""
+        waiting = f"{self._unacknowledged} events not yet acknowledged"
+        return f"<CollectorClient {self._requests.url}: {'closed, ' * self._closed}{waiting}>"
+
     def impression(self, event: Mapping[str, object]) -> None:
         """Queue an impression, waiting while the queue is full."""
         self._put(IMPRESSIONS, event)
@@ -211,7 +216,7 @@ class _Requests:
         settings: ClientSettings,
         refused: Callable[[UndeliverableEvent], None],
     ) -> None:
-        self._url, self._refused = url, refused
+        self.url, self._refused = url, refused
         self._headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -255,7 +260,7 @@ class _Requests:
         self._retry_after_s = 0.0
         body = gzip.compress(b"\n".join(events), 1)
         try:
-            response = self._pool.request("POST", self._url + path, body, headers=self._headers)
+            response = self._pool.request("POST", self.url + path, body, headers=self._headers)
         except urllib3.exceptions.HTTPError as error:
             self._note(f"{type(error).__name__}: {error}")
             return events
@@ -299,7 +304,7 @@ class _Requests:
             log.exception("the callback for refused events failed")  # the others must be sent
 
     def _note(self, trouble: str) -> None:
-        self.trouble = f"{self._url}: {trouble}"
+        self.trouble = f"{self.url}: {trouble}"
         log.warning("not sent yet: %s", self.trouble)
 
     def _wait_s(self, state: RetryCallState) -> float:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.learner.validation import Outcomes, ProgressiveValidation
 
 _EVENTS_A_TURN = 4096
+_REFUSED_SHOWN = 3
+"""Refused events in the text of a summary. A log in a wrong unit has millions of them."""
 
 
 class RefusedEvent(NamedTuple):
@@ -58,6 +60,13 @@ class LearnSummary:
     """Learned; with `policy = "immediate"` a click is an example of its own."""
     refused: tuple[RefusedEvent, ...]
     """Events that cannot be used, in the order they were given."""
+
+    def __repr__(self) -> str:
+        """Return the counts, and the first refused events."""
+        first = [repr(each) for each in self.refused[:_REFUSED_SHOWN]]
+        if len(self.refused) > _REFUSED_SHOWN:
+            first.append(f"... {len(self.refused) - _REFUSED_SHOWN:,} more")
+        return f"LearnSummary(examples={self.examples}, refused=({', '.join(first)}))"
 
 
 class LocalModel:
@@ -81,6 +90,12 @@ class LocalModel:
         """Joined examples of a request that the next lines of a log may continue."""
         self._examples: list[Examples] = []
         self._scores: list[Scores] = []
+
+    def __repr__(self) -> str:
+        """Return name, architecture, the examples learned here and the rows."""
+        learned = sum(map(len, self._examples))
+        name, kind = self.spec.name, self.spec.architecture
+        return f'<LocalModel "{name}": {kind}, {learned:,} examples learned, {len(self):,} rows>'
 
     def __len__(self) -> int:
         """Return the number of rows that the model has."""
@@ -168,15 +183,21 @@ class LocalModel:
 
         more_follow: leave the last request for the next call, which may have more candidates of it.
         """
+        ticks = set[tuple[str, int]]()  # refused if no event so far has a usable time
         if until_ms > 0:
             tick = message_of({TIME: until_ms}, until_ms)
             for side in EventSide:
+                ticks.add((side.name.lower(), self._offsets[side]))
                 self._send(side, [(until_ms, tick)])
                 self._joiner.ended(side)
         count, refused, waiting = 0, [], self._waiting
         while True:
             joined = self._joiner.advance(0, _EVENTS_A_TURN)
-            refused += [RefusedEvent(each.reason.value, each.record.value) for each in joined.dead]
+            refused += [
+                RefusedEvent(each.reason.value, each.record.value)
+                for each in joined.dead
+                if (each.record.source.topic, each.record.offset) not in ticks
+            ]
             count += len(joined.examples)
             complete = not joined.taken and not len(joined.examples)
             waiting = concatenate([waiting, joined.examples])

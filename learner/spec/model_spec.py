@@ -64,7 +64,7 @@ SECTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelSpec:
     """A model: its name, inputs, architecture and optimizers."""
 
@@ -85,6 +85,13 @@ class ModelSpec:
     another one."""
     text: str
     """The text of the file."""
+
+    def __repr__(self) -> str:
+        """Return name, architecture and inputs: short enough for a notebook and a traceback."""
+        fields = self.fields
+        names = ", ".join(each.name for each in (*fields.singles, *fields.numbers, *fields.bags))
+        counted = "".join(f", {each.name}" for each in self.statistics)
+        return f'<ModelSpec "{self.name}": {self.architecture} of {names}{counted}>'
 
     @property
     def width(self) -> int:
