@@ -16,7 +16,7 @@ from headrace.deploy.local.pipeline import LocalPipeline
 from headrace.deploy.local.services import ShownSetupProgress
 from headrace.deploy.reports import curl_of
 from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features import Transform
+from headrace.serving.requests import sample_fields
 
 if TYPE_CHECKING:
     import threading
@@ -75,15 +75,7 @@ def sample_event(spec: ModelSpec, number: int) -> dict[str, Any]:
     """Return an impression with a value for every field of the spec. Its time is a placeholder."""
     event: dict[str, Any] = {IMPRESSION_ID: f"shown-{number}", TIME: _NOW, REQUEST_ID: "page-1"}
     fields = spec.fields
-    for each in (*fields.singles, *fields.bags, *fields.numbers):
-        if each.source in event or not each.source:
-            continue
-        if each.transform is Transform.BAG:
-            event[each.source] = ["a", "b"]
-        elif each.transform in (Transform.NUMBER, Transform.LOG_BUCKET):
-            event[each.source] = number
-        else:
-            event[each.source] = f"{each.source}-{number}"
+    event |= sample_fields(fields, number)
     for source in fields.slice_by:
         event.setdefault(source, "a")
     if fields.weights.source:

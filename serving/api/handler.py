@@ -46,7 +46,7 @@ from headrace.serving.models import (
     score,
     uncertainties,
 )
-from headrace.serving.requests import JSON, TokenLimits, as_response, encode, split_key
+from headrace.serving.requests import JSON, TokenLimits, as_response, check_known, encode, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -257,9 +257,17 @@ class PredictionHandler:
         standing, now_ms = served.rows.standing, self._now_ms()
         check_complete(standing)
         asked = face.read(served, body, headers)
+        if asked.strict:
+            self._check_known(target, body)
         check_fresh(asked, standing, now_ms)
         names = names_of(asked.candidates, self._names)
         return ReadyRequest(target, asked, standing, now_ms, names, served.rows.reading(since_s))
+
+    def _check_known(self, target: Route, body: bytes) -> None:
+        """Refuse fields that no model of the alias reads. Raises RequestRefused (422)."""
+        # not in `face.read`, by which shadows decode the request too: their fields may be fewer
+        known = frozenset[str]().union(*(arm.decoder.known for arm in self._models.arms(target)))
+        check_known(body, known if target.split is None else known | {target.split.key})
 
     def _write(
         self,

@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi.openapi.utils import get_openapi
 
-from headrace.ingest.features import Transform
 from headrace.serving.api.open_inference import InferRequest
 from headrace.serving.api.responses import ModelStatus, PredictResponse, RankResponse
-from headrace.serving.requests import ID, REQUEST_ID, RefusalBody, inputs_of
+from headrace.serving.requests import (
+    ID,
+    REQUEST_ID,
+    RefusalBody,
+    inputs_of,
+    sample_fields,
+    sample_request,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from fastapi import FastAPI
 
@@ -84,28 +90,16 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
 
 def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
     """Return requests that the model answers as they are."""
-    event: dict[str, object] = {}
-    for each in (*fields.singles, *fields.bags, *fields.numbers):
-        match each.transform:
-            case Transform.CROSS | Transform.HISTORY | Transform.HOUR | Transform.PERIOD:
-                pass  # derived from other fields or rows, or from the time of the request
-            case Transform.BAG:
-                event[each.source] = ["a", "b"]
-            case Transform.NUMBER | Transform.LOG_BUCKET:
-                event[each.source] = 3
-            case _:
-                event.setdefault(each.source, "1")
-    own = dict(list(event.items())[:1])
-    context = dict(list(event.items())[1:])
-    candidates: Sequence[object] = [own, {**own, ID: "shown-2"}]
+    request = sample_request(fields)
+    first, second = request["candidates"]
     return {
         "candidates": {
             "summary": "Shared fields once, in the context",
-            "value": {"context": context, "candidates": candidates},
+            "value": {**request, "candidates": [first, {**second, ID: "shown-2"}]},
         },
         "instances": {
             "summary": "Complete impressions",
-            "value": {"instances": [event], REQUEST_ID: "page-1"},
+            "value": {"instances": [sample_fields(fields, 1)], REQUEST_ID: "page-1"},
         },
     }
 

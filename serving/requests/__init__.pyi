@@ -11,6 +11,8 @@ from .refusals import as_response as as_response
 from .refusals import encode as encode
 from .request_decoder import RequestDecoder as RequestDecoder
 from .request_decoder import shown as shown
+from .sample_requests import sample_fields as sample_fields
+from .sample_requests import sample_request as sample_request
 from .splitting_key import key_of as key_of
 from .splitting_key import split_key as split_key
 from .tensors import BYTES as BYTES
@@ -23,3 +25,5 @@ from .token_grants import TokenGrant as TokenGrant
 from .token_grants import TokenLimits as TokenLimits
 from .token_grants import plain_grants as plain_grants
 from .token_grants import read_grants as read_grants
+from .unknown_fields import check_known as check_known
+from .unknown_fields import known_fields as known_fields

@@ -106,3 +106,5 @@ class CheckedRequest(msgspec.Struct, frozen=True, eq=False):
     """Whether the answer includes the uncertainty of each score."""
     explain: bool = False
     """Whether the answer includes the parts of each score."""
+    strict: bool = False
+    """Whether to refuse fields that the model does not read."""

@@ -22,6 +22,7 @@ from headrace.ingest.features import Transform
 from headrace.ingest.http import RequestRefused
 from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
 from headrace.serving.requests.limits import too_large
+from headrace.serving.requests.unknown_fields import known_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +57,8 @@ class RequestDecoder:
 
     def __init__(self, fields: FieldSet, limits: RequestLimits) -> None:
         self.limits = limits
+        self.known = known_fields(fields)
+        """Fields that a strict request may have."""
         row = _row_type(fields)
         common: list[tuple[str, Any, Any]] = [
             (REQUEST_ID, str | None, None),
@@ -65,6 +68,7 @@ class RequestDecoder:
             ("snapshot", str | None, None),
             ("uncertainty", bool | None, None),
             ("explain", bool | None, None),
+            ("strict", bool | None, None),
             ("context", row | None, None),
         ]
         candidates = ("candidates", list[row] | None, None)  # type: ignore[valid-type]
@@ -97,6 +101,7 @@ class RequestDecoder:
             request.snapshot,
             bool(request.uncertainty),
             bool(request.explain),
+            bool(request.strict),
         )
 
     def decode_rank(self, body: bytes) -> CheckedRequest:
@@ -113,6 +118,7 @@ class RequestDecoder:
             request.snapshot,
             bool(request.uncertainty),
             bool(request.explain),
+            bool(request.strict),
         )
 
     def _check_explained(self, request: Any, answers: int, field: str) -> None:

@@ -16,7 +16,7 @@ from tests.docs.pages import DOCS, blocks, command_of, commands
 from tests.serving.served_models import Pusher, Serving, deltas_of_article, memory_store, news
 
 PAGE = (DOCS / "guides/serving.md").read_text()
-REQUEST, ANSWER, EXPLAINED = (json.loads(text) for text in blocks(PAGE, "json"))
+REQUEST, ANSWER, REFUSED, EXPLAINED = (json.loads(text) for text in blocks(PAGE, "json"))
 
 
 def asked(verb: str, body: object) -> httpx.Response:
@@ -32,6 +32,16 @@ def asked(verb: str, body: object) -> httpx.Response:
             return await client.post(f"/v1/models/news:{verb}", json=body)
 
     return asyncio.run(ask())
+
+
+def test_a_strict_request_with_a_misspelled_field_gets_the_refusal_of_the_page() -> None:
+    misspelled = {**REQUEST, "context": {"user": "u1"}, "strict": True}
+    made = asked("predict", misspelled).json()["error"]
+    shown = REFUSED["error"]
+    assert (made["field"], made["found"]) == (shown["field"], shown["found"])
+    for part in ("a field of the model, one of article_id, ", '(did you mean "user_id"?)'):
+        assert part in made["expected"]
+        assert part in shown["expected"]
 
 
 @pytest.mark.parametrize("line", commands(PAGE))

@@ -50,7 +50,7 @@ def _listening(serving: Serving) -> Iterator[str]:
 @needs_chromium
 def test_the_page_shows_the_parts_of_the_first_candidates_score() -> None:
     serving, pusher = complete()
-    pusher.push(deltas_of_article(serving.spec, 1, -3.0))
+    pusher.push(deltas_of_article(serving.spec, "article_id-1", -3.0))
     serving.follow()
     with _listening(serving) as url:
         dom = document(url + "#explain")
