@@ -49,6 +49,7 @@ _REQUEST_NAME = re.compile(
 _ID_NAME = re.compile(r"^(impression|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d\d?\s*$"
 """A price such as 3,50, which is no bag."""
+_COUNT = r"^\s*\d{1,6}\s*$"
 _VALUE = re.compile(r"^\s*([+-]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
 """A number or a time, which are no names of columns."""
 _LEAST_TIMES = 0.95
@@ -201,12 +202,17 @@ def _ids(columns: dict[str, pa.Array], shown_at: _Times | None, taken: set[str])
         ):
             continue
         different = pc.count_distinct(column).as_py()
-        if _ID_NAME.match(name) and different == len(column) and not column.null_count:
+        if (
+            _ID_NAME.match(name.replace(".", "_"))
+            and different == len(column)
+            and not column.null_count
+        ):
             lines.append(f"impression_id = {_quoted(name)}  # every value is different")
             taken.add(name)
             break
     for name, column in columns.items():
-        if name in taken or not _REQUEST_NAME.match(name):
+        flat = name.replace(".", "_")  # session.id, a key of an object
+        if name in taken or not _REQUEST_NAME.match(flat) or pa.types.is_nested(column.type):
             continue
         per_value = len(column) / max(1, pc.count_distinct(column).as_py())
         seconds = _typical_span_ms(column, columns, shown_at) / 1000
@@ -249,13 +255,16 @@ def _click(
             share = f"  # {100 * each.share:.1f} % of the rows have one"
             return ["", "[click]", f"timestamp = {_quoted(each.column)}{share}"]
     for name, column in columns.items():
-        if name in taken or not _CLICK_NAME.search(name) or not _binary(column):
+        if name in taken or not _CLICK_NAME.search(name):
+            continue
+        counts = _counts(column)
+        if not counts and not _binary(column):
             continue
         taken.add(name)
         return [
             "",
             "[click]",
-            f"column = {_quoted(name)}",
+            f"column = {_quoted(name)}{counts}",
             f"delay_ms = {_CLICK_DELAY_MS:_}  # the file has no time of the click",
         ]
     return _later_time(columns, times, shown_at, taken) or [
@@ -306,6 +315,24 @@ def _binary(column: pa.Array) -> bool:
     values = pc.unique(column.cast(pa.string())).drop_null().to_pylist()
     known = {*CLICKED, *NOT_CLICKED}
     return len(values) <= len(known) and {each.strip().lower() for each in values} <= known
+
+
+def _counts(column: pa.Array) -> str:
+    """Return a comment on a column that counts the clicks of a row; "" for other columns."""
+    if pa.types.is_string(column.type):
+        texts = column.drop_null()
+        if not len(texts) or not pc.all(pc.match_substring_regex(texts, _COUNT)).as_py():
+            return ""
+        column = texts.cast(pa.float64())
+    elif not pa.types.is_integer(column.type):
+        return ""
+    present = column.drop_null()
+    clicked = pc.sum(pc.greater(present, 0)).as_py() or 0
+    most = pc.max(present).as_py()
+    # a number of many other things is rarely 0, and never below
+    if most is None or most < 2 or pc.min(present).as_py() or clicked > _MOST_CLICKED * len(column):
+        return ""
+    return f"  # counts up to {most:g}: a row above 0 is one click"
 
 
 def _fields(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:

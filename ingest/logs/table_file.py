@@ -2,7 +2,8 @@
 
 CSV is text throughout, because the first rows of a file do not determine the types of the others.
 A line that is not a row (too many columns, not a JSON object) is passed on unchanged, before the
-rows after it. A file may be larger than memory.
+rows after it. A file may be larger than memory. Objects in a row become flat columns
+(`nested_columns`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow.parquet
 
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs.layout import PACKED
+from headrace.ingest.logs.nested_columns import flat_columns, flat_row, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,9 +132,13 @@ class TableFile:
     def _parquet(self) -> Iterator[TableBlock]:
         size, done = self.path.stat().st_size, 0
         with pa.parquet.ParquetFile(self.path) as table:
-            wanted = self._choose(table.schema_arrow.names)
-            for batch in table.iter_batches(_ROWS_A_BLOCK, columns=wanted):
-                yield _block(batch, done)
+            # a nested column is read whole, even if the layout names only a part of it
+            parts = {part: each.name for each in table.schema_arrow for part in leaves_of(each)}
+            wanted = self._choose(list(parts))
+            whole = list(dict.fromkeys(parts[name] for name in wanted))
+            for batch in table.iter_batches(_ROWS_A_BLOCK, columns=whole):
+                columns = flat_columns(batch)
+                yield TableBlock(done, batch.num_rows, {name: columns[name] for name in wanted})
                 done += batch.num_rows
                 self.bytes_read = size * done // table.metadata.num_rows
         self.bytes_read = size
@@ -217,6 +223,7 @@ class TableFile:
             yield self._block_of(rows, done)
 
     def _block_of(self, rows: list[dict[str, Any]], first: int) -> TableBlock:
+        rows = [flat_row(row) for row in rows]
         there = list(dict.fromkeys(name for row in rows for name in row))
         # a column that this block lacks is absent, not a mistake in the layout
         wanted = self._choose(there)

@@ -211,7 +211,7 @@ class LogSurvey:
         lines += [f"warning: {each}" for each in warnings] or ["nothing to warn about"]
         rate = self.bytes_read / 1e6 / max(self.seconds, 1e-3)
         lines.append(
-            f"read {self.bytes_read / 1e6:,.1f} MB in {self.seconds:.1f} s ({rate:,.0f} MB/s)"
+            f"read {self.bytes_read / 1e6:,.1f} MB in {self.seconds:.1f} s ({rate:,.1f} MB/s)"
         )
         return "\n".join(lines)
 

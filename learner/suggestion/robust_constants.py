@@ -72,10 +72,10 @@ def robust_constants(
     weights = min(most, share / inputs)
     lines = [
         "[optimizer]",
-        f"alpha = {weights:.3g}  # {share:g} / {inputs:g} inputs an example",
+        f"alpha = {weights:.3g}  # {share:g} / {inputs:g}, the inputs of an example, to {most:g}",
     ]
     if not deep:
-        lines.append(f"l2 = {_WEIGHTS_L2 * inputs:.3g}  # {_WEIGHTS_L2:g} for each of them")
+        lines.append(f"l2 = {_WEIGHTS_L2 * inputs:.3g}  # {_WEIGHTS_L2:g} for each input")
     if architecture != LOGISTIC_REGRESSION:
         lines += ["", "[optimizer.embeddings]", 'name = "ftrl"']
         lines += [f"alpha = {min(_MOST_VECTORS, _VECTORS / inputs):.3g}", f"l2 = {_VECTORS_L2}"]

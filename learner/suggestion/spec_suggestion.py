@@ -94,7 +94,8 @@ def suggest_spec(
         lines.append(f"{names[each.source]} = {{ {keys} }}  # {each.reason}")
     if _span_ms(sample) > _HOURS_MS and "hour" not in names.values():
         number += 1
-        lines.append(f'hour = {{ number = {number}, transform = "hour" }}  # of timestamp_ms, UTC')
+        key = f'hour = {{ number = {number}, transform = "hour" }}'
+        lines.append(f"{key}  # of timestamp_ms, in UTC; utc_offset_h shifts it")
     lines += _crosses(crosses, names, number + 1)
     lines += [
         f"# not used: {each.source}: {each.reason}" for each in profiles if not each.transform

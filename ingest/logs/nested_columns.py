@@ -1,0 +1,77 @@
+"""Makes flat columns of nested ones: the object `user` with the key `id` becomes `user.id`.
+
+Events are flat, but logs often are not. Arrays stay arrays, since a bag reads them; an array of
+objects stays as it is, and its rows are refused. Arrow's other ways to write a text, an array or a
+number (dictionaries, large and view types, decimals) become the plain one, so that the rest of this
+folder needs to read only that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def flat_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without objects in it."""
+    if not any(type(value) is dict for value in row.values()):
+        return row
+    return dict(_pairs(row, ""))
+
+
+def _pairs(row: dict[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if type(value) is dict:
+            yield from _pairs(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def leaves_of(column: pa.Field) -> list[str]:
+    """Return the names of the flat columns of a column."""
+    if not pa.types.is_struct(column.type):
+        return [column.name]
+    return [f"{column.name}.{leaf}" for part in column.type.fields for leaf in leaves_of(part)]
+
+
+def flat_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the flat columns of a batch, in plain types."""
+    found: dict[str, pa.Array] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        found.update(_flat(name, column))
+    return found
+
+
+def _flat(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    if not pa.types.is_struct(column.type):
+        yield name, _plain(column)
+        return
+    for place, part in enumerate(column.type.fields):
+        # struct_field keeps the nulls of the object itself
+        yield from _flat(f"{name}.{part.name}", pc.struct_field(column, [place]))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _plain(column.dictionary_decode())
+    plain = _plain_type(kind)
+    return column if plain == kind else column.cast(plain)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_list(kind) or types.is_list(kind) or types.is_fixed_size_list(kind):
+        item = kind.value_type
+        inner = item.value_type if types.is_dictionary(item) else item
+        return pa.list_(_plain_type(inner))
+    if types.is_decimal(kind) or types.is_float16(kind):
+        return pa.float64()
+    return kind
