@@ -21,6 +21,8 @@ from headrace.ingest.examples import Kind
 from headrace.ingest.features import hash_strings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from headrace.ingest.examples import Examples
@@ -126,24 +128,28 @@ class LossTable:
 
     def add_sums(self, settled: Settled, sums: Reals) -> None:
         """Add the losses of a block's impressions, as `loss_sums` returns them."""
-        if not sums.shape[0]:
+        self.expect(settled)
+        self.add_losses(settled, sums.tolist())
+
+    def expect(self, settled: Settled) -> None:
+        """Add the weights of a block's impressions, whose losses follow in the same order."""
+        if not settled.batches.shape[0]:
             return
         if not self._losses:
             self.first = int(settled.batches[0])
-        places = settled.batches - self.first
-        length = int(places[-1]) + 1
-        begin = int(places[0])
-        lacking = length - len(self._losses)
+        begin = int(settled.batches[0]) - self.first
+        lacking = int(settled.batches[-1]) + 1 - self.first - len(self._losses)
         self._losses += [0.0] * lacking
         self._weights += [0.0] * lacking
-        for place, loss, weight in zip(
-            range(begin, length),
-            sums.tolist(),
-            np.bincount(places - begin, settled.weights).tolist(),
-            strict=True,
-        ):
-            self._losses[place] += loss
+        weights = np.bincount(settled.batches - settled.batches[0], settled.weights)
+        for place, weight in enumerate(weights.tolist(), begin):
             self._weights[place] += weight
+
+    def add_losses(self, settled: Settled, losses: Sequence[float]) -> None:
+        """Add the summed losses of a block whose weights were added."""
+        if settled.batches.shape[0]:
+            for place, loss in enumerate(losses, int(settled.batches[0]) - self.first):
+                self._losses[place] += loss
 
     @property
     def closed(self) -> int:

@@ -79,9 +79,18 @@ class RunFolder:
 
         Raises OtherExperiment.
         """
+        saved = self.newest(fingerprint, source)
+        if saved is None:
+            (self.path / _HISTORY).write_bytes(b"")
+            return None
+        with (self.path / _HISTORY).open("r+b") as history:
+            history.truncate(saved.history)
+        return saved
+
+    def newest(self, fingerprint: str, source: str) -> SavedRun | None:
+        """Return the newest state; None if it is missing. Raises OtherExperiment."""
         states = self._states()
         if not states:
-            (self.path / _HISTORY).write_bytes(b"")
             return None
         saved = SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - written below
         for what, found, expected in (
@@ -93,8 +102,6 @@ class RunFolder:
                     f"{self.path}: expected the run of this {what}, got a run of another one. Give "
                     "--to another folder, or start again with --restart"
                 )
-        with (self.path / _HISTORY).open("r+b") as history:
-            history.truncate(saved.history)
         return saved
 
     def append(self, records: Sequence[ArmRecord]) -> None:

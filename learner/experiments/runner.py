@@ -127,12 +127,12 @@ class ExperimentRunner:
                 tell(self._progress())
             if stop.is_set() or time.monotonic() >= save_at_s:
                 if self._run.steps != self._saved_steps:
-                    self._save()
+                    self.save()
                 save_at_s = time.monotonic() + self._save_every_s
             if stop.is_set():
                 return None
         self._run.result = self._finish()
-        self._save()
+        self.save()
         return self._run.result
 
     # ------------------------------------------------------------------------------ the order
@@ -350,8 +350,7 @@ class ExperimentRunner:
                     bounds=(found.low, found.high),
                 )
             )
-            ended = EndedArm(arm.examples, differences[arm], arm.plan.number)
-            self._record_end(ended, at_end=True)
+            self._record_end(EndedArm(arm.examples, differences[arm], arm.plan.number), at_end=True)
         self._folder.append(records)
         best = ranked[0]
         return ExperimentResult(
@@ -370,11 +369,17 @@ class ExperimentRunner:
         return ExperimentProgress(run.cohorts[0].read, run.begun, learning - 1, run.steps)
 
     @property
+    def learning(self) -> list[Arm]:
+        """The arms that learn, with the control."""
+        return [arm for cohort in self._run.cohorts for arm in cohort.arms]
+
+    @property
     def position(self) -> object:
         """The place of the control, which no arm has passed."""
         return self._run.cohorts[0].after
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Save the state, between two steps."""
         self._saved_steps = self._run.steps
         self._folder.save(self._experiment.fingerprint, self._source.identity, self._run)
         if self._remote is not None:

@@ -1,4 +1,8 @@
-"""`headrace experiment run` on a real Kafka: killed with kill -9, its history is as without."""
+"""`headrace experiment run` on a real Kafka: killed with kill -9, its history is as without.
+
+One experiment is killed and continued, one is shared by two runners, of which one is killed, and
+one runs alone and is not killed.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
     from headrace.learner.experiments import Experiment
 
-NAMES = ("killed", "whole")
+NAMES = ("shared", "killed", "whole")
 PARTITIONS = 2
 RECORDS = 60
 """Compared; the experiments have more, so that each reaches them before it is stopped."""
@@ -52,31 +56,48 @@ def _written(folder: Path, name: str) -> Experiment:
     return write_files(folder, FILE.replace('name = "rates"', f'name = "{name}"'))
 
 
-def _fill(settings: KafkaSettings, topic: str, experiment: Experiment) -> None:
-    """Write examples to random partitions of the topic."""
+def _fill(settings: KafkaSettings, topic: str, experiment: Experiment, half: int) -> None:
+    """Write one half of the examples to random partitions of the topic."""
     dice = np.random.default_rng(1)
     examples = random_examples(dice, experiment.control, 1500, closed=False)
+    dice = np.random.default_rng(half)
+    middle = len(examples) // 100 * 50
     with contextlib.closing(KafkaWriter(settings)) as writer:
-        for begin in range(0, len(examples), 50):
+        for begin in (range(0, middle, 50), range(middle, len(examples), 50))[half]:
             part = part_of(examples, begin, min(begin + 50, len(examples)))
             part = replace(part, watermark_ms=int(part.event_ms.max()))
             writer.send(Source(topic, int(dice.integers(PARTITIONS))), pack(part))
 
 
-def test_a_live_experiment_killed_with_kill_9_publishes_the_history_of_one_that_was_not(
+def _stop(name: str, runner: Running, kafka: str) -> None:
+    stopped = headrace("experiment", "stop", name, "--kafka", kafka)
+    assert stopped.returncode == 0, stopped.stderr
+    assert runner.end() == 0, runner.output
+    assert "best: " in runner.output
+
+
+def test_a_live_experiment_killed_with_kill_9_alone_or_in_a_group_has_the_history_of_a_whole_one(
     tmp_path: Path, kafka: str
 ) -> None:
     settings = KafkaSettings(kafka)
     experiments = {name: _written(tmp_path / name, name) for name in NAMES}
     topic = f"examples.{experiments['whole'].control.name}"
     ensure_topics(settings, [TopicSpec(topic, PARTITIONS)])
-    _fill(settings, topic, experiments["whole"])
+    _fill(settings, topic, experiments["whole"], 0)
 
     def run(name: str) -> contextlib.AbstractContextManager[Running]:
         file, to = tmp_path / name / "experiment.toml", tmp_path / name / "run"
         options = ("--to", str(to), "--kafka", kafka, "--save-every", "0.1", "--hold", "1")
-        return running("experiment", "run", str(file), *options)
+        group = ("--group",) if name == "shared" else ()
+        return running("experiment", "run", str(file), *options, *group)
 
+    with run("shared") as lost, run("shared") as other:
+        wait_until(partial(_published, settings, "shared", 3), WITHIN_S)
+        lost.process.kill()
+        lost.process.wait()
+        _fill(settings, topic, experiments["whole"], 1)
+        wait_until(partial(_published, settings, "shared", RECORDS), WITHIN_S)
+        _stop("shared", other, kafka)
     for least in (3, 15):
         with run("killed") as killed:
             wait_until(partial(_published, settings, "killed", least), WITHIN_S)
@@ -84,14 +105,13 @@ def test_a_live_experiment_killed_with_kill_9_publishes_the_history_of_one_that_
             killed.process.wait()
     finished = {}
     for name in NAMES:
-        with run(name) as whole:
-            wait_until(partial(_published, settings, name, RECORDS), WITHIN_S)
-            stopped = headrace("experiment", "stop", name, "--kafka", kafka)
-            assert stopped.returncode == 0, stopped.stderr
-            assert whole.end() == 0, whole.output
-            assert "best: " in whole.output
+        if name != "shared":
+            with run(name) as whole:
+                wait_until(partial(_published, settings, name, RECORDS), WITHIN_S)
+                _stop(name, whole, kafka)
         finished[name] = read_histories(settings)[name].lines[1:RECORDS]
     assert finished["killed"] == finished["whole"]
+    assert finished["shared"] == finished["whole"]
     assert {"begun", "scored", "rung", "stopped"} <= {
         json.loads(line)["kind"] for line in finished["whole"]
     }

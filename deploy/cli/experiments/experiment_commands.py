@@ -116,6 +116,14 @@ Hold = Annotated[
         help="Without --data: time for which examples wait for a partition that is idle.",
     ),
 ]
+Group = Annotated[
+    bool,
+    typer.Option(
+        "--group",
+        help="Without --data: share the arms with the other runners of this experiment. All give "
+        "the same shared folder to --to.",
+    ),
+]
 Restart = Annotated[bool, typer.Option("--restart", help="Delete the saved state and begin again.")]
 Executor = Annotated[
     ExecutorKind,
@@ -176,6 +184,7 @@ def run(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     hold: Hold = 30.0,
+    group: Group = False,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     runs: RunsFolder = "",
@@ -202,7 +211,9 @@ def run(
             files = LogOptions(to, save_every, restart, *tasks)
             result = run_over_log(experiment, files, source)
         else:
-            settings = LiveOptions(to, save_every, hold, restart, metrics_port, metrics_host)
+            settings = LiveOptions(
+                *(to, save_every, hold, restart, metrics_port, metrics_host, group)
+            )
             result = run_live(experiment, settings, kafka, kafka_client)
         if result is None:
             recorder.change(state=RunState.STOPPED)

@@ -30,6 +30,7 @@ class LiveOptions(NamedTuple):
     restart: bool
     metrics_port: int
     metrics_host: str
+    group: bool
 
 
 def run_live(

@@ -6,5 +6,6 @@ from .shared_arms import SharedArms as SharedArms
 from .shared_study import SharedStudy as SharedStudy
 from .staged_log import StagedLog as StagedLog
 from .staged_log import chunk_sizes as chunk_sizes
+from .staged_log import write_durably as write_durably
 from .study_storage import StudyAddress as StudyAddress
 from .tasks import ArmTasks as ArmTasks

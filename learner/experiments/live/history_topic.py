@@ -3,6 +3,7 @@
     NAME/00000000      the log that the experiment reads: topic and first offsets
     NAME/00000001 ...  records of arms, rungs, scores and decisions, as in history.ndjson
     NAME/stop          a request to stop, until the experiment is begun again
+    NAME/group         the folder, the first offsets and the messages of a group of runners
 
 Each record has a key of its own, so compaction keeps all of them, and a record that is published
 twice stays one. Keys of other forms belong to other parts and are skipped.
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 EXPERIMENTS_TOPIC = "experiments"
 _TARGET = Source(EXPERIMENTS_TOPIC, 0)
-_STOP = "stop"
+_STOP, _GROUP = "stop", "group"
 
 
 class DivergedHistory(LearnerError):
@@ -100,7 +101,23 @@ def forget(writer: Writer, name: str, published: PublishedHistory) -> None:
     """Remove an experiment from the topic, its last record first."""
     for number in reversed(range(len(published.lines))):
         writer.send(_TARGET, b"", _key(name, number).encode())
-    writer.send(_TARGET, b"", f"{name}/{_STOP}".encode())
+    for rest in (_STOP, _GROUP):
+        writer.send(_TARGET, b"", f"{name}/{rest}".encode())
+    writer.flush()
+
+
+def group_record_of(records: Iterable[Record], name: str) -> bytes | None:
+    """Return the record of an experiment's group of runners; None if it is missing."""
+    key, found = f"{name}/{_GROUP}".encode(), None
+    for record in records:
+        if record.key == key:
+            found = record.value or None
+    return found
+
+
+def publish_group_record(writer: Writer, name: str, value: bytes) -> None:
+    """Publish the record of an experiment's group of runners."""
+    writer.send(_TARGET, value, f"{name}/{_GROUP}".encode())
     writer.flush()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,26 +22,33 @@ from headrace.ingest.kafka import (
 )
 from headrace.ingest.runtime import ReadLag, running_process, wall_ms
 from headrace.learner.experiments.history import decoded
+from headrace.learner.experiments.live.group import (
+    GroupMember,
+    GroupTask,
+    forget_group,
+    group_id,
+    opened_group_ports,
+)
 from headrace.learner.experiments.live.history_topic import (
     EXPERIMENTS_TOPIC,
     PublishedFolder,
     PublishedHistory,
     experiments_spec,
-    first_record,
     forget,
     read_histories,
     stop_asked,
 )
 from headrace.learner.experiments.live.live_metrics import ExperimentCollector
-from headrace.learner.experiments.live.topic_source import TopicPosition, TopicSource
-from headrace.learner.experiments.runner import ExperimentRunner
+from headrace.learner.experiments.live.live_run import LiveRun
+from headrace.learner.experiments.live.topic_source import TopicSource
+from headrace.learner.experiments.run_folder import OtherExperiment
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from headrace.ingest.kafka import KafkaSettings, Reader
+    from headrace.ingest.kafka import KafkaSettings, Reader, Writer
     from headrace.ingest.runtime import ProcessHealth
     from headrace.learner.experiments.experiment_file import Experiment
     from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
@@ -67,48 +74,8 @@ class LiveSettings:
     metrics_port: int = 0
     """Port of /metrics and health; 0 serves none."""
     metrics_host: str = "127.0.0.1"
-
-
-class LiveRun:
-    """A runner over a topic, and what ends it."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        source: TopicSource,
-        folder: PublishedFolder,
-        save_every_s: float = 60.0,
-    ) -> None:
-        """Continue where the folder says, or begin with a record of the log."""
-        self._experiment, self._source = experiment, source
-        self._whole = True
-        self.runner = ExperimentRunner(experiment, source, folder, save_every_s, self._may_begin)
-        if not self.runner.resumed:
-            topic, topic_id = source.identity.split(" ")[:2]
-            begin = first_record(topic, topic_id, source.begins, experiment.fingerprint)
-            folder.append([begin])
-
-    def run(
-        self, stop: threading.Event, tell: Callable[[ExperimentProgress], bool]
-    ) -> ExperimentResult | None:
-        """Run until `stop` (returns None), until `tell` returns True, or until no arm is left."""
-
-        def told(progress: ExperimentProgress) -> None:
-            asked = tell(progress)
-            over = progress.arms == self._experiment.arms or not self._whole
-            if asked or (over and not progress.learning):
-                position = self.runner.position
-                if isinstance(position, TopicPosition):
-                    self._source.end_at(position)
-
-        return self.runner.run(stop, told)
-
-    def _may_begin(self) -> bool:
-        # retention never gives back what it deleted
-        if self._whole and not self._source.whole():
-            self._whole = False
-            log.warning("no more arms begin: Kafka deleted the first examples of the experiment")
-        return self._whole
+    group: bool = False
+    """Whether to share the arms with other runners; all of them share the folder."""
 
 
 class _StopRequests:
@@ -185,12 +152,17 @@ def run_live_experiment(
     with ExitStack() as stack:
         writer = stack.enter_context(closing(KafkaWriter(kafka)))
         if settings.restart:
-            forget(writer, name, known)
+            _restart(settings.folder, writer, name, known)
             known = PublishedHistory()
+        if settings.group:
+            return _run_in_group(settings, kafka, experiment, stop, writer)
+        if group_id(settings.folder) is not None:
+            raise OtherExperiment(
+                f"--to {settings.folder}: expected the folder of a run without --group, got one of "
+                "a group. Add --group, give --to another folder, or start again with --restart"
+            )
         folder = PublishedFolder(settings.folder, writer, name, known)
         stack.enter_context(closing(folder))
-        if settings.restart:
-            folder.restart()
         begins = _begins(kafka, experiment, folder, known)
         source = stack.enter_context(
             closing(_open_source(kafka, experiment, begins, settings.hold_s))
@@ -209,6 +181,50 @@ def run_live_experiment(
             "experiment", kafka, REGISTRY, address, collectors=[collector, lag]
         ) as health:
             return live.run(stop, _teller(collector, lag, health, stops))
+
+
+def _restart(folder: Path, writer: Writer, name: str, known: PublishedHistory) -> None:
+    """Forget folder and history. Raises BusyExperiment."""
+    with closing(PublishedFolder(folder, writer, name, known)) as locked:
+        forget(writer, name, known)
+        locked.restart()
+        forget_group(folder)
+
+
+def _run_in_group(
+    settings: LiveSettings,
+    kafka: KafkaSettings,
+    experiment: Experiment,
+    stop: threading.Event,
+    writer: Writer,
+) -> ExperimentResult | None:
+    """Run as a member of the experiment's group until the experiment ends or `stop` is set."""
+    name = experiment.name
+    with ExitStack() as stack:
+        ports = stack.enter_context(opened_group_ports(kafka, writer, name, stop))
+        stops = stack.enter_context(closing(_StopRequests(kafka, name)))
+        collector = ExperimentCollector(name)
+        lag = ReadLag("headrace_experiment_lag", {"experiment": name})
+        address = settings.metrics_host, settings.metrics_port
+        health = stack.enter_context(
+            running_process("experiment", kafka, REGISTRY, address, collectors=[collector, lag])
+        )
+        told = _teller(collector, lag, health, stops)
+
+        @contextmanager
+        def opened(begins: tuple[int, ...]) -> Iterator[TopicSource]:
+            with closing(_open_source(kafka, experiment, begins, settings.hold_s)) as source:
+                lag.follow(source.held, source.passed)
+                yield source
+            lag.follow(source.held, dict)  # no positions, so the closed reader is not asked
+
+        task = GroupTask(
+            *(experiment, settings.folder, settings.save_every_s, writer),
+            published=lambda: read_histories(kafka).get(name, PublishedHistory()),
+            begins=lambda folder, known: _begins(kafka, experiment, folder, known),
+            open_source=opened,
+        )
+        return GroupMember(task, ports._replace(alive=health.stepped), stop, told).run()
 
 
 def _teller(

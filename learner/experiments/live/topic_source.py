@@ -9,12 +9,14 @@ for longer than `hold_s`: a partition that is idle must not stop the experiment.
 no progress for longer than that in one partition alone, its batches come later than a replay of the
 log would place them. A continued run is still consistent, since its position has the offset of
 each partition. *Refused:* the order of arrival, which differs from read to read.
+
+In a group of runners, one runner decides the order, and the others follow it (`BlockOrder`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.ingest.examples import Examples, UnreadableExamples, unpack
 from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
@@ -30,6 +32,31 @@ _MOST_QUEUED_BYTES = 4 << 20
 """Limit of one partition, which is then paused until the others caught up."""
 _POLL_S = 0.2
 """Waiting for a batch; as long until a stop is noticed."""
+
+
+ANY = -1
+"""The partition whose event time is furthest behind."""
+
+
+class BlockOrder(Protocol):
+    """Decides which partition the next batch comes from."""
+
+    def next(self) -> int | None:
+        """Return the partition; `ANY`: as the event times say; None: it is not decided yet."""
+
+    def took(self, partition: int) -> None:
+        """Take note of the partition of the next batch."""
+
+
+class OwnOrder:
+    """The order of a runner that is alone."""
+
+    def next(self) -> int | None:
+        """Return `ANY`."""
+        return ANY
+
+    def took(self, partition: int) -> None:
+        """No other runner follows."""
 
 
 class ExamplesExpired(LearnerError):
@@ -100,6 +127,7 @@ class TopicSource:
         now_ms: Callable[[], int],
     ) -> None:
         """`begins`: the first offset of each partition. now_ms: Unix time."""
+        self.order: BlockOrder = OwnOrder()
         self._open, self._topic, self._fields = open_reader, topic, fields
         self.begins = tuple(begins)
         self.identity = f"{topic} {topic_id} from {','.join(map(str, self.begins))}"
@@ -149,8 +177,12 @@ class TopicSource:
         self._readers.add(reading)
         try:
             while not self._ended(reading):
-                taken = reading.take(self._now_ms() - self._hold_ms, self._end)
-                if taken is not None:
+                chosen = self.order.next()
+                if chosen == ANY:
+                    chosen = reading.furthest_behind(self._now_ms() - self._hold_ms, self._end)
+                if chosen is not None and reading.partitions[chosen].queue:
+                    self.order.took(chosen)
+                    taken = reading.take(chosen)
                     yield TopicBlock(taken, reading.position)
                 elif not reading.fetch(_POLL_S):
                     yield TopicBlock(Examples.empty(self._fields), reading.position)
@@ -222,8 +254,8 @@ class _TopicReading:
         self._balance()
         return arrived
 
-    def take(self, before_ms: float, end: TopicPosition | None) -> Examples | None:
-        """Return the next batch; None if it is not fetched, or not known yet.
+    def furthest_behind(self, before_ms: float, end: TopicPosition | None) -> int | None:
+        """Return the partition of the next batch; None if it is not fetched, or not known yet.
 
         before_ms: append time of the batches that wait for idle partitions no longer.
         """
@@ -241,7 +273,11 @@ class _TopicReading:
                 continue
             if each.end is None or self.partitions[number].queue[0].append_ms > before_ms:
                 return None
-        chosen = self.partitions[number]
+        return number
+
+    def take(self, partition: int) -> Examples:
+        """Return the next batch of a partition, which was fetched."""
+        chosen = self.partitions[partition]
         chosen.reached_ms = chosen.key
         taken = chosen.queue.popleft()
         chosen.offset = taken.offset + 1

@@ -27,7 +27,7 @@ from headrace.learner.experiments.live.history_topic import (
     request_stop,
     stop_asked,
 )
-from headrace.learner.experiments.live.live_process import LiveRun
+from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.experiments.live.topic_source import ExamplesExpired, TopicSource
 from headrace.learner.local import InMemoryModel

@@ -1,0 +1,72 @@
+"""A runner over a topic, and what ends it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.learner.experiments.live.history_topic import first_record
+from headrace.learner.experiments.live.topic_source import TopicPosition
+from headrace.learner.experiments.runner import ExperimentRunner
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from headrace.learner.experiments.executors import ArmTasks
+    from headrace.learner.experiments.experiment_file import Experiment
+    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
+    from headrace.learner.experiments.live.topic_source import TopicSource
+    from headrace.learner.experiments.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+
+class LiveRun:
+    """A runner over a topic, and what ends it."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        source: TopicSource,
+        folder: RunFolder,
+        save_every_s: float = 60.0,
+        arms: ArmTasks | None = None,
+        still_whole: Callable[[], bool] | None = None,
+    ) -> None:
+        """Continue where the folder says, or begin with a record of the log.
+
+        still_whole: whether new arms find the first examples; by default, the source says so.
+        """
+        self._experiment, self._source = experiment, source
+        self._whole = True
+        self._still_whole = still_whole or source.whole
+        self.runner = ExperimentRunner(
+            *(experiment, source, folder, save_every_s, self._may_begin, arms)
+        )
+        if not self.runner.resumed:
+            topic, topic_id = source.identity.split(" ")[:2]
+            begin = first_record(topic, topic_id, source.begins, experiment.fingerprint)
+            folder.append([begin])
+
+    def run(
+        self, stop: threading.Event, tell: Callable[[ExperimentProgress], bool]
+    ) -> ExperimentResult | None:
+        """Run until `stop` (returns None), until `tell` returns True, or until no arm is left."""
+
+        def told(progress: ExperimentProgress) -> None:
+            asked = tell(progress)
+            over = progress.arms == self._experiment.arms or not self._whole
+            if asked or (over and not progress.learning):
+                position = self.runner.position
+                if isinstance(position, TopicPosition):
+                    self._source.end_at(position)
+
+        return self.runner.run(stop, told)
+
+    def _may_begin(self) -> bool:
+        # retention never gives back what it deleted
+        if self._whole and not self._still_whole():
+            self._whole = False
+            log.warning("no more arms begin: Kafka deleted the first examples of the experiment")
+        return self._whole

@@ -1,0 +1,138 @@
+"""Kafka in memory for live experiments: partitions that grow, and a topic of experiments."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from threading import Event
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.ingest.examples import part_of
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka import ListReader, ListWriter, Record, Source
+from headrace.learner.batch import FilePosition
+from headrace.learner.experiments.live.history_topic import (
+    PublishedFolder,
+    PublishedHistory,
+    histories_of,
+)
+from headrace.learner.experiments.live.live_run import LiveRun
+from headrace.learner.experiments.live.topic_source import TopicSource
+from tests.learner.experiments.experiment_runs import log_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.learner.experiments.experiment_file import Experiment
+    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
+
+FIRST = FilePosition()
+TOPIC = "examples.test"
+PARTITIONS = 3
+
+
+class Killed(Exception):
+    """The end of a process between two steps."""
+
+
+class GivenOrder:
+    """An order of partitions that is given."""
+
+    def __init__(self, partitions: list[int]) -> None:
+        self.left = partitions
+
+    def next(self) -> int | None:
+        """Return the next one; None at the end."""
+        return self.left[0] if self.left else None
+
+    def took(self, partition: int) -> None:
+        """Go on."""
+        assert self.left.pop(0) == partition
+
+
+class Broker:
+    """A topic of examples that grows, and the topic of experiments."""
+
+    def __init__(self, experiment: Experiment, seed: int = 1, impressions: int = 1500) -> None:
+        self.experiment = experiment
+        self.records: dict[Source, list[Record]] = {
+            Source(TOPIC, number): [] for number in range(PARTITIONS)
+        }
+        self.experiments = ListWriter()
+        self._dice = np.random.default_rng(seed)
+        self._coming = [block.examples for block in log_of(experiment, impressions).blocks(FIRST)]
+        self.now_ms = 0
+
+    def append(self, batches: int = 1) -> bool:
+        """Append some batches to random partitions, with gaps of markers; False at the end."""
+        for examples in self._coming[:batches]:
+            source = Source(TOPIC, int(self._dice.integers(PARTITIONS)))
+            held = self.records[source]
+            offset = held[-1].offset + 1 + int(self._dice.integers(2)) if held else 0
+            reached_ms = int(examples.event_ms.max())
+            self.now_ms = max(self.now_ms, reached_ms)
+            watermarked = part_of(examples, 0, len(examples))
+            object.__setattr__(watermarked, "watermark_ms", reached_ms)
+            held.append(Record(source, offset, self.now_ms, pack(watermarked)))
+        del self._coming[:batches]
+        return bool(self._coming)
+
+    def source(
+        self, hold_s: float = 1e9, begins: tuple[int, ...] = (0,) * PARTITIONS
+    ) -> TopicSource:
+        """Return the topic as a source."""
+        return TopicSource(
+            *(self._reader, TOPIC, "id", self.experiment.control.fields, begins),
+            hold_s=hold_s,
+            now_ms=lambda: self.now_ms,
+        )
+
+    def _reader(self) -> ListReader:
+        reader = ListReader(self.records, largest_poll=7)
+        reader.records = self.records  # shared: it grows
+        return reader
+
+    def published(self) -> PublishedHistory:
+        """Return the published history."""
+        sent = [
+            Record(each.target, offset, 0, each.value, each.key)
+            for offset, each in enumerate(self.experiments.sent)
+        ]
+        return histories_of(sent).get(self.experiment.name, PublishedHistory())
+
+    def run(
+        self, folder: Path, *, kill_after: int = 10**9, end: bool = True, save_every_s: float = 0.0
+    ) -> ExperimentResult | None:
+        """Run one process of the runner; each step appends, and it stops with the stream's end."""
+        held = PublishedFolder(folder, self.experiments, self.experiment.name, self.published())
+        source, steps, idle = self.source(), 0, 0
+        before = -1
+        try:
+            live = LiveRun(self.experiment, source, held, save_every_s)
+            if live.runner.resumed:
+                held.publish()
+
+            def tell(progress: ExperimentProgress) -> bool:
+                nonlocal steps, idle, before
+                steps += 1
+                if steps >= kill_after:
+                    raise Killed
+                more = self.append(int(self._dice.integers(3)))
+                idle = idle + 1 if progress.steps == before and not more else 0
+                before = progress.steps
+                return end and idle > 20
+
+            return live.run(Event(), tell)
+        finally:
+            held.close()
+            source.close()
+
+    def run_in_order(self, folder: Path, order: GivenOrder) -> tuple[bytes, ...]:
+        """Run one runner in a given order; return the history without its first record."""
+        experiment = self.experiment
+        held = PublishedFolder(folder, ListWriter(), experiment.name, PublishedHistory())
+        with closing(held), closing(self.source()) as source:
+            source.order = order
+            LiveRun(experiment, source, held, 1e9).run(Event(), lambda _: not order.left)
+            return tuple(held.saved_lines()[1:])
