@@ -5,9 +5,9 @@ later processes. On a fresh clone that takes half a minute, which would count as
 run. Before the parts start, one impression and its click therefore go through the same joiner and
 learner in this process, with lists for Kafka and memory for the parameter server (`warm`).
 
-Each process has to load its kernels and libraries as well. A joiner and a learner do that before
-they are ready (`warm_joiner`, `warm_learner`), so that the first click is not older than others.
-Servers and scorers call kernels of their own. An image needs those too (`warm_server`), because a
+Each process has to load its kernels and libraries as well. Joiners, learners and servers do that
+before they are ready (`warm_joiner`, `warm_learner`, `warm_server`), so that the first click and
+the first request take no longer than others. An image needs the kernels of all of them, because a
 container on a read-only root cannot keep what it compiles.
 """
 

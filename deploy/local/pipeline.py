@@ -2,8 +2,9 @@
 
 The start order is the reverse of the way of an event, so that every part finds its target running:
 services, topics and the model, then server, keeper, learner and joiner, and live evaluation. Each
-part is a process of the `headrace` command, under a supervisor that restarts it when it dies. The
-caller sends events to Kafka and reads topics, store and server like any other client.
+part is a process of the `headrace` command, under a supervisor that restarts it when it dies. While
+they start, transactions rehearse a Kafka that this pipeline started (`BrokerRehearsal`). The caller
+sends events to Kafka and reads topics, store and server like any other client.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headrace.deploy.local.services import LocalServices, free_port, take_port
 from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
 from headrace.ingest.http import listening_socket
 from headrace.ingest.kafka import ensure_topics, topics_for
+from headrace.ingest.runtime import BrokerRehearsal
 from headrace.learner.spec import load_spec
 from headrace.pserver import Shape
 from headrace.serving.observers import ensure_predictions
@@ -76,6 +78,8 @@ class PipelineSettings:
     """Port of a collector, which takes events over HTTP. 0: any free port. None: no collector."""
     evaluated: bool = True
     """Whether live evaluation runs, for which the server logs its predictions."""
+    rehearsed: bool = True
+    """Whether a Kafka that this pipeline starts rehearses transactions while the parts start."""
     ready_within_s: float = 240.0
     """Deadline of the start of all parts, which takes 3 to 5 s on an idle machine."""
 
@@ -98,6 +102,7 @@ class LocalPipeline:
             steps=steps,
         )
         self._cleanup = contextlib.ExitStack()
+        self.rehearsal: BrokerRehearsal | None = None
         self._port = _port(settings)
         self._collector_port = (
             None
@@ -120,6 +125,9 @@ class LocalPipeline:
         self.kafka = kafka_settings(machine.kafka, settings.kafka_client)
         ensure_topics(self.kafka, topics_for(spec.name, settings.partitions))
         ensure_predictions(self.kafka, settings.partitions)
+        if settings.rehearsed and machine.kafka_node is not None:
+            # a Kafka of the user has been running for long
+            self.rehearsal = self._cleanup.enter_context(BrokerRehearsal(self.kafka))
         self.store: Store = open_store(machine.redis, spec.name)
         self._cleanup.callback(self.store.close)
         self.store.create(
@@ -139,6 +147,8 @@ class LocalPipeline:
         steps.step(f"logs in {machine.directory / 'logs'}", long=True)
         if not self._wait_ready(stop):
             return False
+        if self.rehearsal is not None:
+            self.rehearsal.stop()
         self.arrival = Drain(self.kafka, spec, self.store)
         self._cleanup.callback(self.arrival.close)
         steps.step(f"{spec.name} is served at {self.address}")

@@ -281,7 +281,9 @@ def _serve(
     workers: int,
 ) -> None:
     """Serve these specs and snapshots. The latter come with the modules that they may import."""
+    from headrace.deploy.local import warm_server
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.spec import load_spec
     from headrace.serving import run_server
     from headrace.serving.workers import run_workers
 
@@ -294,6 +296,8 @@ def _serve(
             run_workers(settings, opened, workers, stop)
         else:
             deploying = partial(deployed, snapshots[1], redis)
+            for file in files:
+                warm_server(load_spec(file))  # the first request would wait for it
             models = both(files, *snapshots, redis, stack)
             run_server(settings, models, stop, deploying=deploying)
 

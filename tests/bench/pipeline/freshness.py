@@ -23,7 +23,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -39,6 +39,8 @@ from headrace.ingest.kafka.topics import examples_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
 
     from headrace.ingest.kafka.settings import KafkaSettings
 
@@ -172,16 +174,21 @@ def probe(kafka: KafkaSettings, asking: Asking, seconds: float) -> dict[str, flo
     return answered
 
 
-def figures(samples: Sequence[float]) -> dict[str, float]:
+def figures(samples: Sequence[float] | npt.NDArray[np.int64]) -> dict[str, float]:
     """Return the percentiles."""
     p50, p99 = np.percentile(samples, (50, 99))
     return {"p50_ms": round(float(p50), 1), "p99_ms": round(float(p99), 1)}
 
 
-def measured(
-    road: LocalPipeline, answered: dict[str, float], server: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the figures, once the topics say when clicks and examples were appended."""
+class Probes(NamedTuple):
+    """When the click of each answered probe, and its example, were appended to Kafka, Unix ms."""
+
+    clicked: dict[str, int]
+    joined: dict[str, int]
+
+
+def times(road: LocalPipeline, answered: dict[str, float]) -> Probes:
+    """Read from the topics when clicks and examples of probes were appended."""
     clicked, joined = dict[str, int](), dict[str, int]()
     for record in read_all(road.kafka, "clicks"):
         name = (record.key or b"").decode()
@@ -194,6 +201,14 @@ def measured(
         for name in (names[int(place)].as_py() for place in places):
             if name in answered:
                 joined.setdefault(name, record.append_ms)
+    return Probes(clicked, joined)
+
+
+def measured(
+    road: LocalPipeline, answered: dict[str, float], server: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the figures, once the topics say when clicks and examples were appended."""
+    clicked, joined = times(road, answered)
     known = sorted(clicked.keys() & joined.keys())
     whole = figures([answered[name] - clicked[name] for name in known])
     return {

@@ -1,0 +1,115 @@
+"""Runs transactions on a Kafka broker that has just started, before events wait for them.
+
+A broker loads and compiles the code of a request when the first one arrives, and creates its
+internal topics. The first transactions of a joiner therefore took ten times as long as later ones,
+and the clicks behind them waited. The rehearsal makes the same requests as a joiner: messages to
+two partitions and the offsets of a group, in one transaction. Its topic and its group have names of
+their own, and both are deleted at the end.
+
+*Refused:* a rehearsal by the joiner itself. It would need topics in a Kafka of the user, which has
+been running for long and gains nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+
+from headrace.ingest.errors import StreamError
+from headrace.ingest.kafka import (
+    Committed,
+    KafkaOffsets,
+    KafkaTransactions,
+    Outgoing,
+    Source,
+    TopicSpec,
+    ensure_topics,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from headrace.ingest.kafka import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+TRANSACTIONS = 60
+"""Later ones hardly become faster: 430, 350 and 980 ms for the first three on a busy machine, 230
+after 10 and 130 after 50."""
+_MESSAGE = bytes(1000)
+_END_S = 10.0
+"""Longest wait for the transaction under way, and for Kafka to delete the topic."""
+
+
+class BrokerRehearsal:
+    """Rehearses in a thread, from `start` until all transactions are done or `stop` is called."""
+
+    def __init__(self, settings: KafkaSettings, transactions: int = TRANSACTIONS) -> None:
+        self._settings, self._transactions = settings, transactions
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="broker rehearsal", daemon=True)
+        self.name = f"rehearsal-{secrets.token_hex(4)}"
+        """The topic, the group and the transactional id."""
+        self.done = 0
+        """Transactions so far."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the transaction under way, and delete the topic and the group."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(_END_S)
+
+    def wait(self) -> None:
+        """Wait until every transaction is done and the topic is deleted."""
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            ensure_topics(self._settings, [TopicSpec(self.name, 2)])
+            try:
+                self._rehearse()
+            finally:
+                self._delete()
+        except (StreamError, KafkaException) as error:
+            # the parts work without it, and report the same trouble if it lasts
+            log.info("no rehearsal of Kafka's transactions: %s", error)
+
+    def _rehearse(self) -> None:
+        sources = [Source(self.name, partition) for partition in (0, 1)]
+        with (
+            closing(KafkaOffsets(self._settings, self.name)) as offsets,
+            closing(KafkaTransactions(self._settings, self.name, offsets)) as transactions,
+        ):
+            while self.done < self._transactions and not self._ended.is_set():
+                place = Committed(self.done, "", -1)
+                messages = [Outgoing(source, _MESSAGE) for source in sources]
+                transactions.write(messages, dict.fromkeys(sources, place))
+                self.done += 1
+
+    def _delete(self) -> None:
+        admin = AdminClient(self._settings.connection())
+        topic = self._settings.names.physical(self.name)
+        for deleted in (admin.delete_topics([topic]), admin.delete_consumer_groups([topic])):
+            deleted[topic].result()
