@@ -15,6 +15,8 @@ from headrace.ingest.http import (
     Draining,
     ListenSettings,
     Readiness,
+    TokenGrant,
+    TokenLimits,
     Tokens,
     is_this_machine,
     listening_socket,
@@ -46,7 +48,7 @@ from headrace.serving.observers import (
 )
 from headrace.serving.page import StatusReader, page_routes
 from headrace.serving.replicas import Following, ReplicaCollector
-from headrace.serving.requests import RequestLimits, TokenLimits
+from headrace.serving.requests import RequestLimits
 
 if TYPE_CHECKING:
     import socket
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
     from headrace.pserver import StoreError
     from headrace.serving.deployments import DeploymentStatus, OpenModel, TopicFollower
     from headrace.serving.replicas import CacheBounds, LocalRows
-    from headrace.serving.requests import TokenGrant
 
 __all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve"]
 
@@ -88,6 +89,8 @@ class ServerSettings(ListenSettings):
     """Tokens for changes of aliases; empty: changes are allowed on a loopback address only."""
     grants: Sequence[TokenGrant] = field(default=(), repr=False)
     """Limits of the clients, in the order of `tokens`; empty: no limits."""
+    admin_grants: Sequence[TokenGrant] = field(default=(), repr=False)
+    """Limits of administrators, in the order of `admin_tokens`; empty: no limits."""
     aliases_file: Path | None = None
     """File in which switched aliases survive the server; None: they do not."""
     finish_s: int = 5
@@ -211,6 +214,7 @@ def serve(
         *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens),
         grants=settings.grants,
         admin_tokens=Tokens(settings.admin_tokens),
+        admin_grants=settings.admin_grants,
         admin_open=is_this_machine(settings.host),
         beside=beside,
         metrics_here=alone,
@@ -250,6 +254,7 @@ def serve(
 def tokens_of(settings: ServerSettings) -> Tokens:
     """Return the tokens for predictions. Raises BadTokens if other machines need none."""
     TokenLimits(settings.grants)
+    TokenLimits(settings.admin_grants)
     return settings.checked_tokens("--tokens / HEADRACE_SERVING_TOKENS")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -29,7 +29,7 @@ from headrace.ingest.collector.responses import (
 from headrace.ingest.collector.validation import check
 from headrace.ingest.errors import WriteRefused
 from headrace.ingest.events import EventKind, event_schema
-from headrace.ingest.http import RequestRefused, add_docs
+from headrace.ingest.http import RequestRefused, TokenLimits, Tokens, add_docs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,17 +37,24 @@ if TYPE_CHECKING:
     from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
     from headrace.ingest.collector.collector_metrics import CollectorMetrics
     from headrace.ingest.collector.delivery import Delivery, Failure
-    from headrace.ingest.http import Readiness, Tokens
+    from headrace.ingest.http import Readiness
 
 _JSON = "application/json"
 PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}
+
+
+class CollectorClients(NamedTuple):
+    """The tokens of the clients, and their limits in the same order."""
+
+    tokens: Tokens
+    limits: TokenLimits = TokenLimits(())
 
 
 def make_app(
     topics: Mapping[EventKind, str],
     delivery: Delivery,
     room: MemoryBound,
-    tokens: Tokens,
+    clients: CollectorClients,
     metrics: CollectorMetrics,
     readiness: Readiness,
     now_ms: Callable[[], int],
@@ -66,7 +73,7 @@ def make_app(
         redoc_url=None,
     )
     for kind, topic in topics.items():
-        collecting = _Collecting(kind, topic, delivery, room, tokens, metrics, now_ms, by_request)
+        collecting = _Collecting(kind, topic, delivery, room, clients, metrics, now_ms, by_request)
         # a plain Starlette route, before FastAPI's: FastAPI would resolve dependencies first
         app.router.routes.insert(0, Route(PATHS[kind], collecting.answer, methods=["POST"]))
     _add_schemas(app)
@@ -83,7 +90,7 @@ def make_app(
 
     def openapi() -> dict[str, Any]:
         if not app.openapi_schema:
-            app.openapi_schema = document(app, PATHS, room.limits, asks_token=bool(tokens))
+            app.openapi_schema = document(app, PATHS, room.limits, asks_token=bool(clients.tokens))
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -100,20 +107,20 @@ class _Collecting:
         topic: str,
         delivery: Delivery,
         room: MemoryBound,
-        tokens: Tokens,
+        clients: CollectorClients,
         metrics: CollectorMetrics,
         now_ms: Callable[[], int],
         by_request: bool,
     ) -> None:
         self._by_request = by_request
         self._kind, self._topic = kind, topic
-        self._delivery, self._room, self._tokens = delivery, room, tokens
+        self._delivery, self._room, self._clients = delivery, room, clients
         self._metrics, self._now_ms = metrics, now_ms
 
     async def answer(self, request: Request) -> Response:
         """Answer one request.
 
-        1. token    valid, else 401
+        1. token    valid, else 401; within the limits of its client, else 429
         2. limits   room for one more request and its bytes, else 429; Kafka answers, else 503
         3. body     read, then admitted, unpacked and split within bounds, else 400, 408, 413, 415
         4. events   validate each; refuse invalid ones by index
@@ -121,30 +128,34 @@ class _Collecting:
         6. write    wait until Kafka has them, or the deadline passes
         7. answer   the number accepted, and the refused ones
         """
-        headers = request.headers
+        headers, client = request.headers, ""
         try:
-            self._tokens.check(headers.get("authorization"))
+            token = self._clients.tokens.check(headers.get("authorization"))
+            client = self._clients.limits.name(token)
+            self._clients.limits.admit(token)
             kind = bodies.content_type(headers.get("content-type", ""))
             packed = bodies.check_encoding(headers.get("content-encoding", ""))
             length = bodies.content_length(headers.get("content-length"), self._room.limits)
             self._check_kafka()
             self._room.check(length)
         except RequestRefused as refused:
-            self._metrics.refused(self._kind, refused.status)
+            self._metrics.refused(self._kind, refused.status, client)
             return _refusal(refused)
         taken = _Taken(self._room)
         try:
-            return await self._take(request, kind, packed, taken)
+            return await self._take(request, (kind, packed, client), taken)
         except RequestRefused as refused:
-            self._metrics.refused(self._kind, refused.status)
+            self._metrics.refused(self._kind, refused.status, client)
             return _refusal(refused)
         except ClientDisconnect:
-            self._metrics.refused(self._kind, 499)
+            self._metrics.refused(self._kind, 499, client)
             return Response(status_code=499)  # the client is gone
         finally:
             taken.give_back()
 
-    async def _take(self, request: Request, kind: str, packed: bool, taken: _Taken) -> Response:
+    async def _take(self, request: Request, sent: tuple[str, bool, str], taken: _Taken) -> Response:
+        """Answer a request of this content type, packed or not, of this client."""
+        kind, packed, client = sent
         began_s = time.perf_counter()
         limits = self._room.limits
         body = await _read(request, limits, taken)
@@ -161,7 +172,7 @@ class _Collecting:
         refused.sort(key=lambda refusal: refusal.index)
         accepted = len(checked.messages) - len(failures)
         status = status_of(refused)
-        self._metrics.answered(self._kind, status, accepted, refused)
+        self._metrics.answered(self._kind, status, accepted, refused, client)
         self._metrics.took(self._kind, time.perf_counter() - began_s, size_bytes)
         return _response(status, CollectorAnswer(accepted=accepted, refused=refused))
 
@@ -236,6 +247,8 @@ async def _read(request: Request, limits: CollectorLimits, taken: _Taken) -> byt
 
 def _refusal(refused: RequestRefused) -> Response:
     answer = _response(refused.status, CollectorAnswer(error=refused.refusal))
+    if refused.retry_s > 1:
+        answer.headers["Retry-After"] = str(refused.retry_s)  # of a client beyond its rate
     if refused.status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if refused.status in (401, 408, 413):

@@ -48,6 +48,18 @@ class CollectorMetrics:
             ("event", "reason"),
             registry=registry,
         )
+        self._of_clients = Counter(
+            "headrace_collector_client_requests",
+            "Requests of a client, the name of its token, by event and HTTP status.",
+            ("client", "event", "code"),
+            registry=registry,
+        )
+        self._from_clients = Counter(
+            "headrace_collector_client_events",
+            "Events acknowledged to a client, the name of its token.",
+            ("client", "event"),
+            registry=registry,
+        )
         self._bytes = Counter(
             "headrace_collector_body_bytes",
             "Bytes of request bodies, as sent.",
@@ -71,9 +83,20 @@ class CollectorMetrics:
             gauge.set_function(figure)
 
     def answered(
-        self, event: str, status: int, accepted: int, refused: Iterable[EventRefusal]
+        self,
+        event: str,
+        status: int,
+        accepted: int,
+        refused: Iterable[EventRefusal],
+        client: str = "",
     ) -> None:
-        """Count a request whose events were validated."""
+        """Count a request whose events were validated.
+
+        client: the name of its token; empty without one.
+        """
+        if client:
+            self._of_clients.labels(client, event, str(status)).inc()
+            self._from_clients.labels(client, event).inc(accepted)
         self._requests.labels(event, str(status)).inc()
         self._accepted.labels(event).inc(accepted)
         for refusal in refused:
@@ -84,6 +107,8 @@ class CollectorMetrics:
         self._seconds.labels(event).observe(seconds)
         self._bytes.labels(event).inc(body_bytes)
 
-    def refused(self, event: str, status: int) -> None:
+    def refused(self, event: str, status: int, client: str = "") -> None:
         """Count a request that was refused as a whole."""
+        if client:
+            self._of_clients.labels(client, event, str(status)).inc()
         self._requests.labels(event, str(status)).inc()

@@ -10,15 +10,18 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.ingest.collector.app import make_app
+from headrace.ingest.collector.app import CollectorClients, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.events import EventKind
 from headrace.ingest.http import (
+    BadTokens,
     Draining,
     ListenSettings,
     Readiness,
+    TokenGrant,
+    TokenLimits,
     listening_socket,
     new_registry,
     run_app,
@@ -28,7 +31,7 @@ from headrace.ingest.runtime import running_process, wall_ms
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace.ingest.kafka import KafkaSettings
 
@@ -49,6 +52,8 @@ class CollectorSettings(ListenSettings):
     leaders, shorter than the timeouts of clients."""
     linger_ms: int = 2
     """Time that an event waits for others to share a request to Kafka."""
+    grants: Sequence[TokenGrant] = field(default=(), repr=False)
+    """Limits of the clients, in the order of `tokens`; empty: no limits."""
     by_request: bool = False
     """Whether the request id of an event, if it has one, is its key. False: the impression id is,
     because a click without a request id would not meet its impression."""
@@ -59,6 +64,16 @@ class CollectorSettings(ListenSettings):
     def finish_s(self) -> int:
         """Time for requests under way to finish; every wait in them ends earlier."""
         return int(self.deadline_s) + 2
+
+
+def limits_of(settings: CollectorSettings) -> TokenLimits:
+    """Return the limits of the clients. Raises BadTokens if a line names models."""
+    if any(each.models for each in settings.grants):
+        raise BadTokens(
+            "--tokens: expected name= and requests_per_second= after a collector's token, got "
+            "models=; events belong to no model, so use another file for servers"
+        )
+    return TokenLimits(settings.grants)
 
 
 def run_collector(
@@ -74,7 +89,7 @@ def run_collector(
     and the error that ended the producer.
     """
     tokens = settings.checked_tokens("--tokens / HEADRACE_COLLECT_TOKENS")
-    topics = settings.topics
+    client_limits, topics = limits_of(settings), settings.topics
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     registry = new_registry()
     metrics, room, readiness = (
@@ -95,8 +110,9 @@ def run_collector(
     ):
         metrics.watch(room, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}
-        clients = targets, delivery, room, tokens, metrics, readiness, wall_ms
-        app = make_app(*clients, by_request=settings.by_request)
+        clients = CollectorClients(tokens, client_limits)
+        tools = targets, delivery, room, clients, metrics, readiness, wall_ms
+        app = make_app(*tools, by_request=settings.by_request)
         listening(listener.getsockname()[1])
         log.info("collecting on http://%s:%d", *listener.getsockname()[:2])
 

@@ -1,5 +1,4 @@
 from .bearer_tokens import Tokens as Tokens
-from .bearer_tokens import read_tokens as read_tokens
 from .bounded_protocol import BoundedProtocol as BoundedProtocol
 from .bounded_protocol import ConnectionLimits as ConnectionLimits
 from .docs_page import add_docs as add_docs
@@ -17,3 +16,7 @@ from .server import is_this_machine as is_this_machine
 from .server import listening_socket as listening_socket
 from .server import run_app as run_app
 from .server import tokens_for as tokens_for
+from .token_grants import TokenGrant as TokenGrant
+from .token_grants import TokenLimits as TokenLimits
+from .token_grants import plain_grants as plain_grants
+from .token_grants import read_grants as read_grants

@@ -55,10 +55,10 @@ class Tokens:
         return equal.index(True)
 
 
-def read_tokens(path: Path) -> list[str]:
-    """Return the tokens of a file, one a line, without blank lines and lines that begin with #.
+def token_lines(path: Path) -> list[str]:
+    """Return the lines of a file of tokens, without blank lines and lines that begin with #.
 
-    Raises BadTokens.
+    A line has a token and its limits (`token_grants`). Raises BadTokens.
     """
     try:
         lines = path.read_text().splitlines()

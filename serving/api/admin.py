@@ -7,8 +7,9 @@
     DELETE /v1/aliases/{alias}
 
 Changes need an admin token. A token for predictions is not enough: a client must not choose the
-model that answers it. Without admin tokens, only a server on a loopback address accepts changes,
-and only those that no page of another site can send.
+model that answers it. The line of an admin token may limit its changes per second, its aliases and
+the models that it may give them (`ingest.http.token_grants`). Without admin tokens, only a server
+on a loopback address accepts changes, and only those that no page of another site can send.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from fastapi import FastAPI, Request, Response
 from headrace.ingest.http import RequestRefused, is_this_machine
 from headrace.serving.api.load_shedding import LoadShedder, read_body
 from headrace.serving.errors import BadAlias
+from headrace.serving.models import models_of
 from headrace.serving.requests import JSON, RequestLimits, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from enum import Enum
 
-    from headrace.ingest.http import Tokens
+    from headrace.ingest.http import TokenLimits, Tokens
+    from headrace.serving.api.request_metrics import RequestMetrics
     from headrace.serving.models import Alias, Aliases
 
 _LIMITS = RequestLimits(body_bytes=4096)
@@ -61,25 +64,61 @@ _SWITCH_BODY = {
 }
 
 
-def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bool) -> None:
-    """Add the routes.
+class AdminAdmission:
+    """Decides which changes are allowed, and counts those of each client."""
 
-    open_to_all: whether changes need no token where `tokens` is empty.
-    """
+    def __init__(
+        self, tokens: Tokens, limits: TokenLimits, metrics: RequestMetrics, *, open_to_all: bool
+    ) -> None:
+        """Keep the limits, in the order of `tokens`.
+
+        open_to_all: whether changes need no token where `tokens` is empty.
+        """
+        self._tokens, self._limits, self._metrics = tokens, limits, metrics
+        self._open_to_all = open_to_all
+
+    def check(self, request: Request, alias: str) -> int | None:
+        """Return the number of the token that may change the alias. Raises RequestRefused."""
+        token = _check_change(request, self._tokens, self._open_to_all)
+        try:
+            self._limits.admit(token, alias)
+        except RequestRefused as refused:
+            self.count(token, refused.status)
+            raise
+        return token
+
+    def check_models(self, token: int | None, target: str) -> None:
+        """Check that the token may name the models of an alias. Raises RequestRefused (403)."""
+        try:
+            models = models_of(target)
+        except BadAlias:
+            return  # the change itself refuses it, with the reason
+        try:
+            self._limits.check_models(token, *models)
+        except RequestRefused as refused:
+            self.count(token, refused.status)
+            raise
+
+    def count(self, token: int | None, status: int) -> None:
+        """Count a change, or its refusal."""
+        self._metrics.alias_change(self._limits.name(token), status)
+
+
+def add_admin(app: FastAPI, aliases: Aliases, admission: AdminAdmission) -> None:
+    """Add the routes."""
     tags: list[str | Enum] = ["aliases"]
 
     @app.get("/v1/aliases", tags=tags, summary="List aliases")
     async def show() -> Response:
         return Response(encode({"aliases": aliases.table}), media_type=JSON)
 
-    def allowed(request: Request) -> None:
-        _check_change(request, tokens, open_to_all)
-
-    def changed(change: Callable[[], Alias | None]) -> Response:
+    def changed(token: int | None, change: Callable[[], Alias | None]) -> Response:
         try:
             now = change()
         except BadAlias as error:
+            admission.count(token, 409)
             raise RequestRefused(409, "alias", "a valid change", str(error)) from error
+        admission.count(token, 200)
         return Response(encode({"aliases": aliases.table} if now is None else now), media_type=JSON)
 
     @app.put(
@@ -90,9 +129,10 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
     )
     async def switch(alias: str, request: Request) -> Response:
         try:
-            allowed(request)
+            token = admission.check(request, alias)
             asked = _switch(await read_body(request, LoadShedder(_LIMITS)))
-            return changed(lambda: aliases.switch(alias, asked.model, asked.expected))
+            admission.check_models(token, asked.model)
+            return changed(token, lambda: aliases.switch(alias, asked.model, asked.expected))
         except RequestRefused as refused:
             return as_response(refused)
 
@@ -101,28 +141,28 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
     )
     async def revert(alias: str, request: Request) -> Response:
         try:
-            allowed(request)
-            return changed(lambda: aliases.revert(alias))
+            token = admission.check(request, alias)
+            return changed(token, lambda: aliases.revert(alias))
         except RequestRefused as refused:
             return as_response(refused)
 
     @app.delete("/v1/aliases/{alias}", tags=tags, summary="Remove an alias")
     async def remove(alias: str, request: Request) -> Response:
         try:
-            allowed(request)
-            return changed(lambda: aliases.remove(alias))
+            token = admission.check(request, alias)
+            return changed(token, lambda: aliases.remove(alias))
         except RequestRefused as refused:
             return as_response(refused)
 
 
-def _check_change(request: Request, tokens: Tokens, open_to_all: bool) -> None:
+def _check_change(request: Request, tokens: Tokens, open_to_all: bool) -> int | None:
     """Refuse a change without a token, or without a sender on this machine."""
     if not tokens and not open_to_all:
         expected = "a server with --admin-tokens, or one on a loopback address"
         raise RequestRefused(403, "", expected, "neither")
     if not tokens:
         _check_sender(request)
-    tokens.check(request.headers.get("authorization"))
+    return tokens.check(request.headers.get("authorization"))
 
 
 def _check_sender(request: Request) -> None:

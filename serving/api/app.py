@@ -15,14 +15,21 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from headrace.ingest.http import Readiness, RequestRefused, Tokens, add_docs
-from headrace.serving.api.admin import add_admin
+from headrace.ingest.http import (
+    Readiness,
+    RequestRefused,
+    TokenGrant,
+    TokenLimits,
+    Tokens,
+    add_docs,
+)
+from headrace.serving.api.admin import AdminAdmission, add_admin
 from headrace.serving.api.handler import PredictAdapter, PredictionHandler, RankAdapter
 from headrace.serving.api.health import add_health, add_metrics, add_status
 from headrace.serving.api.load_shedding import LoadShedder
 from headrace.serving.api.open_inference import add_inference, error_of
 from headrace.serving.api.openapi import document
-from headrace.serving.requests import RequestLimits, TokenGrant, TokenLimits, as_response
+from headrace.serving.requests import RequestLimits, as_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -64,6 +71,8 @@ class AppParts:
     """Limits of the clients, in the order of `tokens`; empty: no limits."""
     admin_tokens: Tokens = field(default_factory=Tokens)
     """Tokens for changes of aliases."""
+    admin_grants: Sequence[TokenGrant] = ()
+    """Limits of administrators, in the order of `admin_tokens`; empty: no limits."""
     admin_open: bool = False
     """Whether aliases may be changed without a token if `admin_tokens` is empty."""
     beside: Sequence[AnswerObserver] = ()
@@ -133,7 +142,11 @@ def make_app(parts: AppParts) -> App:
         app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
     add_inference(app, models, answering, parts.readiness, parts.limits)
     add_status(app, models, parts.now_ms)
-    add_admin(app, models.aliases, parts.admin_tokens, open_to_all=parts.admin_open)
+    admission = AdminAdmission(
+        *(parts.admin_tokens, TokenLimits(parts.admin_grants), parts.metrics),
+        open_to_all=parts.admin_open,
+    )
+    add_admin(app, models.aliases, admission)
     add_health(app, models, parts.readiness, parts.deployments)
     if parts.metrics_here:
         add_metrics(app, parts.registry)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from fastapi import Response
 from starlette.requests import ClientDisconnect
 
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.http import RequestRefused, TokenLimits
 from headrace.serving.api.load_shedding import WholeRequest, read_body, whole_body
 from headrace.serving.api.responses import (
     CandidateScore,
@@ -46,7 +46,7 @@ from headrace.serving.models import (
     score,
     uncertainties,
 )
-from headrace.serving.requests import JSON, TokenLimits, as_response, check_known, encode, split_key
+from headrace.serving.requests import JSON, as_response, check_known, encode, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -51,6 +51,12 @@ class RequestMetrics(Collector):
             ("outcome",),
             registry=registry,
         )
+        self._alias_changes = Counter(
+            "headrace_server_alias_changes",
+            "Changes of aliases over HTTP by the name of the admin token and HTTP status.",
+            ("client", "code"),
+            registry=registry,
+        )
         self._shadowed = Counter(
             "headrace_server_shadow_requests",
             "Requests to shadow models: scored, dropped under pressure, refused, or failed.",
@@ -70,6 +76,10 @@ class RequestMetrics(Collector):
     def shadowed(self, model: str, outcome: str) -> None:
         """Count a request to a shadow model by its outcome."""
         self._shadowed.labels(model, outcome).inc()
+
+    def alias_change(self, client: str, status: int) -> None:
+        """Count a change of an alias, or its refusal. client: empty without a name."""
+        self._alias_changes.labels(client, str(status)).inc()
 
     def answered(
         self, model: str, seconds: float, candidates: int, alias: str = "", client: str = ""

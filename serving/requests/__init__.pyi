@@ -21,9 +21,5 @@ from .tensors import candidates_of as candidates_of
 from .tensors import inputs_of as inputs_of
 from .tensors import raw_of as raw_of
 from .tensors import tensor_of as tensor_of
-from .token_grants import TokenGrant as TokenGrant
-from .token_grants import TokenLimits as TokenLimits
-from .token_grants import plain_grants as plain_grants
-from .token_grants import read_grants as read_grants
 from .unknown_fields import check_known as check_known
 from .unknown_fields import known_fields as known_fields

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
-from headrace.ingest.collector.app import make_app
+from headrace.ingest.collector.app import CollectorClients, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
@@ -18,6 +18,7 @@ from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.events.json_schema import EventKind
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
+from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
 from headrace.ingest.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class Collector:
 
 @contextlib.asynccontextmanager
 async def collecting(
-    limits: CollectorLimits | None = None, tokens: Sequence[str] = (), deadline_s: float = 15.0
+    limits: CollectorLimits | None = None,
+    tokens: Sequence[str] = (),
+    deadline_s: float = 15.0,
+    grants: Sequence[TokenGrant] = (),
 ) -> AsyncIterator[Collector]:
     """Yield a collector with a fake producer; check afterwards that every limit is released."""
     kafka, room, readiness = (
@@ -56,7 +60,8 @@ async def collecting(
     registry = CollectorRegistry()
     metrics = CollectorMetrics(registry)
     metrics.watch(room, delivery)
-    app = make_app(TOPICS, delivery, room, Tokens(tokens), metrics, readiness, lambda: NOW_MS)
+    clients = CollectorClients(Tokens(tokens), TokenLimits(grants))
+    app = make_app(TOPICS, delivery, room, clients, metrics, readiness, lambda: NOW_MS)
     tasks = [asyncio.create_task(each) for each in (delivery.run(), delivery.probe())]
     transport = httpx.ASGITransport(app)
     try:

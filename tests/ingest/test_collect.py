@@ -17,7 +17,7 @@ from headrace.ingest.collector.responses import RETRY_AFTER_S
 from headrace.ingest.collector.validation import _WANTED
 from headrace.ingest.errors import Fenced
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.http.bearer_tokens import Tokens, read_tokens
+from headrace.ingest.http.bearer_tokens import Tokens, token_lines
 from headrace.ingest.http.http_errors import BadTokens
 from tests.ingest.collecting import NOW_MS, collecting, until
 
@@ -410,12 +410,12 @@ def test_the_collector_accepts_only_requests_with_a_valid_token(
 def test_tokens_are_read_from_a_file_and_short_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# of the shop\n{TOKEN}\n\n")
-    assert read_tokens(path) == [TOKEN]
+    assert token_lines(path) == [TOKEN]
     path.write_text("# none\n")
     with pytest.raises(BadTokens, match="got an empty file"):
-        read_tokens(path)
+        token_lines(path)
     with pytest.raises(BadTokens, match="No such file"):
-        read_tokens(tmp_path / "absent")
+        token_lines(tmp_path / "absent")
     with pytest.raises(BadTokens, match="got one of 5") as raised:
         Tokens(["hello"])
     assert "hello" not in str(raised.value)

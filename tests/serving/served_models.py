@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
+from headrace.ingest.http.token_grants import TokenGrant
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import Unreachable
@@ -29,7 +30,6 @@ from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
-from headrace.serving.requests.token_grants import TokenGrant
 from tests.article_fields import ARTICLE_FIELDS
 
 if TYPE_CHECKING:

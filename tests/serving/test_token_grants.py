@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.ingest.http.http_errors import BadTokens, RequestRefused
-from headrace.serving.requests.token_grants import TokenGrant, TokenLimits, read_grants
+from headrace.ingest.http.token_grants import TokenGrant, TokenLimits, read_grants
 from tests.serving.app_client import PREDICT, TOKEN, ask, complete
+from tests.serving.two_models import Two
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,3 +84,38 @@ def test_a_server_refuses_models_and_requests_beyond_a_token_and_counts_each_cli
     assert set(counted.values()) == {1.0}
     candidates = {"client": "search", "model": "news"}
     assert value("headrace_server_client_candidates_total", candidates) == 2.0
+
+
+def test_an_admin_token_changes_only_its_aliases_at_its_rate_and_to_its_models() -> None:
+    limited = TokenGrant(TOKEN, "ads", 2.0, ("shadow", "news"))
+    serving = Two(admin=TOKEN, admin_grants=[limited])
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+
+    def switched(alias: str, model: str) -> int:
+        path = f"/v1/aliases/{alias}"
+        return ask(serving, "PUT", path, json={"model": model}, headers=headers).status_code
+
+    before = serving.models.aliases.table
+    assert switched("production", "news") == 403  # another client's alias
+    assert switched("shadow", "news-2") == 403  # another client's model
+    assert switched("shadow", "news=50 news-2=50") == 403
+    assert serving.models.aliases.table == before
+    assert switched("shadow", "news") == 429  # the two refused for their model count, too
+    value = serving.registry.get_sample_value
+    counted = {
+        code: value("headrace_server_alias_changes_total", {"client": "ads", "code": code})
+        for code in ("403", "429")
+    }
+    assert counted == {"403": 3.0, "429": 1.0}
+
+
+def test_a_change_of_an_alias_is_counted_by_client() -> None:
+    serving = Two(admin=TOKEN, admin_grants=[TokenGrant(TOKEN, "ads")])
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for model, status in (("news", 200), ("none", 409)):
+        body = {"model": model}
+        answer = ask(serving, "PUT", "/v1/aliases/shadow", json=body, headers=headers)
+        assert answer.status_code == status
+        labels = {"client": "ads", "code": str(status)}
+        name = "headrace_server_alias_changes_total"
+        assert serving.registry.get_sample_value(name, labels) == 1.0

@@ -29,6 +29,9 @@ from tests.serving.served_models import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.ingest.http.token_grants import TokenGrant
     from headrace.pserver.memory_store import MemoryStore
     from headrace.serving.observers.prediction_log import PredictionLog
 
@@ -47,7 +50,12 @@ def second() -> ModelSpec:
 class Two(Serving):
     """A server of two models; `log` holds the logged messages."""
 
-    def __init__(self, log: PredictionLog | None = None, admin: str = "") -> None:
+    def __init__(
+        self,
+        log: PredictionLog | None = None,
+        admin: str = "",
+        admin_grants: Sequence[TokenGrant] = (),
+    ) -> None:
         super().__init__(memory_store(news()))
         self.follow()
         spec, store = second(), memory_store(second())
@@ -68,6 +76,7 @@ class Two(Serving):
             self.parts(self.models, counts),
             beside=[*logs, self.shadows],
             admin_tokens=Tokens([admin] if admin else []),
+            admin_grants=admin_grants,
             admin_open=not admin,
         )
         self.__dict__["app"] = make_app(parts)

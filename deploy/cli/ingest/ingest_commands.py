@@ -57,8 +57,9 @@ def collect(
             "--tokens",
             envvar="HEADRACE_COLLECT_TOKENS_FILE",
             metavar="FILE",
-            help="File with the accepted tokens, one per line. HEADRACE_COLLECT_TOKENS takes "
-            "tokens directly, separated by commas.",
+            help="File with the accepted tokens, one per line, each with optional limits: TOKEN "
+            "name=NAME requests_per_second=N. HEADRACE_COLLECT_TOKENS takes tokens directly, "
+            "separated by commas.",
         ),
     ] = None,
     anyone: Annotated[
@@ -97,16 +98,17 @@ def collect(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.collector import CollectorSettings, run_collector
-    from headrace.ingest.http import read_tokens
+    from headrace.ingest.http import plain_grants, read_grants
 
     named = os.environ.get("HEADRACE_COLLECT_TOKENS", "")
-    good = [token.strip() for token in named.split(",") if token.strip()]
+    clients = plain_grants(token.strip() for token in named.split(",") if token.strip())
     if tokens is not None:
-        good += read_tokens(tokens)
+        clients += read_grants(tokens)
     settings = CollectorSettings(
         host=host,
         port=port,
-        tokens=good,
+        tokens=[each.token for each in clients],
+        grants=clients,
         anyone=anyone,
         metrics_port=metrics_port,
         metrics_host=metrics_host,

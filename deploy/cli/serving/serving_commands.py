@@ -29,8 +29,8 @@ from headrace.deploy.errors import BadOption
 from headrace.deploy.model_sources import both, deployed, frozen
 
 if TYPE_CHECKING:
+    from headrace.ingest.http import TokenGrant
     from headrace.serving import ServerSettings
-    from headrace.serving.requests import TokenGrant
 
 app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
 app.command()(score)
@@ -142,7 +142,8 @@ AdminTokensFile = Annotated[
         "--admin-tokens",
         envvar="HEADRACE_SERVING_ADMIN_TOKENS_FILE",
         metavar="FILE",
-        help="File with the tokens that may switch aliases, one per line. "
+        help="File with the tokens that may switch aliases, one per line, each with the optional "
+        "limits of --tokens; models=NAME,NAME has aliases and the models that they may get. "
         "HEADRACE_SERVING_ADMIN_TOKENS takes tokens directly, separated by commas.",
     ),
 ]
@@ -250,10 +251,12 @@ def run(
         )
     _check_workers(workers, most_rows, deployments=deployments, relay=relay)
     clients = grants_of("HEADRACE_SERVING_TOKENS", tokens)
+    admins = grants_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens)
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
         aliases_file=aliases_file,
-        admin_tokens=tokens_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens),
+        admin_tokens=[each.token for each in admins],
+        admin_grants=admins,
         deployments_from=status_kafka if deployments else None,
         relayed_from=status_kafka if relay else None,
         predictions_to=status_kafka if predictions_share else None,
@@ -339,16 +342,8 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
 
 def grants_of(variable: str, file: Path | None) -> "list[TokenGrant]":
     """Return the tokens of a variable, without limits, and of a file, with its limits."""
-    from headrace.serving.requests import plain_grants, read_grants
-
-    good = plain_grants(tokens_of(variable, None))
-    return good if file is None else good + read_grants(file)
-
-
-def tokens_of(variable: str, file: Path | None) -> list[str]:
-    """Return the tokens of a variable (separated by commas) and of a file (one per line)."""
-    from headrace.ingest.http import read_tokens
+    from headrace.ingest.http import plain_grants, read_grants
 
     named = os.environ.get(variable, "")
-    good = [token.strip() for token in named.split(",") if token.strip()]
-    return good if file is None else good + read_tokens(file)
+    good = plain_grants(token.strip() for token in named.split(",") if token.strip())
+    return good if file is None else good + read_grants(file)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.deploy.cli.main import app
+from headrace.deploy.cli.serving.serving_relay import RelayedValues
 from headrace.deploy.errors import DeployError
 from headrace.deploy.operations.calibration.calibration import line_through
 from headrace.deploy.operations.planning import RECORDED, read_unit_costs
@@ -39,6 +40,19 @@ def test_a_load_that_does_not_fit_ends_with_status_2_and_the_greatest_load() -> 
     assert not found["feasible"]
     assert 1_000 < found["greatest_events_per_second"] < 1_000_000
     assert found["plan"]["push_interval_ms"] == 1_600
+
+
+def test_a_plan_of_several_regions_has_a_line_for_each_of_the_relays_values() -> None:
+    words = [*LOAD, "--regions", "3"]
+    text = CliRunner().invoke(app, words).output
+    rates = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)[
+        "relay_mb_per_second_by_values"
+    ]
+    assert list(rates) == [each.value for each in RelayedValues]
+    assert rates["half"] < rates["final"] < rates["all"]
+    assert f"relay            {rates['all']:,.1f} MB/s to each server" in text
+    for values in ("final", "half"):
+        assert f"--values {values:<7} {rates[values]:,.1f} MB/s" in text
 
 
 def test_a_plan_of_several_regions_names_the_relay_and_a_small_one_does_not() -> None:

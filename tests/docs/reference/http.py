@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from headrace.ingest.collector.app import make_app
+from headrace.ingest.collector.app import CollectorClients, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
@@ -56,8 +56,9 @@ def _collector() -> dict[str, Any]:
     registry = CollectorRegistry()
     delivery = Delivery(KafkaSettings("fake:9092"), 15.0, 2, FakeProducer().make)
     metrics = CollectorMetrics(registry)
-    room, tokens, readiness = MemoryBound(CollectorLimits()), Tokens([_TOKEN]), Readiness()
-    return make_app(TOPICS, delivery, room, tokens, metrics, readiness, lambda: 0).openapi()
+    room, readiness = MemoryBound(CollectorLimits()), Readiness()
+    clients = CollectorClients(Tokens([_TOKEN]))
+    return make_app(TOPICS, delivery, room, clients, metrics, readiness, lambda: 0).openapi()
 
 
 def _server() -> dict[str, Any]:

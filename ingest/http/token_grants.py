@@ -1,5 +1,7 @@
 """Limits of clients, by their token: requests per second and models.
 
+Servers, collectors and the administration of aliases read the same lines.
+
 A line of the file of tokens is a token, and may give the client a name and limits:
 
     a-long-enough-secret name=search requests_per_second=200 models=news,news-live
@@ -9,7 +11,9 @@ their limits must be equal. A client without a name is not in the metrics.
 
 Requests are admitted by a token bucket that holds the requests of one second, at least one. So a
 client may send a second's requests at once, and never more than its rate for long. `models` names
-models and aliases. An alias admits every model that it splits its requests to.
+models and aliases. An alias admits every model that it splits its requests to. An admin token with
+`models` changes only the aliases among them, and only to models among them. A collector refuses
+`models` at its start, because its events belong to no model.
 
 *Refused:* one count for all processes. Each worker and each replica counts for itself, so that no
 request waits for a shared counter. The limit of a client is therefore that of one process.
@@ -21,7 +25,8 @@ import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http import BadTokens, RequestRefused, read_tokens
+from headrace.ingest.http.bearer_tokens import token_lines
+from headrace.ingest.http.http_errors import BadTokens, RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,19 +64,27 @@ class TokenLimits:
         """Return the name of the client with this token; empty without one."""
         return self._grants[place].name if place is not None and place < len(self._grants) else ""
 
-    def admit(self, place: int | None, model: str) -> None:
-        """Count a request to a model or alias. Raises RequestRefused (403, 429)."""
+    def admit(self, place: int | None, *models: str) -> None:
+        """Count a request that names models and aliases. Raises RequestRefused (403, 429)."""
         if place is None or place >= len(self._grants):
             return
         grant = self._grants[place]
-        if grant.models and model not in grant.models:
-            expected = f"one of {', '.join(grant.models)}, which this token may ask"
-            raise RequestRefused(403, "Authorization", expected, model)
+        self.check_models(place, *models)
         if grant.requests_per_second > 0.0:
             bucket = self._buckets.setdefault(
                 grant.name or grant.token, _Bucket(grant.requests_per_second, self._now_s())
             )
             bucket.take(self._now_s())
+
+    def check_models(self, place: int | None, *models: str) -> None:
+        """Check that a client may name these models and aliases. Raises RequestRefused (403)."""
+        if place is None or place >= len(self._grants):
+            return
+        allowed = self._grants[place].models
+        for model in models:
+            if allowed and model not in allowed:
+                expected = f"one of {', '.join(allowed)}, which this token may name"
+                raise RequestRefused(403, "Authorization", expected, model)
 
 
 class _Bucket:
@@ -95,7 +108,7 @@ class _Bucket:
 
 def read_grants(path: Path) -> list[TokenGrant]:
     """Return the tokens of a file with their limits. Raises BadTokens."""
-    return [_grant(line, path) for line in read_tokens(path)]
+    return [_grant(line, path) for line in token_lines(path)]
 
 
 def plain_grants(tokens: Iterable[str]) -> list[TokenGrant]:
