@@ -19,7 +19,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka import (

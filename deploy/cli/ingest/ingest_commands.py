@@ -1,6 +1,5 @@
 """`headrace ingest`: collects, joins, replays, archives and repairs events."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -95,15 +94,12 @@ def collect(
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
+    from headrace.deploy.cli.serving import grants_of
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.collector import CollectorSettings, run_collector
-    from headrace.ingest.http import plain_grants, read_grants
 
-    named = os.environ.get("HEADRACE_COLLECT_TOKENS", "")
-    clients = plain_grants(token.strip() for token in named.split(",") if token.strip())
-    if tokens is not None:
-        clients += read_grants(tokens)
+    clients = grants_of("HEADRACE_COLLECT_TOKENS", tokens)
     settings = CollectorSettings(
         host=host,
         port=port,

@@ -86,10 +86,8 @@ def relay_rates(plan: ClusterPlan) -> dict[str, float]:
 
 def _relay_lines(plan: ClusterPlan) -> list[str]:
     rates = relay_rates(plan)
-    lines = [
-        f"relay            {rates['all']:,.1f} MB/s to each server in place of the logs (--relay); "
-        "answers are 0.1 s older on average"
-    ]
+    each = f"{rates['all']:,.1f} MB/s to each server in place of the logs (--relay)"
+    lines = [f"relay            {each}; answers are 0.1 s older on average"]
     lines += [
         f"  --values {values:<7} {rate:,.1f} MB/s, by the shares of rows of 18 floats"
         for values, rate in rates.items()

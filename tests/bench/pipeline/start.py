@@ -12,8 +12,8 @@ of their example. `answers`: the probes of `tests.bench.freshness`,
 from the click's append to the first answer that learned from it, with the part until the example
 was in Kafka (`joined`) and the rest (`answered`).
 
-`processor`: the processor time of each process, as a share of one core. What is loaded or compiled
-after a start shows here, on a busy machine as well.
+`processor`: the processor time of each process, as a share of one core. A process that loads or
+compiles after a start shows here, on a busy machine as well.
 
 `--unrehearsed` starts Kafka without the rehearsal of its transactions (`BrokerRehearsal`).
 

@@ -45,9 +45,8 @@ def test_a_load_that_does_not_fit_ends_with_status_2_and_the_greatest_load() -> 
 def test_a_plan_of_several_regions_has_a_line_for_each_of_the_relays_values() -> None:
     words = [*LOAD, "--regions", "3"]
     text = CliRunner().invoke(app, words).output
-    rates = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)[
-        "relay_mb_per_second_by_values"
-    ]
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    rates = found["relay_mb_per_second_by_values"]
     assert list(rates) == [each.value for each in RelayedValues]
     assert rates["half"] < rates["final"] < rates["all"]
     assert f"relay            {rates['all']:,.1f} MB/s to each server" in text
