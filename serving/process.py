@@ -46,7 +46,7 @@ from headrace.serving.observers import (
     Shadows,
     ensure_predictions,
 )
-from headrace.serving.page import StatusReader, page_routes
+from headrace.serving.page import ExperimentReader, StatusReader, page_routes
 from headrace.serving.replicas import Following, ReplicaCollector
 from headrace.serving.requests import RequestLimits
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from fastapi import APIRouter
     from prometheus_client import CollectorRegistry
 
     from headrace.ingest.kafka import KafkaSettings, Writer
@@ -236,7 +237,7 @@ def serve(
     ):
         app = make_app(parts)
         if page is not None:
-            app.include_router(page_routes(page))
+            app.include_router(page)
         health.ready_when(lambda: answers(served, parts.readiness, parts.deployments))
 
         def ended() -> bool:
@@ -299,15 +300,15 @@ def _beside(
 
 
 @contextlib.contextmanager
-def _page_of(kafka: KafkaSettings | None) -> Iterator[StatusReader | None]:
+def _page_of(kafka: KafkaSettings | None) -> Iterator[APIRouter | None]:
     if kafka is None:
         yield None
         return
-    reader = StatusReader(kafka, wall_ms)
-    try:
-        yield reader
-    finally:
-        reader.close()
+    with (
+        contextlib.closing(StatusReader(kafka, wall_ms)) as reader,
+        contextlib.closing(ExperimentReader(kafka)) as experiments,
+    ):
+        yield page_routes(reader, experiments)
 
 
 @contextlib.contextmanager

@@ -57,6 +57,17 @@ Predictions = Annotated[
         help="Topic of the served predictions.",
     ),
 ]
+WindowS = Annotated[
+    int,
+    typer.Option(
+        "--window",
+        min=1,
+        max=60,
+        metavar="SECONDS",
+        help="Shortest window; two more are 10 and 60 times as long. Use one value in all "
+        "processes of a model, and never change it. It must divide 60.",
+    ),
+]
 OfModel = Annotated[
     str,
     typer.Option("--only", metavar="NAME", help="Only this model.", show_default=False),
@@ -106,6 +117,7 @@ Alpha = Annotated[
 ]
 JsonReport = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _LEAST_BATCHES = 10
+_PUBLISH_S = 5.0
 
 app = typer.Typer(help="Evaluate predictions and inputs.", no_args_is_help=True)
 
@@ -124,15 +136,19 @@ def run(
     sample: Sample = 1.0,
     predictions: Predictions = "predictions",
     examples_of: EvaluatedExamples = "",
+    window: WindowS = 60,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Join predictions with clicks and publish the accuracy of each window, until stopped."""
     from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec import load_spec
-    from headrace.serving.evaluation import EvaluationSettings, run_evaluation
+    from headrace.serving.evaluation import EvaluationSettings, Windows, run_evaluation
 
+    if 60 % window:
+        raise BadOption(f"--window: expected a divisor of 60, got {window}")
     spec = load_spec(model)
     with stopped_by_signals() as stop:
         run_evaluation(
@@ -143,6 +159,8 @@ def run(
                 sample=sample,
                 predictions=predictions,
                 examples_of=examples_of,
+                publish_s=min(_PUBLISH_S, window),
+                windows=Windows.shortest(window),
             ),
             kafka_settings(kafka, kafka_client),
             spec,

@@ -13,13 +13,14 @@ from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.local import PRODUCTION, BackgroundReplay, PipelineSettings
 from headrace.deploy.reports import RankingClient, span_ms
 from headrace.ingest.kafka import BY_KEY, EventTopics, KafkaWriter, Source
+from headrace.ingest.logs import Line
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headrace.deploy.demo.synthetic import SyntheticEvents
+    from headrace.deploy.demo.synthetic import Event, SyntheticEvents
     from headrace.deploy.local import LocalPipeline
     from headrace.deploy.reports import Observer
 
@@ -75,13 +76,15 @@ def playing(
     with ExitStack() as stack:
         if settings.data is None:
             writer = stack.enter_context(closing(KafkaWriter(pipeline.kafka)))
-            players = DemoPlayers(_synthetic(settings, writer, observer))
+            client = None
+            if settings.experiment:
+                client = stack.enter_context(_client(pipeline, observer))
+            players = DemoPlayers(_synthetic(settings, writer, observer, client), client)
         else:
             speed = settings.speed
             if speed is None and not settings.full_speed:
                 speed = max(1.0, span_ms(settings.data) / 1000 / (LOG_SHARE * settings.seconds))
-            url = f"{pipeline.address}/v1/models/{PRODUCTION}:rank"
-            client = stack.enter_context(RankingClient(url, pipeline.spec.fields, observer.serve))
+            client = stack.enter_context(_client(pipeline, observer))
             log = BackgroundReplay(
                 pipeline.kafka, pipeline.spec, [settings.data], speed, before=client.ask
             )
@@ -94,7 +97,15 @@ def playing(
                 players.player.join()
 
 
-def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
+def _client(pipeline: LocalPipeline, observer: Observer) -> RankingClient:
+    url = f"{pipeline.address}/v1/models/{PRODUCTION}:rank"
+    return RankingClient(url, pipeline.spec.fields, observer.serve)
+
+
+def _synthetic(
+    settings: DemoSettings, writer: KafkaWriter, observer: Observer, client: RankingClient | None
+) -> LiveStream:
+    """Return the stream. client: has each request served before its events are sent."""
     world = replace(
         SyntheticSite.lasting(settings.seconds),
         overturned_after_s=UPHEAVAL_SHARE * settings.seconds,
@@ -106,6 +117,8 @@ def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) 
     def send(happened: SyntheticEvents) -> None:
         # before the send, so that the truth is known before a score arrives
         observer.expect([e["impression_id"] for e in happened.impressions], happened.truth)
+        if client is not None:
+            client.ask([_shown(event) for event in happened.impressions], 0.0)
         for topic, events in (
             (topics.impressions, happened.impressions),
             (topics.clicks, happened.clicks),
@@ -118,6 +131,10 @@ def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) 
     return LiveStream(
         stream, throttle, send, lambda: observer.expected - observer.comparison.scored
     )
+
+
+def _shown(event: Event) -> Line:
+    return Line(event["timestamp_ms"], False, event["impression_id"].encode(), orjson.dumps(event))
 
 
 LONGEST_PART_S = 60.0
@@ -140,6 +157,8 @@ class DemoSettings:
     full_speed: bool
     chaos: bool = False
     """Kill the learner with SIGKILL during the demo."""
+    experiment: bool = False
+    """Run the experiment of `models/demo_experiment`, and promote an arm."""
 
     @property
     def part_s(self) -> float:

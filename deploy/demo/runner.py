@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 
+from headrace.deploy.demo.experiment import DemoExperiment
 from headrace.deploy.demo.live_stream import LiveStream
 from headrace.deploy.demo.metrics import DemoMetrics
 from headrace.deploy.demo.players import UPHEAVAL_SHARE, DemoSettings, playing
@@ -64,6 +69,8 @@ LINE_EVERY_S = 10.0
 ASK_EVERY_S = 1.0
 RECENT_S = 10.0
 """Window of the recent figures: changes show within seconds, and an AUC is exact to 0.01."""
+PREPARED_WITHIN_S = 240.0
+"""The stream begins after this time, even if the processes of the experiment are not ready."""
 CHAOS_SHARE = 0.7
 """Share of the demo after which the learner is killed."""
 
@@ -111,6 +118,8 @@ class _Demo:
     ) -> None:
         self._figures, self._recorder = figures, recorder
         self._killed_at_s: float | None = None
+        self._began = False
+        self._experiment: DemoExperiment | None = None
         self._settings, self._road, self._observer = settings, pipeline, observer
         self._playing, self._player = playing_it, playing_it.player
         self._console, self._stop = console, stop
@@ -135,10 +144,13 @@ class _Demo:
         )
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
+            ExitStack() as self._aside_folder,
             Live(console=self._console, auto_refresh=False, transient=True) as live,
         ):
             self._live = live if self._console.is_terminal else None
+            self._begin_experiment()
             observer.begin()
+            self._began = True
             self._player.start()
             drain_s = SyntheticSite.lasting(settings.seconds).longest_delay_s
             showing_s = settings.seconds - (drain_s if settings.data is None else 0.0)
@@ -147,10 +159,32 @@ class _Demo:
             self._player.stop_showing()
             self._finish()
             self._live = None
+        if self._experiment is not None:
+            self._experiment.close()
         if self._stop.is_set():
             self._recorder.change(state=RunState.STOPPED)
         else:
             self._summarize(shown_s)
+
+    def _begin_experiment(self) -> None:
+        """Start the experiment, and wait until its processes work: the stream begins then."""
+        if not self._settings.experiment:
+            return
+
+        def tell(text: str) -> None:
+            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+        folder = self._aside_folder.enter_context(TemporaryDirectory(prefix="headrace-experiment-"))
+        self._experiment = DemoExperiment(
+            self._road, Path(folder), tell, lambda: self._observer.at_s if self._began else 0.0
+        )
+        self._aside_folder.callback(self._experiment.close)
+        self._experiment.start()
+        wait_until_s = time.monotonic() + PREPARED_WITHIN_S
+        while not self._experiment.prepared.wait(0.1) and not self._stop.is_set():
+            self._road.check()
+            if self._experiment.failure is not None or time.monotonic() > wait_until_s:
+                break  # a failure is raised at the next look
 
     def _schedule(self) -> DemoSchedule:
         settings = self._settings
@@ -160,6 +194,7 @@ class _Demo:
             None if settings.data is not None else UPHEAVAL_SHARE * settings.seconds,
             CHAOS_SHARE * settings.seconds if settings.chaos else None,
             from_log=settings.data is not None,
+            experiment=settings.experiment,
         )
 
     def _play_until(self, end_s: float) -> None:
@@ -204,8 +239,9 @@ class _Demo:
         """Read new messages, and show the figures when they are due."""
         self._observer.poll(0.05)
         self._road.check()
-        if self._player.failure is not None:
-            raise self._player.failure
+        for each in (self._player, self._experiment):
+            if each is not None and each.failure is not None:
+                raise each.failure
         now_s = self._observer.at_s
         if now_s - self._asked_s >= ASK_EVERY_S:
             self._asked_s = now_s
@@ -244,6 +280,7 @@ class _Demo:
             rows=server.rows if server else None,
             address=self._road.address,
             asked=self._playing.client.asked if self._playing.client else None,
+            experiment=self._experiment.report() if self._experiment else None,
         )
 
     def _summarize(self, shown_s: float) -> None:
@@ -272,6 +309,7 @@ class _Demo:
             killed_at_s=self._killed_at_s,
             served=self._served(),
             upheaval=None if upheaval_s is None else observed_drift(comparison, upheaval_s),
+            experiment=self._experiment.report() if self._experiment else None,
             counted=EventCounts(
                 *(impressions, clicks, state.late_clicks + state.unmatched_clicks),
                 *(rows.shows_by_field, rows.clicks_by_field),

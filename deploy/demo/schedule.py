@@ -23,6 +23,7 @@ class DemoSchedule(NamedTuple):
     upheaval_s: float | None
     killed_s: float | None
     from_log: bool
+    experiment: bool = False
 
 
 class DriftReport(NamedTuple):
@@ -78,6 +79,8 @@ def announcement(acts: DemoSchedule) -> str:
     parts.append(f"at {acts.frozen_s:.0f} s, a copy of the model stops learning")
     if acts.upheaval_s is not None:
         parts.append(f"at {acts.upheaval_s:.0f} s, the appeal of every item changes")
+    if acts.experiment:
+        parts.append("an experiment of twelve arms; one is promoted, a bad one is rolled back")
     if acts.killed_s is not None:
         parts.append(f"at {acts.killed_s:.0f} s, the learner is killed and restarted")
     return f"{acts.seconds:.0f} s of demo: " + "; ".join(parts)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from headrace.deploy.demo.experiment import ExperimentReport
     from headrace.deploy.demo.schedule import DriftReport
     from headrace.deploy.reports import ComparisonSnapshot, RequestStats
     from headrace.learner.validation import ProgressiveValidation
@@ -41,7 +42,8 @@ class DemoView:
     rows: int | None
     address: str
     asked: RequestStats | None = None
-    """Counts of the requests of a log that were sent to the server."""
+    """Counts of the requests that were sent to the server."""
+    experiment: ExperimentReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class DemoSummary:
     """Time at which the learner was killed. None: it was not."""
     served: ServedAccuracy | None = None
     upheaval: DriftReport | None = None
+    experiment: ExperimentReport | None = None
 
 
 def table(view: DemoView) -> Table:
@@ -131,7 +134,21 @@ def table(view: DemoView) -> Table:
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     figures.add_row("rows", rows, "in the server's replica")
     figures.add_row("server", view.address, "ready: try the command above")
+    if view.experiment is not None:
+        _add_experiment(figures, view.experiment)
     return figures
+
+
+def _add_experiment(figures: Table, found: ExperimentReport) -> None:
+    best = found.best
+    text = NOTHING if best is None else f"{best.name} {best.difference:+.4f}"
+    bounded = best is not None and best.low is not None and best.high is not None
+    band = f", from {best.low:+.4f} to {best.high:+.4f}" if best and bounded else ""
+    note = f"log loss of the best arm minus the control's{band}"
+    figures.add_row("arms learning", f"{found.learning} of {found.arms}", "on the same examples")
+    figures.add_row("best arm", text, note)
+    for each in found.promotions:
+        figures.add_row(each.model, each.stage, each.reason)
 
 
 def line(view: DemoView) -> str:
@@ -157,6 +174,8 @@ def summary(result: DemoSummary) -> str:
         lines.insert(2, result.upheaval.in_words())
     if result.served is not None:
         lines.insert(2, _served(result.served, result.p50_ms))
+    if result.experiment is not None:
+        lines.append(_experiment(result.experiment, result.served))
     if result.killed_at_s is not None:
         lines.insert(
             1,
@@ -164,6 +183,27 @@ def summary(result: DemoSummary) -> str:
             "replacement resumed from the state in Kafka and the parameter server.",
         )
     return "\n".join(lines)
+
+
+def _experiment(found: ExperimentReport, served: ServedAccuracy | None) -> str:
+    """Return the experiment and its promotions as text."""
+    better = "no arm was found better than the control"
+    if found.better_s is not None:
+        better = f"the first arm was found better than the control at {found.better_s:.0f} s"
+    text = f"Experiment: of {found.arms} arms, {found.learning} still learned at the end; {better}."
+    answered = {} if served is None else served.asked.by_model
+    for each in found.promotions:
+        times = [f"begun at {each.began_s:.0f} s"]
+        if each.canary_s is not None:
+            times.append(f"first traffic at {each.canary_s:.0f} s")
+        if each.ended_s is not None:
+            times.append(f"ended at {each.ended_s:.0f} s")
+        count = answered.get(each.model, 0)
+        text += (
+            f"\nPromotion of {each.model}: {each.stage} ({'; '.join(times)}). It answered "
+            f"{count:,} of {sum(answered.values()):,} requests: {each.reason}"
+        )
+    return text
 
 
 def _accuracy(result: DemoSummary) -> str:

@@ -10,6 +10,7 @@ sends events to Kafka and reads topics, store and server like any other client.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from headrace.deploy.connections import client_variable, kafka_settings, open_st
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services import LocalServices, free_port, take_port
-from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
+from headrace.deploy.local.services import ChildProcess, LocalServices, free_port, take_port
+from headrace.deploy.local.supervisor import HEADRACE, SupervisedPart, Supervisor
 from headrace.ingest.http import listening_socket
 from headrace.ingest.kafka import ensure_topics, topics_for
 from headrace.ingest.runtime import BrokerRehearsal
@@ -30,6 +31,7 @@ from headrace.serving.observers import ensure_predictions
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -80,6 +82,10 @@ class PipelineSettings:
     """Whether live evaluation runs, for which the server logs its predictions."""
     rehearsed: bool = True
     """Whether a Kafka that this pipeline starts rehearses transactions while the parts start."""
+    evaluation_window_s: int = 60
+    """Shortest window of live evaluation."""
+    deployments: bool = False
+    """Whether the server loads models and switches aliases as the topic `deployments` says."""
     ready_within_s: float = 240.0
     """Deadline of the start of all parts, which takes 3 to 5 s on an idle machine."""
 
@@ -165,6 +171,27 @@ class LocalPipeline:
         port = self._collector_port
         return None if port is None else f"http://{_reachable(self._settings.host)}:{port}"
 
+    def run_command(self, name: str, *words: str) -> ChildProcess:
+        """Start a command of headrace that ends by itself, with the addresses of this pipeline."""
+        command = [*HEADRACE, *words, "--kafka", self.kafka_address]
+        environment = {**os.environ, **self._secrets(self._machine.redis)}
+        log = self._machine.directory / "logs" / f"{name}.log"
+        return ChildProcess(command, log, env=environment, remove=self._machine.remove)
+
+    def supervise(self, name: str, *words: str) -> None:
+        """Keep another command of headrace running, with the addresses of this pipeline."""
+        arguments = (*words, "--kafka", self.kafka_address)
+        self.supervisor.start(SupervisedPart(name, arguments, self._secrets(self._machine.redis)))
+
+    def add_model(self, model: Path) -> None:
+        """Start the parts of another model. Its topics and rows exist."""
+        for part in self._further_parts(model):
+            self.supervisor.start(part)
+
+    def remove_model(self, model: Path) -> None:
+        """Stop the parts of a model that `add_model` started."""
+        self.supervisor.stop(*(part.name for part in self._further_parts(model)))
+
     def check(self) -> None:
         """Raise PartFailed if a part refused to start or kept dying."""
         try:
@@ -184,44 +211,60 @@ class LocalPipeline:
     ) -> None:
         self._cleanup.close()
 
+    def _further_parts(self, model: Path) -> list[SupervisedPart]:
+        return self._model_parts(model, self.kafka_address, self._machine.redis, model.stem)
+
+    def _secrets(self, redis: str) -> dict[str, str]:
+        # in the environment, because other users can read passwords on command lines
+        client = client_variable(self._settings.kafka_client)
+        return {**client, "HEADRACE_REDIS": redis}
+
     def _parts(self, kafka: str, redis: str) -> list[SupervisedPart]:
         settings = self._settings
-        spec = ("--model", str(settings.model.resolve()))
         to_kafka = ("--kafka", kafka)
-        # in the environment, because other users can read passwords on command lines
-        client = client_variable(settings.kafka_client)
-        secrets = {**client, "HEADRACE_REDIS": redis}
-
-        def metrics(name: str) -> tuple[str, ...]:
-            port = str(self._metrics[name])
-            return "--metrics-host", settings.metrics_host, "--metrics-port", port
-
+        spec = ("--model", str(settings.model.resolve()))
         listen = ("--host", settings.host, "--port", str(self._port), "--metrics-port", "0")
         share = "1" if settings.evaluated else "0"
         answers = ("--alias", f"{PRODUCTION}={self.spec.name}", "--predictions-share", share)
-        name = ("--instance", "one-machine")
+        follow = ("--deployments",) if settings.deployments else ()
+        serve = ("serving", "run", *spec, *to_kafka, *listen, *answers, *follow)
         parts = [
-            SupervisedPart(
-                "server", ("serving", "run", *spec, *to_kafka, *listen, *answers), secrets
-            ),
-            SupervisedPart(
-                "keeper", ("pserver", "keep", *spec, *to_kafka, *metrics("keeper")), secrets
-            ),
-            SupervisedPart(
-                "learner",
-                ("learner", "run", *spec, *to_kafka, *name, *metrics("learner")),
-                secrets,
-            ),
-            SupervisedPart(
-                "joiner", ("ingest", "join", *spec, *to_kafka, *name, *metrics("joiner")), client
-            ),
+            SupervisedPart("server", serve, self._secrets(redis)),
+            *self._model_parts(settings.model.resolve(), kafka, redis),
         ]
-        if settings.evaluated:
-            evaluate = ("evaluate", "run", *spec, *to_kafka, *name, *metrics("evaluation"))
-            parts.append(SupervisedPart("evaluation", evaluate, client, gives_way=True))
         if self._collector_port is not None:
             at = ("--host", settings.host, "--port", str(self._collector_port))
+            client = client_variable(settings.kafka_client)
             parts.append(SupervisedPart("collector", ("ingest", "collect", *to_kafka, *at), client))
+        return parts
+
+    def _model_parts(
+        self, model: Path, kafka: str, redis: str, prefix: str = ""
+    ) -> list[SupervisedPart]:
+        """Return the parts that each model has. prefix: of their names, for a further model."""
+        settings, secrets = self._settings, self._secrets(redis)
+        client = client_variable(settings.kafka_client)
+        common = ("--model", str(model), "--kafka", kafka)
+        name = ("--instance", "one-machine")
+
+        def metrics(part: str) -> tuple[str, ...]:
+            port = "0" if prefix else str(self._metrics[part])
+            return "--metrics-host", settings.metrics_host, "--metrics-port", port
+
+        def supervised(part: str, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
+            arguments = (*words[:2], *common, *words[2:], *metrics(part))
+            given = f"{prefix}.{part}" if prefix else part
+            # a canary waits for evaluation
+            way = part == "evaluation" and not settings.deployments
+            parts.append(SupervisedPart(given, arguments, environment, gives_way=way))
+
+        parts: list[SupervisedPart] = []
+        supervised("keeper", ("pserver", "keep"), secrets)
+        supervised("learner", ("learner", "run", *name), secrets)
+        supervised("joiner", ("ingest", "join", *name), client)
+        if settings.evaluated:
+            window = ("--window", str(settings.evaluation_window_s))
+            supervised("evaluation", ("evaluate", "run", *name, *window), client)
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:

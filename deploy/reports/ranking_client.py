@@ -65,6 +65,8 @@ class RequestStats:
     """No answer by the deadline."""
     refused: int = 0
     """Refused by the server."""
+    by_model: dict[str, int] = field(default_factory=dict)
+    """Answered requests of each model of the alias."""
     took_s: list[float] = field(default_factory=list)
     """Latency of each answered request, retries included."""
 
@@ -220,7 +222,9 @@ class RankingClient:
             await asyncio.sleep(self._settings.again_s)
 
     def _take(self, body: bytes) -> None:
-        ranking = orjson.loads(body)["ranking"]
+        answer = orjson.loads(body)
+        ranking, model = answer["ranking"], str(answer.get("model", ""))
+        self.asked.by_model[model] = self.asked.by_model.get(model, 0) + 1
         ids = [each["impression_id"] for each in ranking]
         scores = [each["score"] for each in ranking]
         self._ids += ids

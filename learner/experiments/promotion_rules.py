@@ -54,7 +54,9 @@ class PromotionRules(Struct, frozen=True, forbid_unknown_fields=True):
     alpha: Annotated[float, Meta(gt=0.0, lt=0.5)] = 0.05
     """Probability that the confidence sequence ever misses the difference."""
     batch_s: Seconds = 60
-    """Event time of a batch of the confidence sequence, a whole number of minutes."""
+    """Event time of a batch of the confidence sequence, a multiple of `window_s`."""
+    window_s: Annotated[int, Meta(ge=1, le=60)] = 60
+    """Shortest window of live evaluation (`headrace evaluate run --window`)."""
     calibration: tuple[float, float] = (0.8, 1.25)
     """Bounds of expected clicks per click."""
     level: tuple[float, float] = (0.5, 2.0)
@@ -88,8 +90,11 @@ def read_promotion(table: Mapping[str, object], where: SpecText) -> PromotionRul
     if rules.longest_s < rules.step_s:
         wanted = f"step_s = {rules.step_s} or more"
         raise where.error((_SECTION, "longest_s"), wanted, str(rules.longest_s))
-    if rules.batch_s % 60:
-        raise where.error((_SECTION, "batch_s"), "a multiple of 60", str(rules.batch_s))
+    if rules.batch_s % rules.window_s:
+        wanted = (
+            f"a multiple of {rules.window_s}, the shortest window of live evaluation (window_s)"
+        )
+        raise where.error((_SECTION, "batch_s"), wanted, str(rules.batch_s))
     for name in ("calibration", "level"):
         low, high = getattr(rules, name)
         if not 0.0 < low < 1.0 < high:

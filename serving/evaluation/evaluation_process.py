@@ -49,8 +49,9 @@ log = logging.getLogger(__name__)
 _ROWS_DAYS = 1
 _DAY_MS = 24 * 3600 * 1000
 _STOP_POLL_S = 0.05
-_LEAST_WAIT_MS = 60_000
-"""Time beyond the label's window for events that are out of order."""
+_MINUTE_MS = 60_000
+_HELD_PANES = 10
+"""Shortest windows from a prediction to its impression: ten minutes, if they are minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class EvaluationSettings:
     publish_s: float = 5.0
     """Interval between publications."""
     wait_ms: int | None = None
-    """Time for clicks after an impression; None: the label's window and a minute."""
+    """Time for clicks after an impression; None: the label's window and one of the shortest
+    windows, which is for events that are out of order."""
     windows: Windows = field(default_factory=Windows)
     pace: FeedPace = field(default_factory=FeedPace)
 
@@ -143,10 +145,12 @@ def _faust_directory() -> tempfile.TemporaryDirectory[str]:
 
 def rules_of(settings: EvaluationSettings, spec: ModelSpec) -> EvaluationRules:
     """Return the rules that follow from the model spec and the windows."""
-    wait_ms = settings.wait_ms or spec.fields.label.window_ms + _LEAST_WAIT_MS
+    pane_ms = min(settings.windows.lengths_ms[0], _MINUTE_MS)
     return EvaluationRules(
         fields=spec.fields.slice_by,
-        wait_ms=wait_ms,
+        pane_ms=pane_ms,
+        wait_ms=settings.wait_ms or spec.fields.label.window_ms + pane_ms,
+        hold_ms=_HELD_PANES * pane_ms,
         keep_ms=2 * max(settings.windows.lengths_ms),
     )
 

@@ -31,7 +31,7 @@ from headrace.ingest.kafka import LARGEST_MESSAGE_BYTES
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.messages import UnreadableRows
-from headrace.serving.evaluation.windows import WindowMetrics, figures
+from headrace.serving.evaluation.windows import WindowMetrics, figures, settled_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,6 +81,8 @@ class EvaluationAgent:
         self.evaluation: Evaluator | None = None
         self.figures: list[WindowMetrics] = []
         self._published: dict[str, bytes] = {}
+        self._settled_ms: int | None = None
+        """End of the newest closed minute at the last publication."""
 
     @property
     def folded(self) -> int | None:
@@ -109,6 +111,19 @@ class EvaluationAgent:
     def forget(self) -> None:
         """Drop the evaluation: the rows were assigned to another process."""
         self.evaluation, self.figures, self._published = None, [], {}
+        self._settled_ms = None
+
+    def settled(self) -> list[tuple[str, bytes]]:
+        """Return the minutes that closed since the last call, but for the newest."""
+        evaluation, settings = self.evaluation, self._settings
+        if evaluation is None or not evaluation.closed:
+            return []
+        after_ms, newest_ms = self._settled_ms, max(evaluation.closed)
+        self._settled_ms = newest_ms + evaluation.rules.pane_ms
+        if after_ms is None:
+            return []
+        found = settled_between(evaluation, settings.model, settings.windows, after_ms)
+        return [(each.key, msgspec.json.encode(each)) for each in found]
 
     def changed(self) -> dict[str, bytes | None]:
         """Return the changes since the last call, by key; None: remove the key."""
@@ -163,7 +178,7 @@ def make_app(
 
     @app.timer(interval=settings.publish_s)
     async def publish() -> None:
-        for key, value in keeper.changed().items():
+        for key, value in [*keeper.settled(), *keeper.changed().items()]:
             await results.send(key=key.encode(), value=value)
 
     async def on_revoked(*sent: Any, **_: Any) -> None:

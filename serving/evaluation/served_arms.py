@@ -78,8 +78,12 @@ class ServedArm(msgspec.Struct, frozen=True):
 class ServedArms:
     """The minutes that the models of one alias served."""
 
-    def __init__(self, alias: str, control: str, rules: DecisionRules) -> None:
+    def __init__(
+        self, alias: str, control: str, rules: DecisionRules, minute_ms: int = MINUTE_MS
+    ) -> None:
+        """minute_ms: length of the shortest windows of evaluation."""
         self.alias, self.control, self.rules = alias, control, rules
+        self._minute_ms = minute_ms
         self._minutes: dict[str, dict[int, ServedSums]] = defaultdict(dict)
         """By model and begin."""
 
@@ -92,10 +96,12 @@ class ServedArms:
         alpha: float,
         batch_ms: int,
         cycle_ms: int,
+        minute_ms: int = MINUTE_MS,
     ) -> ServedArms:
         """Return the arms of these figures. `alpha` holds for all models together."""
         others = {each.model for each in figures if each.alias == alias} - {control}
-        arms = cls(alias, control, DecisionRules(alpha, max(len(others), 1), batch_ms, cycle_ms))
+        rules = DecisionRules(alpha, max(len(others), 1), batch_ms, cycle_ms)
+        arms = cls(alias, control, rules, minute_ms)
         arms.add(figures)
         return arms
 
@@ -106,7 +112,7 @@ class ServedArms:
         """
         for each in figures:
             whole = each.until == SETTLED and each.slice == "all"
-            minute = each.end_ms - each.begin_ms == MINUTE_MS
+            minute = each.end_ms - each.begin_ms == self._minute_ms
             if each.alias == self.alias and whole and minute:
                 self._minutes[each.model][each.begin_ms] = _sums(each)
 
@@ -125,7 +131,7 @@ class ServedArms:
         if not common:
             return _described(model, _total(mine.values()), "undecided", "no minute in common yet")
         size_ms = self.rules.batch_ms
-        first, end = min(common) // size_ms, (max(common) + MINUTE_MS) // size_ms
+        first, end = min(common) // size_ms, (max(common) + self._minute_ms) // size_ms
         arm, control = ([ServedSums()] * max(end - first, 0) for _ in range(2))
         for begin_ms in common:
             batch = begin_ms // size_ms - first

@@ -41,9 +41,14 @@ class Windows(msgspec.Struct, frozen=True):
     """The windows to publish."""
 
     lengths_ms: tuple[int, ...] = (60_000, 600_000, 3_600_000)
-    """Multiples of a minute. The first window tumbles, the others slide by a minute."""
+    """Multiples of the shortest. The first window tumbles, the others slide by the first."""
     most_values: int = 8
     """Values per field with a slice of their own. Bounds the published metrics."""
+
+    @classmethod
+    def shortest(cls, window_s: int) -> Windows:
+        """Return windows of this length, and of 10 and 60 times this length."""
+        return cls(tuple(1000 * window_s * times for times in (1, 10, 60)))
 
 
 class WindowMetrics(msgspec.Struct, frozen=True):
@@ -132,6 +137,26 @@ def figures(
             )
             where = WindowKey(model, _named(length_ms), until, begin_ms, end_ms)
             made += _of_window(where, now, before)
+    return made
+
+
+def settled_between(
+    evaluation: Evaluator, model: str, windows: Windows, after_ms: int
+) -> list[WindowMetrics]:
+    """Return the settled first windows that `figures` leaves out: it has the newest one alone.
+
+    After a pause, many minutes close at once. after_ms: end of the newest one at the time of the
+    last call.
+    """
+    length_ms, made = windows.lengths_ms[0], list[WindowMetrics]()
+    newest_ms = max(evaluation.closed, default=0) + evaluation.rules.pane_ms
+    first = min((begin for begin in evaluation.closed if begin >= after_ms), default=newest_ms)
+    panes = {begin: each for begin, each in evaluation.closed.items() if begin >= after_ms}
+    for end_ms in range(first + length_ms, newest_ms, length_ms):
+        now = narrowed(combine(_between(panes, end_ms - length_ms, end_ms)), windows.most_values)
+        where = WindowKey(model, _named(length_ms), SETTLED, end_ms - length_ms, end_ms)
+        nothing = combine([])
+        made += [each for each in _of_window(where, now, nothing) if each.slice == "all"]
     return made
 
 
@@ -271,12 +296,16 @@ def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[WindowMet
     return [_published(last[key], topic) for key in sorted(last)]
 
 
-def read_minutes(kafka: KafkaSettings, alias: str, topic: str = RESULTS) -> Iterator[WindowMetrics]:
+def read_minutes(
+    kafka: KafkaSettings, alias: str, topic: str = RESULTS, *, window_s: int = 60
+) -> Iterator[WindowMetrics]:
     """Yield the settled minutes of an alias that the compacted topic still has, oldest first.
+
+    window_s: of the shortest windows, where evaluation runs with another length than a minute.
 
     Raises EvaluationError for an invalid message, KafkaUnreachable, MissingTopic.
     """
-    ending = f"/{alias}/1m/{SETTLED}/all".encode()
+    ending = f"/{alias}/{_named(1000 * window_s)}/{SETTLED}/all".encode()
     for record in read_all(kafka, topic):
         if record.value and (record.key or b"").endswith(ending):
             yield _published(record.value, topic)

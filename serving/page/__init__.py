@@ -2,6 +2,7 @@
 
 topic status ──► status_reader ──► history ──► /page/figures ──► page.html (Plotly)
                    (thread)         (pure)
+topics experiments, deployments ──► experiment_reader ──► /page/experiments ──► page.html
 """
 
 import lazy_loader

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 if TYPE_CHECKING:
+    from headrace.serving.page.experiment_reader import ExperimentReader
     from headrace.serving.page.status_reader import StatusReader
 
 _FOR_A_DAY = {"Cache-Control": "public, max-age=86400"}
@@ -39,7 +40,7 @@ def _packed_library() -> bytes:
     return gzip.compress(_library(), 6)
 
 
-def page_routes(reader: StatusReader) -> APIRouter:
+def page_routes(reader: StatusReader, experiments: ExperimentReader | None = None) -> APIRouter:
     """Return the routes, with the metrics of `reader`."""
     router = APIRouter(include_in_schema=False)
 
@@ -58,5 +59,10 @@ def page_routes(reader: StatusReader) -> APIRouter:
     @router.get("/page/figures")
     def figures(since_ms: int = 0) -> Response:
         return Response(orjson.dumps(reader.answer(since_ms)), media_type="application/json")
+
+    @router.get("/page/experiments")
+    def shown_experiments() -> Response:
+        found = {} if experiments is None else experiments.answer()
+        return Response(orjson.dumps(found), media_type="application/json")
 
     return router

@@ -55,7 +55,8 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
 _LOSS_EVERY_S = 15.0
-"""Interval of reading the topic of evaluation, whose minutes settle once a minute."""
+"""Interval of reading the topic of evaluation, whose minutes settle once a minute. Shorter windows
+are read as often as they settle."""
 _ONLY = Source(DEPLOYMENTS_TOPIC, 0)
 
 
@@ -183,11 +184,12 @@ class KafkaPromotionPorts:
                     log.warning("in topic %s: %s", STATUS_TOPIC, error)
 
     def _served_loss(self, promotion: Promotion) -> ServedLoss:
+        window_s = promotion.rules.window_s
         if canary_began_ms(promotion) is None or time.monotonic() < self._loss_due_s:
             return self._loss
-        self._loss_due_s = time.monotonic() + _LOSS_EVERY_S
+        self._loss_due_s = time.monotonic() + min(_LOSS_EVERY_S, window_s)
         try:
-            minutes = list(read_minutes(self._kafka, promotion.rules.alias))
+            minutes = list(read_minutes(self._kafka, promotion.rules.alias, window_s=window_s))
         except MissingTopic:  # no evaluation runs yet
             return self._loss
         self._loss = served_loss(minutes, promotion)

@@ -50,8 +50,10 @@ def served_loss(minutes: Sequence[WindowMetrics], promotion: Promotion) -> Serve
     rules = promotion.rules
     both = promotion.model, promotion.control
     own = [each for each in minutes if each.begin_ms >= began_ms and each.model in both]
-    batch_ms = 1000 * rules.batch_s
-    arms = ServedArms.of(own, rules.alias, promotion.control, rules.alpha, batch_ms, batch_ms)
+    batch_ms, minute_ms = 1000 * rules.batch_s, 1000 * rules.window_s
+    arms = ServedArms.of(
+        own, rules.alias, promotion.control, rules.alpha, batch_ms, batch_ms, minute_ms
+    )
     found = next((each for each in arms.compare() if each.model == promotion.model), None)
     mine = {each.begin_ms: each for each in own if each.model == promotion.model}.values()
     expected = sum(each.ctr_predicted * each.scored for each in mine if each.ctr_predicted)

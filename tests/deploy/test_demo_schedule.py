@@ -71,3 +71,6 @@ def test_the_announcement_of_a_demo_names_exactly_its_moments() -> None:
     assert "a ranking of each request before" in text
     assert "killed" not in text
     assert "liked" not in text
+    assert "experiment" not in text
+    text = announcement(DemoSchedule(180, 60, 90, None, from_log=False, experiment=True))
+    assert "an experiment of twelve arms" in text

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from rich.console import Console
 
+from headrace.deploy.demo.experiment import ArmReport, ExperimentReport, PromotionReport
 from headrace.deploy.demo.view import (
     DemoSummary,
     DemoView,
@@ -125,3 +126,29 @@ def test_the_demo_of_a_log_shows_the_served_accuracy_and_its_share_of_requests()
     assert "are 6 minutes of the log" in told
     at_full_speed = ServedAccuracy(asked, given, learned, 1000, speed=None)
     assert "times real time" not in summary(dataclasses.replace(SUMMARY, served=at_full_speed))
+
+
+def test_the_demo_of_an_experiment_shows_its_arms_and_promotions() -> None:
+    promotions = (
+        PromotionReport("demo-hasty", 1, 43, "rolled back 0%", "loss: worse", 12),
+        PromotionReport("demo-arm8", 50, None, "canary 5%", "all checks hold", 61),
+    )
+    best = ArmReport("arm8", -0.03, -0.05, -0.01)
+    found = ExperimentReport(12, 3, best, 48, promotions)
+    text = shown(dataclasses.replace(VIEW, experiment=found), 200)
+    assert "3 of 12" in text
+    assert "arm8 -0.0300" in text
+    assert "from -0.0500 to -0.0100" in text
+    assert "canary 5%" in text
+    asked = RequestStats(100, 90, by_model={"demo": 80, "demo-hasty": 10})
+    nothing = ProgressiveValidation(0.5, 0.5, 0.5, 0.5, 0.5)
+    served = ServedAccuracy(asked, nothing, nothing, 450, None)
+    text = summary(dataclasses.replace(SUMMARY, experiment=found, served=served))
+    assert "of 12 arms, 3 still learned" in text
+    assert "found better than the control at 48 s" in text
+    assert (
+        "Promotion of demo-hasty: rolled back 0% (begun at 1 s; first traffic at 12 s; ended at "
+        "43 s). It answered 10 of 90 requests: loss: worse"
+    ) in text
+    unclear = dataclasses.replace(SUMMARY, experiment=ExperimentReport(12, 12, None, None, ()))
+    assert "no arm was found better" in summary(unclear)

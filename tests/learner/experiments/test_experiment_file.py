@@ -59,6 +59,7 @@ def test_a_spec_without_changes_keeps_its_meaning(path: Path) -> None:
         (("[rungs]", "[promotion]\nsteps = [20, 100]\n[rungs]"), "first step of 5 percent"),
         (("[rungs]", "[promotion]\nstep_s = 60\nlongest_s = 59\n[rungs]"), "step_s = 60 or"),
         (("[rungs]", "[promotion]\nbatch_s = 90\n[rungs]"), "a multiple of 60"),
+        (("[rungs]", "[promotion]\nwindow_s = 7\nbatch_s = 9\n[rungs]"), "a multiple of 7"),
         (("[rungs]", "[promotion]\nlevel = [1.5, 2.0]\n[rungs]"), "a bound below 1"),
         (("[rungs]", "[rung]"), r'did you mean "rungs"'),
         (('"fields.price" = "off"', '"label.window_s" = 5'), r"\[label\] and \[examples\]"),

@@ -6,8 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from headrace.deploy.models.shipped import path_of
 from headrace.deploy.views import table
+from headrace.learner.spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
+from headrace.serving.evaluation.evaluation_process import EvaluationSettings, rules_of
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import OTHER, WHOLE
@@ -17,6 +20,7 @@ from headrace.serving.evaluation.windows import (
     WindowMetrics,
     Windows,
     figures,
+    settled_between,
     total,
 )
 from tests.serving.evaluation.streams import (
@@ -142,3 +146,37 @@ def test_an_empty_evaluation_publishes_nothing_and_undefined_metrics_are_null() 
     for each in figures(evaluation, "news", Windows()):
         for value in msgspec.structs.astuple(each):
             assert not (isinstance(value, float) and np.isnan(value))
+
+
+def test_minutes_that_close_together_are_all_published() -> None:
+    evaluation = Evaluator(RULES, SOURCES)
+    sent = messages(traffic(11, 8, 30), 11)
+    windows, before = Windows(), 0
+    for offset, message in enumerate(sent):
+        evaluation.fold(offset, message)
+        if evaluation.closed and not before:
+            before = max(evaluation.closed) + MINUTE_MS
+    missed = settled_between(evaluation, "news", windows, before)
+    newest = only(
+        figures(evaluation, "news", windows),
+        alias=LEARNED, window="1m", until=SETTLED, slice="all",
+    )  # fmt: skip
+    ends = [each.end_ms for each in missed if each.alias == LEARNED]
+    assert ends == list(range(before + MINUTE_MS, newest.end_ms, MINUTE_MS))
+    assert len(ends) > 1
+    first = next(each for each in missed if each.alias == LEARNED)
+    assert first.key == newest.key
+    assert first.shown == evaluation.closed[first.begin_ms].seen[WHOLE][0]
+    assert settled_between(evaluation, "news", windows, newest.end_ms) == []
+
+
+def test_the_shortest_window_sets_the_others_and_the_waits() -> None:
+    spec = load_spec(path_of("demo"))
+    windows = Windows.shortest(2)
+    assert windows.lengths_ms == (2000, 20_000, 120_000)
+    rules = rules_of(EvaluationSettings(windows=windows), spec)
+    label_ms = spec.fields.label.window_ms
+    assert (rules.pane_ms, rules.wait_ms, rules.hold_ms) == (2000, label_ms + 2000, 20_000)
+    usual = rules_of(EvaluationSettings(), spec)
+    assert (usual.pane_ms, usual.wait_ms) == (MINUTE_MS, label_ms + MINUTE_MS)
+    assert (usual.hold_ms, Windows.shortest(60)) == (10 * MINUTE_MS, Windows())

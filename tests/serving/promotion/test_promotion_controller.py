@@ -166,6 +166,28 @@ def minute(model: str, begin: int, loss: float) -> WindowMetrics:
     return WindowMetrics(**figures)  # type: ignore[arg-type]
 
 
+def test_the_loss_covers_windows_that_are_shorter_than_a_minute() -> None:
+    short = PromotionRules(batch_s=2, window_s=2)
+    canary = Promotion.begin(MODEL, "spec", CONTROL, short, 0).moved(
+        PromotionStage.CANARY, "", 600_000, 0
+    )
+    windows = [
+        msgspec.structs.replace(
+            minute(model, 300 + at, loss + 0.001 * (at * len(model) % 7)),
+            begin_ms=600_000 + 2000 * at,
+            end_ms=602_000 + 2000 * at,
+        )
+        for at in range(12)
+        for model, loss in ((MODEL, 0.3), (CONTROL, 0.32))
+    ]
+    found = served_loss(windows, canary)
+    assert found.high is not None and found.high < 0
+    assert found.clicks == 120
+    begun = Promotion.begin(MODEL, "spec", CONTROL, RULES, 0)
+    usual = served_loss(windows, begun.moved(PromotionStage.CANARY, "", 600_000, 0))
+    assert usual.low is None, "of minutes alone"
+
+
 def test_the_loss_covers_the_minutes_since_the_first_step() -> None:
     begun = Promotion.begin(MODEL, "spec", CONTROL, RULES, 0)
     assert served_loss([minute(MODEL, 1, 9.0)], begun) == ServedLoss()
