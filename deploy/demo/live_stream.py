@@ -102,6 +102,8 @@ class LiveStream(threading.Thread):
     def run(self) -> None:
         """Send until stopped, and then until no click is pending."""
         try:
+            # an experiment is prepared in between: no events have the times of this wait
+            self._stream.postpone(wall_ms())
             while not self._abandoned.is_set():
                 showing = not self._no_more.is_set()
                 if not showing and not self._stream.pending:

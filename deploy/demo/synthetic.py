@@ -113,6 +113,12 @@ class SyntheticStream:
         """Clicks that are not due yet."""
         return len(self._due)
 
+    def postpone(self, start_ms: int) -> None:
+        """Move the start of a stream that has not begun to a later time."""
+        later_ms = max(0, start_ms - self.now_ms)
+        self.now_ms += later_ms
+        self._overturned_ms += later_ms
+
     def step(self, now_ms: int, requests: int) -> SyntheticEvents:
         """Advance to `now_ms`, with this number of requests spread evenly over the time."""
         passed_ms = now_ms - self.now_ms

@@ -128,3 +128,16 @@ def test_a_sudden_drift_of_the_synthetic_site_keeps_items_and_changes_appeals(se
     assert np.corrcoef(before, after)[0, 1] > 0.99, f"seed {seed}"
     before, after = np.array(list(moved.values())).T
     assert abs(np.corrcoef(before, after)[0, 1]) < 0.6, f"seed {seed}"
+
+
+def test_a_postponed_stream_has_the_events_of_one_that_began_later() -> None:
+    world = SyntheticSite(overturned_after_s=2)
+    early = SyntheticStream(world, 1, START_MS)
+    early.postpone(START_MS + 60_000)
+    early.postpone(START_MS)  # never earlier
+    late = SyntheticStream(world, 1, START_MS + 60_000)
+    for second in range(61, 65):
+        shown, expected = (each.step(START_MS + 1000 * second, 20) for each in (early, late))
+        assert (shown.truth == expected.truth).all()
+        times = [event["timestamp_ms"] for event in shown.impressions]
+        assert times == [event["timestamp_ms"] for event in expected.impressions]
