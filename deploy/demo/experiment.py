@@ -207,7 +207,7 @@ class DemoExperiment(threading.Thread):
     def _promote(self, arm: str) -> None:
         words: tuple[str, ...] = ("experiment", "promote", str(self._file), arm)
         if arm not in self._experiment.listed:
-            words = (*words, "--run", str(self._run_folder))
+            words = (*words, "--run", str(self._run_folder), "--fresh")
         model = f"{self._experiment.control.name}-{arm}"
         command = self._pipeline.run_command(f"{model}.promote", *words)
         self._promotions.append(_Running(arm, model, words, command, self._now_s()))
