@@ -8,8 +8,8 @@ and a kernel that is missing there is compiled in memory, once in each process. 
 error either.
 
 It reaches into `numba.core.caching`: the classes of locators and caches. pyproject.toml pins the
-minor version of numba, and tests/ingest/test_kernel_cache.py fails if they change. Without this
-module, kernels compile with numba's own cache, wherever that can be written.
+minor version of numba, and tests/ingest/runtime/test_kernel_cache.py fails if they change. Without
+this module, kernels compile with numba's own cache, wherever that can be written.
 
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """

@@ -26,7 +26,7 @@ gets a new nonce, so processes that had the old history copy the bucket again.
 
 All calls take many buckets at once, because a store sends one pipeline a node. A missing answer is
 a value (`Unreachable`) in the list, since the answers of other buckets arrived. The same laws run
-on every implementation: tests/pserver/store_laws.py.
+on every implementation: tests/pserver/laws/store_laws.py.
 """
 
 from __future__ import annotations

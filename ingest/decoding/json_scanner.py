@@ -11,9 +11,9 @@ float keeps, -0, nested objects, invalid UTF-8 or JSON, a time out of range or a
 event odd. `read_event`, slow and complete, reads odd events: it is the plain fallback, and a test
 holds both to the same answers.
 
-It reaches into the numba options of `runtime.numba_kernels`, and two facts of Python that a
-canary test checks (`tests/ingest/test_scanner_canary.py`). First, `repr` gives back a decimal of at
-most 15 digits. Second, it writes an exponent only below 0.0001.
+It reaches into the numba options of `runtime.numba_kernels`, and two facts of Python that a canary
+test checks (`tests/ingest/decoding/test_scanner_canary.py`). First, `repr` gives back a decimal of
+at most 15 digits. Second, it writes an exponent only below 0.0001.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads the raw fields of events from Arrow columns: a table is encoded without Python values.
 
 A value means what it means in an event: `Encoder` gives a row of a table the same ids and numbers
-as an event with the same values (tests/ingest/test_arrow_columns.py holds it). Null, NaN and
-infinity are absent, because JSON has none of the two numbers. Times and dates are their text.
+as an event with the same values (tests/ingest/features/test_arrow_columns.py holds it). Null, NaN
+and infinity are absent, because JSON has none of the two numbers. Times and dates are their text.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ an `UnprovenQueue` until a request has proven the connection.
 This reaches into uvicorn: `HttpToolsProtocol`'s parser callbacks, `parser`, `pipeline`, `flow`,
 `cycle`, `connections`, `server_state` and `config`; and into httptools: the offset that
 `HttpParserUpgrade` carries. pyproject.toml pins both to a minor version;
-tests/ingest/test_bounded_protocol.py fails when one of them changes.
+tests/ingest/http/test_bounded_protocol.py fails when one of them changes.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ the time.
 It reaches into the undocumented option `_nrt` (numba's own sorting kernels use it), the options
 `no_cfunc_wrapper`, `no_cpython_wrapper` and `forceinline`, the class `CPUDispatcher`, and its
 methods `compile` and `typeof_pyval`. So pyproject.toml pins the minor versions of numba and
-llvmlite, and `tests/ingest/test_numba_canary.py` fails if one of them changes. The plain fallback
-is `njit(cache=True, nogil=True)`, with the same results, but slower.
+llvmlite, and `tests/ingest/runtime/test_numba_canary.py` fails if one of them changes. The plain
+fallback is `njit(cache=True, nogil=True)`, with the same results, but slower.
 """
 
 from __future__ import annotations

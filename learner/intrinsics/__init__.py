@@ -6,9 +6,10 @@ vectorizer, which takes 32 at a time. `simd` lets a kernel name eight coordinate
 factorization machine learned 125 k examples/s instead of 215 k.
 
 Both reach into internals of numba and llvmlite, which `simd` lists; pyproject.toml pins their minor
-versions, and tests/learner/test_intrinsics.py has a canary for each intrinsic. No plain fallback is
-possible: an intrinsic emits LLVM instructions and has no Python body (ARCHITECTURE.md, known
-flaws). tests/learner/test_lanes.py holds the results to those of single numbers, to the bit.
+versions, and tests/learner/kernels/test_intrinsics.py has a canary for each intrinsic. No plain
+fallback is possible: an intrinsic emits LLVM instructions and has no Python body (ARCHITECTURE.md,
+known flaws). tests/learner/kernels/test_lanes.py holds the results to those of single numbers, to
+the bit.
 """
 
 import lazy_loader

@@ -20,11 +20,12 @@ This file reaches into numba's internals, below what `numba.njit` promises to ke
 is the compiler's name for a value; a data model (`register_model`) says which LLVM type holds it,
 here a vector; a template (`infer_global`, `AbstractTemplate`) says which types an operator takes
 and returns; `intrinsic` and `lower_builtin` emit the instructions through llvmlite's `ir` builder.
-numba and llvmlite are therefore pinned to a minor version, and tests/learner/test_intrinsics.py
-runs every intrinsic against numpy, so that an upgrade that breaks one says which. The refused
-alternatives: plain loops, with which the core of a factorization machine of 16 dimensions learned
-125 k examples/s and not 215 k (docs/benchmarks-diary.md); and C, which would need a compiler, a
-wheel per platform, and a second language for kernels that have to be inlined into these.
+numba and llvmlite are therefore pinned to a minor version, and
+tests/learner/kernels/test_intrinsics.py runs every intrinsic against numpy, so that an upgrade that
+breaks one says which. The refused alternatives: plain loops, with which the core of a factorization
+machine of 16 dimensions learned 125 k examples/s and not 215 k (docs/benchmarks-diary.md); and C,
+which would need a compiler, a wheel per platform, and a second language for kernels that have to be
+inlined into these.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ ahead, `row_view` declares that a row's floats are contiguous, and `kernels` has
 These modules reach into numba and LLVM: the internal functions `cgutils.get_item_pointer` and
 `arrayobj.populate_array`, the layout of numba's array structure, and `llvm.prefetch`. A new version
 of numba may change them, so pyproject.toml pins the minor versions of numba and llvmlite, and
-tests/pserver/test_intrinsics.py has a canary for each intrinsic. No plain fallback is possible: an
-intrinsic has no Python body (ARCHITECTURE.md, known flaws).
+tests/pserver/rows/test_intrinsics.py has a canary for each intrinsic. No plain fallback is
+possible: an intrinsic has no Python body (ARCHITECTURE.md, known flaws).
 """
 
 import lazy_loader

@@ -2,7 +2,8 @@
 
 A Function runs with the permissions of its caller. A role therefore has the commands that its
 functions call, beside those that the process sends itself. `headrace pserver acl` prints the roles.
-The laws of the store run under them (tests/pserver/test_access.py), so this list cannot go stale.
+The laws of the store run under them (tests/pserver/redis_backend/test_access.py), so this list
+cannot go stale.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.redis_backend.redis_store import open_store
 from tests.deploy.command import running
 from tests.deploy.in_process import Commands, headrace
-from tests.deploy.learned_model import LearnedModel, counts_of
+from tests.deploy.learners.learned_model import LearnedModel, counts_of
 from tests.docs.pages import DOCS, commands
 from tests.learner.shop import shop_rows, shop_spec
 

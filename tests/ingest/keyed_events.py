@@ -13,7 +13,7 @@ from headrace.ingest.kafka.protocols import Source
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.ingest.joined import Joined
+    from tests.ingest.joiner.joined import Joined
 
 
 FIELDS = """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tests.learner.slow_logistic import SlowLogistic
+    from tests.learner.models.slow_logistic import SlowLogistic
     from tests.learner.streams import Bench
 
 

@@ -23,7 +23,7 @@ from headrace.pserver.snapshots.restoration import ShapeChange, restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
-from tests.pserver.snapshot_world import taken
+from tests.pserver.snapshots.snapshot_world import taken
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import uvicorn
 
 from headrace.serving.requests.limits import RequestLimits
 from tests.memory_connection import MemoryConnection
-from tests.serving.app_client import complete
+from tests.serving.api.app_client import complete
 
 if TYPE_CHECKING:
     from headrace.ingest.http.server import SingleWriteProtocol

@@ -3,10 +3,10 @@
     python -m tests.bench.learners [--quick] [--json]
 
 Accuracy is measured on a drifting stream with known truth (deploy.demo.synthetic). The learners
-take turns in one process (tests.learner.several), so the figures are reproducible to the digit.
-They work off a backlog, where learners are as stale as they can be. In a turn every learner gets a
-batch of 250 examples, which takes 10 ms; replies to pushes take 4 ms. The second half is reported;
-the last line is the truth.
+take turns in one process (tests.learner.loop.several), so the figures are reproducible to the
+digit. They work off a backlog, where learners are as stale as they can be. In a turn every learner
+gets a batch of 250 examples, which takes 10 ms; replies to pushes take 4 ms. The second half is
+reported; the last line is the truth.
 
 Speed is measured with real processes on a real Kafka and Valkey. Learners join one by one, and the
 same examples are sent again each time. If learners, stores and Kafka need more cores than the
@@ -49,7 +49,7 @@ from headrace.learner.validation.progressive import auc, log_loss
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import Shape
-from tests.learner.several import Turns
+from tests.learner.loop.several import Turns
 from tests.learner.streams import part
 
 if TYPE_CHECKING:

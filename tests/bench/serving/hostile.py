@@ -75,7 +75,7 @@ ATTACKS: dict[str, tuple[bytes, bytes, float]] = {
 
 def serve(ready: Connection) -> None:
     """Serve the sample news until the process is terminated; send the port first."""
-    from tests.serving.app_client import complete
+    from tests.serving.api.app_client import complete
 
     _stay_on(0)
     _files()

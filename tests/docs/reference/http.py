@@ -17,7 +17,7 @@ from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
 from headrace.ingest.kafka import KafkaSettings
 from headrace.learner.spec.schema import attribute_docstrings
-from tests.ingest.collecting import TOPICS
+from tests.ingest.collector.collecting import TOPICS
 from tests.serving.served_models import Serving, memory_store, news
 
 if TYPE_CHECKING:

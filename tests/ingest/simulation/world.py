@@ -10,7 +10,7 @@ import orjson
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
 from headrace.ingest.joiner.core.input import EventSide
-from tests.ingest.partition import T0_MS, WINDOW_MS, Partition, clicked, records, tick
+from tests.ingest.joiner.partition import T0_MS, WINDOW_MS, Partition, clicked, records, tick
 from tests.ingest.simulation.reference import Made, Reference
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from headrace.learner.errors import MissingOnnx, NotExportable
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import SUPPORTED, export_onnx
-from tests.learner.history_reference import HISTORY
+from tests.learner.inputs.history_reference import HISTORY
 from tests.learner.streams import COUNT, PROBABILITY, START_MS, random_examples, random_spec
 
 if TYPE_CHECKING:

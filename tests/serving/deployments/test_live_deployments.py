@@ -28,9 +28,9 @@ from headrace.serving.models.loading import ModelLoader, StoreModel
 from headrace.serving.models.registry import ModelRegistry
 from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.replica_metrics import ReplicaCollector
-from tests.serving.app_client import ask
+from tests.serving.api.app_client import ask
+from tests.serving.models.two_models import second
 from tests.serving.served_models import Serving, eventually, memory_store, news
-from tests.serving.two_models import second
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

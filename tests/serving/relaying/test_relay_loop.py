@@ -20,8 +20,8 @@ from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_source, relay_topic_spec
 from headrace.serving.relaying.relayed_rows import RelayedRows
 from headrace.serving.replicas.follower import Follower, Following
-from tests.pserver.entries import Pusher
-from tests.pserver.new_stores import BUCKETS, SHAPE, new_store
+from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
+from tests.pserver.rows.entries import Pusher
 
 if TYPE_CHECKING:
     from headrace.pserver.memory_store import MemoryStore

@@ -12,8 +12,8 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from tests.deploy.command import running
+from tests.serving.replicas.snapshots import learned, snapshot_of
 from tests.serving.served_models import NOW_MS, eventually, news
-from tests.serving.snapshots import learned, snapshot_of
 
 IMPRESSIONS = 12_000
 """Several polls: the kill comes between them, or in a transaction."""

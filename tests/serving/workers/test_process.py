@@ -21,6 +21,7 @@ from headrace.serving.models.loading import StoreModel
 from tests.deploy.command import Running
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
+from tests.serving.replicas.snapshots import learned, snapshot_of
 from tests.serving.served_models import (
     BUCKETS,
     SPEC,
@@ -31,7 +32,6 @@ from tests.serving.served_models import (
     news,
 )
 from tests.serving.server_in_thread import ready, running
-from tests.serving.snapshots import learned, snapshot_of
 
 ARTICLES = [f"article-{each}" for each in range(40)]
 ASKED: dict[str, Any] = {"candidates": [{"article_id": each} for each in ARTICLES]}

@@ -1,0 +1,74 @@
+"""Histories on the real Kafka and Valkey, while learners die: every click once, no wrong item."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from headrace.deploy.reports.observer import copy_rows
+from headrace.ingest.examples.batch import concatenate
+from headrace.learner.spec.model_spec import parse_spec
+from tests.deploy.learners.crew import BUCKETS, crew
+from tests.deploy.learners.learned_model import LearnedModel
+from tests.learner.inputs.history_reference import (
+    HISTORY,
+    LATER_MS,
+    assert_histories,
+    clicks_of,
+    read_histories,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def _model(kafka: str, valkey: str, name: str, folder: Path) -> LearnedModel:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    model = LearnedModel(kafka, valkey, name, folder, seed)
+    model.spec = parse_spec(model.spec.text + HISTORY, "spec.toml")
+    model.write_spec(model.spec)
+    model.make(BUCKETS)
+    return model
+
+
+def test_every_click_is_in_the_history_once_when_the_learner_dies(
+    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    model = _model(kafka, valkey, fresh_name("history"), tmp_path)
+    with crew(model, tmp_path, "batch") as learners:
+        learners.join("a")
+        produced = []
+        for _ in range(2):
+            produced.append(model.produce(600))
+            learners.wait_until_more(3)
+            learners.kill("a")  # with examples that are not pushed and pushes without an answer
+            learners.join("a")
+        model.wait_learned()
+        learners.leave("a")
+    with model.store() as store:
+        assert_histories(model.spec, copy_rows(store), concatenate(produced))
+
+
+def test_learners_that_share_a_user_lose_few_clicks_and_make_no_item(
+    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    model = _model(kafka, valkey, fresh_name("histories"), tmp_path)
+    with crew(model, tmp_path, "batch") as learners:
+        learners.join("a")
+        learners.join("b")
+        examples = model.produce(600)
+        learners.wait_until_more(3)
+        learners.kill("a")
+        learners.join("a")
+        model.wait_learned()
+        learners.leave("a")
+        learners.leave("b")
+    clicks = clicks_of(model.spec, examples)
+    column = [each.name for each in model.spec.fields.singles].index("user")
+    with model.store() as store:
+        found = read_histories(model.spec, copy_rows(store), examples.features, LATER_MS)
+    for ids, history in zip(examples.features.ids, found, strict=True):
+        assert set(history) <= {item for _, item in clicks[int(ids[column])]}
+    assert any(found)

@@ -1,0 +1,78 @@
+"""Learners that come and go while examples arrive: every show and click counts once.
+
+Real processes on the real Kafka and Valkey. One is killed, one is asked to leave, and others
+take over their partitions. Then the counters of the rows are compared with the events.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.deploy.reports.observer import copy_rows
+from tests.deploy.learners.crew import BUCKETS, crew
+from tests.deploy.learners.learned_model import LearnedModel, counts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def check_counts(model: LearnedModel) -> None:
+    with model.store() as store:
+        assert counts_of(copy_rows(store).everything().existing(), model.spec) == model.counts
+
+
+def test_no_example_is_lost_or_counted_twice_when_one_learner_dies_and_one_leaves(
+    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    model = LearnedModel(kafka, valkey, fresh_name("crew"), tmp_path, seed)
+    model.make(BUCKETS)
+    with crew(model, tmp_path, "batch") as learners:
+        learners.join("a")
+        learners.join("b")
+        model.produce(900)
+        learners.wait_until_more(4)
+        learners.kill("a")  # with examples that are not pushed and pushes without an answer
+        learners.join("a")  # the same name gets its partitions back at once
+        model.produce(900)
+        learners.wait_until_more(4)
+        learners.leave("b")
+        model.produce(300)
+        model.wait_learned()
+        learners.leave("a")
+    check_counts(model)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("push_every", ["batch", "500", "20ms", ""])
+def test_learners_that_join_leave_and_die_in_any_order_count_every_example_once(
+    push_every: str, kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    model = LearnedModel(kafka, valkey, fresh_name("crowd"), tmp_path, seed)
+    model.make(BUCKETS)
+    there = {"a", "b"}
+    with crew(model, tmp_path, push_every) as learners:
+        for name in sorted(there):
+            learners.join(name)
+        for number in range(6):
+            model.produce(dice.randrange(400, 1200))
+            learners.wait_until_more(dice.randrange(1, 6))
+            name = dice.choice(sorted(there))
+            end = dice.choice([learners.kill, learners.leave])
+            end(name)
+            # under the old name it has the partitions at once; under a new one the group waits
+            again = name if end == learners.kill else f"{name}{number}"
+            there = there - {name} | {again}
+            learners.join(again)
+        model.wait_learned()
+        for name in sorted(there):
+            learners.leave(name)
+    check_counts(model)

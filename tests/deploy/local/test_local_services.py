@@ -1,0 +1,254 @@
+"""The stack comes up, comes up again with what it had, and leaves nothing behind."""
+
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headrace.deploy.local.services import ports
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
+from headrace.deploy.local.services.service_errors import DidNotStart, StackError
+from headrace.deploy.local.services.services import LocalServices
+from headrace.deploy.local.services.valkey import SLOTS, ValkeyCluster, ValkeyNode, call
+from headrace.deploy.local.services.waiting import wait_until
+from tests.deploy.local.processes import ENDED_WITHIN_S, descendants, parent, still_running
+
+ONE_MACHINE = """
+import signal, sys, time
+from headrace.deploy.local.services.services import LocalServices
+# who runs the tests in the background of a shell has it ignored, and hands that on
+signal.signal(signal.SIGINT, signal.default_int_handler)
+kafka = sys.argv[1] or None
+with LocalServices(kafka=kafka) as machine:
+    print(machine.directory, flush=True)
+    time.sleep(1000)
+"""
+
+
+def keys_of(cluster: ValkeyCluster) -> list[str]:
+    """A key for each node, which that node serves."""
+    found: dict[int, str] = {}
+    for number in range(1000):
+        slot = int(cluster.nodes[0].call("CLUSTER", "KEYSLOT", f"key-{number}"))
+        found.setdefault(slot * len(cluster.nodes) // SLOTS, f"key-{number}")
+    return [found[index] for index in range(len(cluster.nodes))]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory to keep data in, not made yet."""
+    return tmp_path / "data"
+
+
+def test_a_cluster_serves_other_slots_while_a_node_is_dead_and_the_node_returns(
+    directory: Path,
+) -> None:
+    cluster = ValkeyCluster(directory, primaries=2)
+    try:
+        cluster.launch()
+        cluster.wait_ready()
+        keys = keys_of(cluster)
+        for node, key in zip(cluster.nodes, keys, strict=True):
+            assert node.call("SET", key, "kept") == "OK"
+
+        cluster.kill(0)
+        with pytest.raises(ConnectionError):
+            cluster.nodes[0].call("PING")
+        assert cluster.nodes[1].call("SET", keys[1], "while the other is away") == "OK"
+        cluster.restart(0)
+
+        assert cluster.nodes[0].call("GET", keys[0]) == "kept"
+    finally:
+        cluster.stop()
+
+
+def test_a_used_cluster_directory_keeps_slots_and_keys_under_new_ports(directory: Path) -> None:
+    for number in range(2):
+        cluster = ValkeyCluster(directory, primaries=2)
+        try:
+            cluster.launch()
+            cluster.wait_ready()
+            for node, key in zip(cluster.nodes, keys_of(cluster), strict=True):
+                assert node.call("INCR", key) == str(number + 1)
+        finally:
+            cluster.stop()
+
+
+def test_a_single_node_is_not_a_cluster_and_never_evicts(valkey_node: str) -> None:
+    host, _, port = valkey_node.removeprefix("redis://").partition(":")
+
+    assert "cluster_enabled:0" in call(host, int(port), "INFO", "cluster")
+    policy = call(host, int(port), "CONFIG", "GET", "maxmemory-policy")
+    assert policy.splitlines() == ["maxmemory-policy", "noeviction"]
+    with pytest.raises(ValueError, match="unknown command"):
+        call(host, int(port), "NO-SUCH-COMMAND")
+
+
+def test_a_node_that_cannot_start_is_reported_with_the_end_of_its_log(directory: Path) -> None:
+    node = ValkeyNode(directory)
+    other = ValkeyNode(directory.with_name("other"))
+    other.port = node.port
+    try:
+        node.launch()
+        node.wait_ready()
+        other.launch()
+        assert wait_until(lambda: not other.alive, ENDED_WITHIN_S)
+        node.stop()
+
+        with pytest.raises(DidNotStart, match=r"(?s)ended with status 1.*in use"):
+            other.wait_ready()
+    finally:
+        node.stop()
+        other.stop()
+
+
+def test_a_local_kafka_keeps_its_topics_in_a_used_directory(directory: Path) -> None:
+    for number in range(2):
+        node = KafkaNode(directory, kafka_jars())
+        try:
+            node.launch()
+            node.wait_ready()
+            admin = AdminClient({"bootstrap.servers": node.bootstrap})
+            if number == 0:
+                for done in admin.create_topics([NewTopic("kept", num_partitions=3)]).values():
+                    done.result(ENDED_WITHIN_S)
+
+            def partitions(admin: AdminClient = admin) -> int:
+                known = admin.list_topics(timeout=60).topics  # a moment later than it is made
+                return len(known["kept"].partitions) if "kept" in known else 0
+
+            assert wait_until(lambda: partitions() == 3, ENDED_WITHIN_S), "as many as were made"
+        finally:
+            node.stop()
+
+
+def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    node = KafkaNode(tmp_path / "kafka", [tmp_path / "not-a.jar"])
+    try:
+        node.launch()
+
+        with pytest.raises(DidNotStart, match=r"(?s)ended with status 1.*StorageTool"):
+            node.wait_ready()
+    finally:
+        node.stop()
+
+
+def test_given_addresses_of_services_are_used_without_starting_any(directory: Path) -> None:
+    with LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory) as machine:
+        assert (machine.kafka, machine.redis) == ("kafka:9092", "redis://redis")
+        assert machine.kafka_node is None
+        assert machine.valkey_cluster is None
+
+
+def test_a_state_directory_is_locked_for_one_headrace(directory: Path) -> None:
+    with (
+        LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),
+        pytest.raises(StackError, match=rf"--state.*{directory}"),
+        LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),
+    ):
+        pass
+
+
+def test_started_services_are_stopped_if_another_fails_to_start(tmp_path: Path) -> None:
+    before = descendants(os.getpid())
+    machine = LocalServices(jars_directory=tmp_path)
+
+    with pytest.raises(StackError, match="--kafka-jars"), machine:
+        pass
+
+    assert still_running([each for each in descendants(os.getpid()) if each not in before]) == []
+    assert not machine.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "kafka"),
+    [(signal.SIGKILL, ""), (signal.SIGTERM, "kafka:9092"), (signal.SIGINT, "kafka:9092")],
+    ids=["SIGKILL, all of it", "SIGTERM", "Ctrl-C"],
+)
+def test_a_signal_to_the_parent_leaves_no_process_and_no_directory(
+    number: signal.Signals, kafka: str
+) -> None:
+    with parent(ONE_MACHINE, kafka) as (process, directory):
+        everything = descendants(process.pid)
+        assert len(everything) == (4 if kafka else 6)
+        assert Path(directory).is_dir()
+
+        os.killpg(process.pid, number)  # a terminal signals the group
+
+        process.wait()
+        assert still_running(everything) == []
+    assert not Path(directory).exists()
+
+
+def test_free_ports_are_distinct() -> None:
+    given = {free_port() for _ in range(50)}
+
+    assert len(given) == 50
+    assert all(map(is_free, given))
+
+
+_GIVING = """
+import sys
+from headrace.deploy.local.services import ports
+ports.LOWEST_PORT, ports.PAST_HIGHEST_PORT = map(int, sys.argv[1:3])
+print(*(ports.free_port() for _ in range(int(sys.argv[3]))), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_port_is_not_given_to_another_process_before_a_server_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some, each = 40, 15  # by chance alone no two would be the same once in ten thousand runs
+    first = max(free_port(), ports.LOWEST_PORT + some) - some
+    monkeypatch.setattr(ports, "LOWEST_PORT", first)
+    monkeypatch.setattr(ports, "PAST_HIGHEST_PORT", first + some)
+    arguments = [sys.executable, "-c", _GIVING, str(first), str(first + some), str(each)]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        theirs = set(map(int, other.stdout.readline().split()))
+        ours = {free_port() for _ in range(each)}
+        other.stdin.close()
+
+    assert len(theirs) == each
+    assert len(ours) == each
+    assert not ours & theirs
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "no place"])
+def test_ports_are_found_without_the_file_of_locks(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"headrace-ports-{os.getuid()}"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    place = tmp_path / "gone" if kind == "no place" else tmp_path
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(ports, "_locks", functools.cache(ports._locks.__wrapped__))
+
+    assert is_free(free_port())
+    assert ports._locks() is None
+
+
+def test_a_chosen_port_is_reserved_only_once() -> None:
+    port = free_port()
+    assert not take_port(port)
+    with socket.socket() as server:
+        server.bind((HOST, 0))
+        server.listen()
+        assert not take_port(server.getsockname()[1])

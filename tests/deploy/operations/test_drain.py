@@ -1,0 +1,67 @@
+"""A drain waits for transactions that are open, or were committed a moment ago."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.deploy.local.drain import Drain
+from headrace.deploy.operations import held_topic
+from headrace.pserver import MemoryStore, Shape
+from tests.deploy.learners.learned_model import LearnedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def model(kafka: str, tmp_path: Path, fresh_name: Callable[[str], str]) -> LearnedModel:
+    return LearnedModel(kafka, "", fresh_name("drained"), tmp_path, seed=1)
+
+
+@pytest.fixture
+def drain(model: LearnedModel) -> Iterator[Drain]:
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"bucket00")
+    spec = model.spec
+    store.create(Shape(spec.name, 1, spec.width, spec.fingerprint, spec.text))
+    drain = Drain(model.kafka, spec, store)
+    yield drain
+    drain.close()
+
+
+def test_a_batch_in_an_open_transaction_is_awaited(
+    model: LearnedModel, drain: Drain, fresh_name: Callable[[str], str]
+) -> None:
+    assert drain.behind().batches == 0
+    producer = Producer(
+        {"bootstrap.servers": model.kafka.bootstrap, "transactional.id": fresh_name("joiner")}
+    )
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(model.topic, b"a batch", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert drain.behind().batches == 1
+    assert held_topic(model.kafka, model.spec.name).lag({}) == 1
+    producer.close()
+
+
+def test_a_mark_past_the_end_of_one_partition_hides_no_batch_of_another(
+    model: LearnedModel, kafka: str
+) -> None:
+    """Markers of transactions move an end between reading the ends and reading the marks."""
+    spec, source = model.spec, min(held_topic(model.kafka, model.spec.name).held)
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"bucket00")
+    store.begin(Shape(spec.name, 1, spec.width, spec.fingerprint, spec.text))
+    store.load(0, 1, {source: 1}, [])
+    store.finish()
+    drain = Drain(model.kafka, spec, store)
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(model.topic, b"a batch", partition=1)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert drain.behind().batches == 1
+    drain.close()

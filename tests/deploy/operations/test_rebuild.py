@@ -1,0 +1,252 @@
+"""A model as it was, rebuilt from examples in Kafka: as exact as a model that stopped then."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from headrace.deploy.cli.pserver.pserver_restore import moment_ms
+from headrace.deploy.errors import BadOption
+from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
+from headrace.ingest.kafka.fakes import ListReader
+from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
+from headrace.learner.errors import RecoveryRefused
+from headrace.learner.loop.topic_marks import offsets_in
+from headrace.learner.recovery.rebuilder import BEGINNING, Rebuilder, RebuildSettings, rebuild
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.snapshots.bucket_file import unpack
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.verification import verify
+from tests.deploy.learners.learned_model import FAR_MS, LearnedModel, counts_of
+from tests.learner.streams import Bench
+from tests.pserver.snapshots.snapshot_world import taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.pserver.snapshots.manifest import Manifest
+
+BUCKETS = 4
+
+
+@pytest.fixture
+def model(
+    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> LearnedModel:
+    return LearnedModel(kafka, valkey, fresh_name("past"), tmp_path, random.randrange(1 << 30))
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> SnapshotStorage:
+    return SnapshotStorage(str(tmp_path / "shelf"))
+
+
+def a_moment_later() -> int:
+    """A time that is after all that was appended, and before all that will be."""
+    at_ms = time.time_ns() // 1_000_000 + 2
+    while time.time_ns() // 1_000_000 <= at_ms:
+        threading.Event().wait(0.001)
+    return at_ms
+
+
+def rebuilt(model: LearnedModel, shelf: SnapshotStorage, settings: RebuildSettings) -> Manifest:
+    told: list[Any] = []
+    rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
+    try:
+        manifest = rebuild(
+            rebuilding,
+            "1.2.3",
+            stop=threading.Event(),
+            tell_restored=told.append,
+            tell_replayed=told.append,
+            tell_written=told.append,
+        )
+    finally:
+        rebuilding.reader.close()
+    assert manifest is not None
+    assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
+    assert told[-1].done == manifest.buckets
+    return manifest
+
+
+def rows_of(shelf: SnapshotStorage, manifest: Manifest) -> FoldedRows:
+    chunks = [
+        chunk
+        for each in manifest.files
+        for chunk in unpack(shelf.read(manifest.name, each.file) or b"", manifest.width)
+    ]
+    return FoldedRows._make(
+        np.concatenate(column) for column in zip(*chunks, strict=True)
+    ).existing()
+
+
+def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_a_model_that_learned_until_then(
+    model: LearnedModel, shelf: SnapshotStorage
+) -> None:
+    model.produce(150)
+    model.make(BUCKETS)
+    model.learn()
+    with model.store() as store:
+        early = taken(store, shelf, at_ms=time.time_ns() // 1_000_000)
+    model.produce(150)
+    then_ms, then = a_moment_later(), model.counts
+    model.produce(150)
+    model.learn()
+    with model.store() as store:
+        taken(store, shelf, at_ms=time.time_ns() // 1_000_000)  # has learned too much
+
+    settings = RebuildSettings(then_ms, buckets=BUCKETS)
+    began: list[Manifest | None] = []
+    for start in (None, early.name, BEGINNING):
+        settings = RebuildSettings(then_ms, start, buckets=BUCKETS)
+        rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
+        rebuilding.reader.close()
+        began.append(rebuilding.manifest)
+        manifest = rebuilt(model, shelf, settings)
+        assert manifest.as_of_ms == then_ms
+        assert counts_of(rows_of(shelf, manifest), model.spec) == then, start
+        stops = offsets_at(model.kafka, model.topic, then_ms)
+        offsets = offsets_in(manifest.files[0].marks)
+        marks = {int(name[-1]): mark for name, mark in offsets.items()}
+        assert marks == {each.partition: stop for each, stop in stops.items()}
+        for file in manifest.files:  # what was rebuilt would else be begun with
+            assert file.marks == manifest.files[0].marks
+        shelf.remove(manifest.name)
+    assert began == [early, early, None]
+
+
+def test_restored_values_equal_those_of_a_learner_of_the_same_examples(
+    model: LearnedModel, shelf: SnapshotStorage
+) -> None:
+    examples = model.produce(120)
+    manifest = rebuilt(model, shelf, RebuildSettings(a_moment_later(), buckets=BUCKETS))
+    bench = Bench(model.spec)
+    bench.learn(in_order_of_batches(examples))
+    found, expected = rows_of(shelf, manifest), bench.view.everything().existing()
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.shows.tolist() == expected.shows.tolist()
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-4, atol=1e-5)
+
+
+def in_order_of_batches(examples: Examples) -> Examples:
+    """Batches were made in the order of time and dealt to the partitions: the order is theirs."""
+    assert (np.diff(examples.event_ms) >= 0).all()
+    return examples
+
+
+def test_a_rebuild_from_a_snapshot_that_is_too_new_or_too_old_for_kafka_is_refused(
+    model: LearnedModel, shelf: SnapshotStorage
+) -> None:
+    model.produce(80)
+    then_ms = a_moment_later()
+    model.produce(80)
+    model.make(BUCKETS)
+    model.learn()
+    with model.store() as store:
+        late = taken(store, shelf, at_ms=time.time_ns() // 1_000_000)
+
+    def refused(start: str | None) -> str:
+        settings = RebuildSettings(then_ms, start)
+        with pytest.raises(RecoveryRefused) as refusal:
+            Rebuilder(settings, model.kafka, model.spec, shelf)
+        return str(refusal.value)
+
+    assert "--from: expected a snapshot from before that time" in refused(late.name)
+    held = offsets_at(model.kafka, model.topic, then_ms)
+    model.forget_before(dict.fromkeys(held, 1))
+    said = refused(None)
+    assert "from offset 0 on, to start from the beginning, got a topic that begins at 1" in said
+    settings = RebuildSettings(FAR_MS)
+    rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
+    rebuilding.reader.close()
+    assert rebuilding.manifest == late
+
+
+def test_a_rebuild_does_not_start_with_a_snapshot_of_another_spec(
+    model: LearnedModel, shelf: SnapshotStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.make(BUCKETS)
+    model.produce(40)
+    model.learn()
+    with model.store() as store:
+        other = taken(store, shelf)
+    model.spec = parse_spec(model.spec.text.replace("alpha = ", "alpha = 0.1 # "), "spec.toml")
+    rebuilding = Rebuilder(RebuildSettings(FAR_MS), model.kafka, model.spec, shelf)
+    rebuilding.reader.close()
+    assert rebuilding.manifest is None
+    assert f"skipping snapshot {other.name}: it is of another spec" in caplog.text
+
+
+# ---------------------------------------------------------------- where history ends
+
+
+SOURCES = [Source("t", 0), Source("t", 1)]
+
+
+def reader_of(*counts: int) -> ListReader:
+    records = {
+        source: [Record(source, offset, 0, b"%d" % offset) for offset in range(count)]
+        for source, count in zip(SOURCES, counts, strict=True)
+    }
+    return ListReader(records, largest_poll=3)
+
+
+def test_a_bounded_reader_ends_each_source_at_its_bound_whatever_lies_beyond() -> None:
+    inner = reader_of(5, 2)
+    reader = BoundedReader(inner, {SOURCES[0]: 3, SOURCES[1]: 2})
+    assert reader.poll(0.0) == [PartitionAssigned(source) for source in SOURCES]
+    assert reader.held(SOURCES[0]) == (0, 3)
+    for _ in range(2):  # and again from the start
+        reader.start(dict.fromkeys(SOURCES, 0))
+        happened = [each for _ in range(6) for each in reader.poll(0.0)]
+        read = Counter(each.source for each in happened if isinstance(each, Record))
+        assert read == {SOURCES[0]: 3, SOURCES[1]: 2}
+        ends = {each for each in happened if isinstance(each, AtEnd)}
+        assert ends == {AtEnd(SOURCES[0], 3), AtEnd(SOURCES[1], 2)}
+        reader.resume(SOURCES)
+        assert inner.paused == set(SOURCES)
+    reader.commit({SOURCES[0]: 3})
+    assert inner.committed == {}
+    inner.lose(SOURCES[0])
+    inner.gain(SOURCES[0])
+    reader.poll(0.0)
+    reader.close()
+    assert inner.closed
+
+
+def test_a_bound_at_the_start_is_reached_without_a_record() -> None:
+    reader = BoundedReader(reader_of(4, 0), dict.fromkeys(SOURCES, 0))
+    reader.poll(0.0)
+    reader.start(dict.fromkeys(SOURCES, 0))
+    happened = [each for _ in range(3) for each in reader.poll(0.0)]
+    assert sorted(happened) == sorted([AtEnd(source, 0) for source in SOURCES])
+
+
+def test_the_offsets_of_a_time_exclude_later_appends(model: LearnedModel) -> None:
+    before_ms = a_moment_later()
+    model.produce(100)
+    middle_ms = a_moment_later()
+    middle = offsets_at(model.kafka, model.topic, FAR_MS)
+    model.produce(100)
+    assert set(offsets_at(model.kafka, model.topic, before_ms).values()) == {0}
+    assert offsets_at(model.kafka, model.topic, middle_ms) == middle
+    ends = offsets_at(model.kafka, model.topic, FAR_MS)
+    assert all(ends[source] > offset for source, offset in middle.items())
+
+
+def test_a_time_option_takes_iso_8601_or_milliseconds_and_defaults_to_utc() -> None:
+    assert moment_ms("1700000000123") == 1_700_000_000_123
+    assert moment_ms("2023-11-14T22:13:20Z") == 1_700_000_000_000
+    assert moment_ms("2023-11-14T22:13:20.5") == 1_700_000_000_500
+    assert moment_ms("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
+    with pytest.raises(BadOption, match="--as-of: expected a time such as"):
+        moment_ms("yesterday")

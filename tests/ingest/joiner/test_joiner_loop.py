@@ -1,0 +1,419 @@
+"""Tests the joiner loop over Kafka in memory: interruptions never lose or repeat examples."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
+from headrace.ingest.examples.batch import pack, unpack
+from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.joiner.committed_state import SavedCheckpoint
+from headrace.ingest.joiner.loop import JoinerPacing
+from headrace.ingest.kafka.fakes import ListTransactions
+from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.transactions import Outgoing
+from tests.effort import seeds
+from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
+from tests.ingest.joiner.joiner_run import EXAMPLES, PARTITIONS, JoinerRun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.ingest.kafka.protocols import Record
+
+
+def saved(transactions: ListTransactions, partition: int) -> SavedCheckpoint:
+    text = transactions.offsets[Source(TOPICS.impressions, partition)].metadata
+    return msgspec.json.decode(text, type=SavedCheckpoint)
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_the_joiner_loop_turns_every_impression_and_click_into_the_expected_example(
+    policy: str,
+) -> None:
+    happened = happen(seed=1, count=500, partitions=PARTITIONS)
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy)
+    joiner_run.run()
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(joiner_run.examples) == sorted(expected)
+    counted = joiner_run.joiner.figures.counted
+    assert counted.impressions == 500
+    assert counted.late_clicks == happened.late
+    assert counted.duplicates == happened.duplicates
+    assert counted.dead_letters == happened.dead > 0
+    assert sum(joiner_run.joiner.figures.dead_letters.values()) == happened.dead
+
+
+def interrupted(
+    happened: Happened,
+    seed: int,
+    policy: str,
+    *,
+    forgets: bool = False,
+    transactions: ListTransactions | None = None,
+) -> ListTransactions:
+    """Join the events with kills, aborts and rebalances at random times.
+
+    `forgets`: whether Kafka loses the committed offsets now and then.
+    """
+    dice = random.Random(seed)
+    records = happened.records(TOPICS, PARTITIONS)
+    transactions = transactions or ForgetfulTransactions(dice)
+    pace = JoinerPacing(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
+    deaths = losses = aborts = 0
+    while deaths < 500:
+        joiner_run = JoinerRun(
+            records, transactions, policy=policy, largest_poll=dice.randrange(10, 100), pace=pace
+        )
+        for _ in range(dice.randrange(1, 60)):
+            fate = dice.random()
+            if fate < 0.05:
+                aborts += 1
+                transactions.failures.append(TransactionAborted("as the dice fell"))
+            elif fate < 0.1:
+                losses += 1
+                partition = dice.randrange(PARTITIONS)
+                for topic in (TOPICS.impressions, TOPICS.clicks):
+                    joiner_run.reader.lose(Source(topic, partition))
+                    joiner_run.reader.gain(Source(topic, partition))
+            joiner_run.joiner.step(0.0)
+            if joiner_run.done:
+                assert deaths + losses + aborts > 2, f"seed {seed}: hardly anything happened"
+                return transactions
+        deaths += 1
+        if forgets and dice.random() < 0.5:
+            transactions.offsets.clear()
+    raise AssertionError(f"seed {seed}: it never ended")
+
+
+class ForgetfulTransactions(ListTransactions):
+    """Transactions that are sometimes written although their answer is lost."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self._dice = dice
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        super().write(messages, offsets)
+        if self._dice.random() < 0.05:
+            raise KafkaUnreachable("the answer was lost")
+
+
+class DelayedOffsets(ListTransactions):
+    """Transactions whose offsets an older request may replace, from a commit or an abort before.
+
+    Kafka gives requests with offsets no sequence numbers. One that waited in a frozen connection
+    may arrive during a later transaction of the same producer, and is committed with it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._dice, self._waiting = random.Random(seed), list[dict[Source, Committed]]()
+        self.delayed = 0
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        if self._dice.random() < 0.6:
+            self._waiting.append(dict(offsets))
+        super().write(messages, offsets)
+        if self._waiting and self._dice.random() < 0.6:
+            begun = {
+                each.target.partition for each in self.written if each.target.topic == EXAMPLES
+            }
+            late = self._waiting.pop().items()
+            # without any examples, offsets alone decide: retention may have taken the examples
+            self.offsets.update({source: at for source, at in late if source.partition in begun})
+            self.delayed += 1
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("seed", seeds(5))
+def test_delayed_offsets_of_older_transactions_do_not_change_the_examples(
+    seed: int, policy: str
+) -> None:
+    happened = happen(seed, count=300, partitions=PARTITIONS)
+    transactions = DelayedOffsets(seed)
+    interrupted(happened, seed, policy, transactions=transactions)
+    assert transactions.delayed, f"seed {seed}: no request was delayed"
+    # offsets of the end may have come without their examples: join what is left
+    last = JoinerRun(happened.records(TOPICS, PARTITIONS), transactions, policy=policy)
+    quiet = 0
+    while quiet < 10:
+        before = last.joiner.progress()
+        last.joiner.step(0.0)
+        quiet = quiet + 1 if last.joiner.progress() == before else 0
+    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(found) == sorted(expected), f"seed {seed}"
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("seed", seeds(5))
+def test_kills_aborts_and_rebalances_do_not_change_the_examples(seed: int, policy: str) -> None:
+    happened = happen(seed, count=300, partitions=PARTITIONS)
+    transactions = interrupted(happened, seed, policy)
+    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(found) == sorted(expected), f"seed {seed}"
+    dead = [
+        message for message in transactions.written if message.target.topic == TOPICS.dead_letters
+    ]
+    assert len(dead) == happened.dead, f"seed {seed}"
+    counters = [saved(transactions, p).checkpoint.counters for p in range(PARTITIONS)]
+    total = counters[0] + counters[1]
+    assert total.impressions == 300
+    unmet = total.late_clicks + total.unmatched_clicks  # a restart may turn the one into the other
+    assert (unmet, total.duplicates) == (happened.late, happened.duplicates)
+    assert total.dead_letters == happened.dead
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("seed", seeds(5))
+def test_offsets_that_kafka_forgets_do_not_change_the_examples(seed: int, policy: str) -> None:
+    happened = happen(seed, count=300, partitions=PARTITIONS)
+    transactions = interrupted(happened, seed, policy, forgets=True)
+    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(found) == sorted(expected), f"seed {seed}"
+
+
+def test_examples_without_any_position_are_not_made_twice_in_silence() -> None:
+    happened = happen(seed=3, count=100, partitions=PARTITIONS)
+    records, transactions = happened.records(TOPICS, PARTITIONS), ListTransactions()
+    JoinerRun(records, transactions).run()
+    made = len(examples_in(transactions.written, EXAMPLES, fields_of()))
+    transactions.offsets.clear()
+    transactions.written = [  # as an older headrace wrote them
+        Outgoing(each.target, pack(unpack(each.value, fields_of())), each.key)
+        if each.target.topic == EXAMPLES
+        else each
+        for each in transactions.written
+    ]
+    with pytest.raises(BadCheckpoint, match=f"{EXAMPLES}/.*got neither.*--join-again"):
+        JoinerRun(records, transactions).run()
+    JoinerRun(records, transactions, join_again=True).run()
+    assert len(examples_in(transactions.written, EXAMPLES, fields_of())) == 2 * made
+
+
+def test_a_dead_letter_has_the_reason_the_origin_and_the_event() -> None:
+    happened = Happened(shown=[(1, 0, b"\xff\x00"), (2, 1, b"{}")])
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions())
+    joiner_run.run()
+    letters = {
+        letter["partition"]: letter
+        for target, value, _ in joiner_run.transactions.written
+        if target == Source(TOPICS.dead_letters, 0)
+        for letter in [json.loads(value)]
+    }
+    assert letters[0]["value_base64"] == "/wA="
+    assert "expected a JSON object" in letters[0]["reason"]
+    assert (letters[0]["topic"], letters[0]["offset"]) == (TOPICS.impressions, 0)
+    assert letters[1]["value"] == "{}"
+    assert "expected timestamp_ms, found none" in letters[1]["reason"]
+    reasons = {reason.name for reason in joiner_run.joiner.figures.dead_letters}
+    assert reasons == {"NOT_JSON", "NO_TIME"}
+
+
+def test_a_joiner_reads_again_after_an_abort_and_waits_longer_each_time() -> None:
+    happened = happen(seed=3, count=50, partitions=PARTITIONS)
+    transactions = ListTransactions()
+    transactions.failures = [TransactionAborted("no") for _ in range(4)]
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), transactions)
+    joiner_run.run()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)
+    assert joiner_run.joiner.figures.aborts == 4
+    assert joiner_run.rests == sorted(joiner_run.rests)
+    assert len(joiner_run.rests) == 3
+
+
+def test_a_joiner_whose_transactions_keep_failing_stops_with_the_reason() -> None:
+    transactions = ListTransactions()
+    transactions.failures = [KafkaUnreachable("no broker") for _ in range(4)]
+    records = happen(seed=3, count=50, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    joiner_run = JoinerRun(records, transactions)
+
+    def step_for_minutes() -> None:
+        for _ in range(100):
+            joiner_run.clock_ms += 25_000
+            joiner_run.joiner.step(0.0)
+
+    with pytest.raises(KafkaUnreachable, match="no broker"):
+        step_for_minutes()
+    assert joiner_run.joiner.figures.aborts == 4
+
+
+def test_a_joiner_commits_progress_without_examples_lazily() -> None:
+    happened = Happened()
+    joiner_run = JoinerRun(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=JoinerPacing()
+    )
+    joiner_run.joiner.step(0.0)
+    joiner_run.joiner.step(0.0)
+    tick = json.dumps({"timestamp_ms": 1_700_000_000_000}).encode()
+    source = Source(TOPICS.impressions, 0)
+    joiner_run.reader.append(source, tick, 1_700_000_000_000)
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == 0
+    joiner_run.clock_ms += 250
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == 1
+    assert joiner_run.transactions.offsets[source].offset == 1
+
+
+def test_a_joiner_without_new_events_commits_nothing() -> None:
+    joiner_run = JoinerRun(Happened().records(TOPICS, PARTITIONS), ListTransactions())
+    joiner_run.run()
+    before = joiner_run.transactions.count
+    for _ in range(10):
+        joiner_run.clock_ms += 1_000
+        joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == before
+
+
+def test_a_joiner_loop_closes_windows_by_wall_time_without_new_events() -> None:
+    happened = happen(seed=4, count=20, partitions=PARTITIONS)
+    for events in (happened.shown, happened.clicked):
+        del events[-PARTITIONS:]  # the ticks
+    joiner_run = JoinerRun(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), policy="window"
+    )
+    for _ in range(20):
+        joiner_run.joiner.step(0.0)
+    assert len(joiner_run.examples) < 20
+    for _ in range(200):
+        joiner_run.clock_ms += 10_000
+        joiner_run.joiner.step(0.0)
+    assert sorted(joiner_run.examples) == sorted(happened.closed)
+
+
+def test_a_joiner_advances_partitions_in_the_order_of_event_time() -> None:
+    happened = happen(seed=5, count=2_000, partitions=PARTITIONS)
+    pace = JoinerPacing(
+        turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1)
+    )
+    joiner_run = JoinerRun(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=10**6
+    )
+    taken: list[tuple[int, int]] = []
+    joiner_run.joiner.step(0.0)
+    for number, part in joiner_run.joiner.partitions.items():
+        advance = part.core.advance
+
+        def spied(*arguments: int, number: int = number, advance=advance):  # type: ignore[no-untyped-def]
+            joined = advance(*arguments)
+            taken.append((number, joiner_run.joiner.partitions[number].core.watermark_ms))
+            return joined
+
+        part.core.advance = spied  # type: ignore[method-assign,assignment]
+    joiner_run.joiner.step(0.0)
+    reached = dict.fromkeys(range(PARTITIONS), 0)
+    most_apart = 0
+    for number, watermark_ms in taken:
+        reached[number] = watermark_ms
+        if all(reached.values()) and watermark_ms < 1_700_000_600_000:
+            most_apart = max(most_apart, max(reached.values()) - min(reached.values()))
+    assert len(taken) > 50
+    assert most_apart <= 20_000
+
+
+def test_a_joiner_pauses_a_source_that_is_far_ahead() -> None:
+    happened = happen(seed=6, count=3_000, partitions=1)
+    records = happened.records(TOPICS, 1)
+    shown, clicked = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
+    late = records[clicked]
+    joiner_run = JoinerRun(
+        {shown: records[shown], clicked: []}, ListTransactions(), pace=JoinerPacing(ahead_limit=500)
+    )
+    joiner_run.reader.pause([clicked])  # as if Kafka were slow with them: they are not at their end
+    paused: set[Source] = set()
+    for _ in range(20):
+        joiner_run.joiner.step(0.0)
+        joiner_run.reader.paused.add(clicked)
+        paused |= joiner_run.reader.paused
+    assert shown in paused
+    assert joiner_run.joiner.partitions[0].core.queued(0) < 3_000  # type: ignore[arg-type]
+    joiner_run.reader.records[clicked] += late
+    joiner_run.reader.resume([clicked])
+    joiner_run.run()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)
+    assert not joiner_run.reader.paused
+
+
+def test_a_joiner_refuses_the_checkpoint_of_another_spec() -> None:
+    records = happen(seed=7, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions, policy="window").run()
+    with pytest.raises(BadCheckpoint, match="another name"):
+        JoinerRun(records, transactions, policy="immediate").joiner.step(0.0)
+
+
+def test_a_joiner_refuses_foreign_metadata_of_an_offset() -> None:
+    transactions = ListTransactions()
+    transactions.offsets[Source(TOPICS.impressions, 0)] = Committed(0, "mine")
+    records = Happened().records(TOPICS, PARTITIONS)
+    with pytest.raises(BadCheckpoint, match="'mine'"):
+        JoinerRun(records, transactions).joiner.step(0.0)
+
+
+def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    emptied: dict[Source, list[Record]] = {source: [] for source in records}
+    with pytest.raises(OffsetGone, match="retention"):
+        JoinerRun(emptied, transactions).joiner.step(0.0)
+    again = JoinerRun(records, transactions)
+    again.reader.topic_id = lambda topic: f"new-{topic}"  # type: ignore[method-assign]
+    with pytest.raises(OffsetGone, match="recreated"):
+        again.joiner.step(0.0)
+
+
+def test_a_joiner_refuses_events_that_were_lost_after_they_were_joined() -> None:
+    happened = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    records = {
+        source: [record._replace(leader_epoch=3) for record in held]
+        for source, held in happened.items()
+    }
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    clicks = Source(TOPICS.clicks, 1)
+    assert saved(transactions, 1).leader_epochs == (3, 3)
+    for cut_at, refused in ((transactions.offsets[clicks].offset, False), (1, True)):
+        again = JoinerRun(records, transactions)
+        again.reader.cut[clicks] = cut_at
+        if refused:
+            with pytest.raises(OffsetGone, match=f"lost records: {clicks.topic}/1 before offset"):
+                again.joiner.step(0.0)
+        else:
+            again.joiner.step(0.0)
+
+
+def test_a_checkpoint_of_an_older_headrace_has_no_leader_epochs() -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    written = json.loads(transactions.offsets[Source(TOPICS.impressions, 0)].metadata)
+    assert written.pop("leader_epochs") == [-1, -1]
+    older = Committed(
+        transactions.offsets[Source(TOPICS.impressions, 0)].offset, json.dumps(written)
+    )
+    transactions.offsets[Source(TOPICS.impressions, 0)] = older
+    again = JoinerRun(records, transactions)
+    again.reader.cut = dict.fromkeys(records, 0)
+    again.joiner.step(0.0)
+    assert saved(transactions, 0).leader_epochs == (-1, -1)
+
+
+def test_a_finishing_joiner_commits_its_examples() -> None:
+    happened = happen(seed=9, count=50, partitions=PARTITIONS)
+    slow = JoinerPacing(lazy_commit_ms=10**9, backlog_events=1, backlog_commit_ms=10**9)
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=slow)
+    joiner_run.joiner.step(0.0)
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == 0
+    joiner_run.joiner.finish()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)

@@ -1,0 +1,41 @@
+"""Tests the sorting of logs, in memory and in runs on disk."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.ingest.logs.ndjson import DirectoryLog
+from headrace.ingest.logs.sorted_log import SortedLog
+from tests.ingest.logs.event_directories import START_MS, clicked, shown, write_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = 500
+
+
+@pytest.mark.parametrize("run_bytes", [1 << 30, 20_000])
+def test_a_shuffled_log_comes_sorted_with_every_line(tmp_path: Path, run_bytes: int) -> None:
+    order = list(range(COUNT))
+    random.Random(1).shuffle(order)
+    directory = write_directory(
+        tmp_path / "log", [shown(i) for i in order], [clicked(i) for i in order[:50]]
+    )
+    log = SortedLog(DirectoryLog(directory), run_bytes)
+    lines = list(log.lines())
+    times = [json.loads(line.value)["timestamp_ms"] for line in lines]
+    assert times == sorted(times) == [line.time_ms for line in lines]
+    assert len(lines) == COUNT + 50
+    assert {line.value for line in lines if line.is_click} == {clicked(i) for i in order[:50]}
+    assert lines == list(log.lines()), "a second reading gives the same lines"
+
+
+def test_lines_without_a_valid_time_stay_behind_their_predecessor(tmp_path: Path) -> None:
+    directory = write_directory(tmp_path / "log", [shown(2), b"not json", shown(1)], [])
+    values = [line.value for line in SortedLog(DirectoryLog(directory)).lines()]
+    assert values == [shown(1), shown(2), b"not json"]
+    assert json.loads(values[0])["timestamp_ms"] == START_MS + 10

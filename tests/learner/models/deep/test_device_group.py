@@ -1,0 +1,138 @@
+"""A mini-batch divided among devices is learned as on one, but for the order of sums.
+
+The tolerance: scores within 1e-4 relative or 1e-5, rows within 1e-3 relative or 1e-4, as between
+CUDA and the CPU (tests.learner.models.deep.test_devices).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
+
+import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from headrace.learner.errors import DevicesLost, MissingDevice
+from headrace.learner.models.deep.batch_tensors import BatchParts
+from headrace.learner.models.deep.deep_model import DeepModel
+from headrace.learner.models.deep.device_group import DeviceGroup, Share, cut_shares, serve_shares
+from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
+from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
+from tests.learner.models.deep.deep_architectures import LINES, OPTIMIZERS
+from tests.learner.streams import Bench, random_examples, random_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.learner.spec.model_spec import ModelSpec
+
+EXAMPLES = 150
+
+
+def spec_of(architecture: str, devices: int) -> ModelSpec:
+    name = "sequence" if architecture in ("gru", "attention") else architecture
+    model = f'architecture = "{name}"\ndimensions = 3\ninit_scale = 0.5\nmini_batch = 16\n'
+    model += f"devices = {devices}\n{LINES[architecture]}"
+    return random_spec(np.random.default_rng(5), "window", True, OPTIMIZERS, model)
+
+
+def learned(spec: ModelSpec) -> tuple[Bench, np.ndarray]:
+    bench = Bench(spec)
+    examples = random_examples(np.random.default_rng(6), spec, EXAMPLES, closed=True)
+    return bench, bench.learn(examples)
+
+
+def check_equal(spec: ModelSpec, alone: ModelSpec) -> Bench:
+    """Assert that both learn the same; return the first."""
+    (found, scores), (expected, wanted) = learned(spec), learned(alone)
+    np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
+    mine, other = found.rows(), expected.rows()
+    np.testing.assert_array_equal(mine.ids, other.ids)
+    np.testing.assert_allclose(mine.values, other.values, rtol=1e-3, atol=1e-4)
+    return found
+
+
+def start_threads(
+    own: DeviceModule, made: Any, arrange: Any, devices: Sequence[torch.device]
+) -> DeviceGroup:
+    """Do what `start_group` does, with threads as processes."""
+    store, pipes, size = HashStore(), [], len(devices)
+    blob = pickle.dumps((made, arrange))
+
+    def serve(rank: int, pipe: Any) -> None:
+        (module, layers), arrangement = pickle.loads(blob)
+        there = DeviceModule(module, layers, copied=rank == 1)
+        together = ProcessGroup(store, GroupConfig(rank, size))
+        serve_shares(pipe, there, arrangement, together)
+
+    for rank in range(1, size):
+        mine, theirs = multiprocessing.Pipe()
+        threading.Thread(target=serve, args=(rank, theirs), daemon=True).start()
+        pipes.append(mine)
+    return DeviceGroup(own, arrange, ProcessGroup(store, GroupConfig(0, size)), pipes)
+
+
+@pytest.mark.parametrize("architecture", LINES)
+def test_three_devices_learn_what_one_learns(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.learner.models.deep.deep_model.start_group", start_threads)
+    check_equal(spec_of(architecture, 3), spec_of(architecture, 1))
+
+
+def test_two_processes_learn_what_one_learns_and_the_loss_of_one_ends_the_learner() -> None:
+    others = set(multiprocessing.active_children())
+    bench = check_equal(spec_of("deepfm", 2), spec_of("deepfm", 1))
+    assert isinstance(bench.model, DeepModel)
+    [process] = set(multiprocessing.active_children()) - others
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(60.0)
+    examples = random_examples(np.random.default_rng(8), bench.spec, 20, closed=True)
+    with pytest.raises(DevicesLost, match="a process for each device"):
+        bench.learn(examples)
+
+
+def test_shares_are_consecutive_and_keep_the_items_of_their_bags() -> None:
+    lengths = np.array([2, 0, 1, 3, 0, 0, 1, 1, 0, 2])  # of five examples with two bags
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    items = torch.arange(10.0).reshape(10, 1)
+    parts = BatchParts(torch.arange(5.0), torch.arange(10.0).reshape(5, 2, 1), items)
+    shares = cut_shares(Share(parts, offsets, 5), 3)
+    assert [each.examples for each in shares] == [1, 2, 2]
+    for whole, cut in zip(parts, zip(*(each.parts for each in shares), strict=True), strict=True):
+        assert torch.equal(torch.cat(cut), whole)
+    np.testing.assert_array_equal(np.concatenate([np.diff(s.offsets) for s in shares]), lengths)
+
+
+def test_a_batch_smaller_than_the_number_of_devices_leaves_shares_empty() -> None:
+    parts = BatchParts(torch.ones(1), torch.ones(1, 2, 1), torch.ones(0, 1))
+    shares = cut_shares(Share(parts, np.zeros(3, np.int64), 1), 3)
+    assert sorted(each.examples for each in shares) == [0, 0, 1]
+
+
+def test_more_devices_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(MissingDevice, match=r"devices = 4: expected as many CUDA devices, got 2"):
+        find_devices("cuda", 4)
+    assert find_devices("auto", 2) == [torch.device("cuda", at) for at in range(2)]
+    assert find_devices("cpu", 2) == [CPU, CPU]
+
+
+def test_a_process_of_a_fit_into_a_store_starts_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with pytest.raises(DevicesLost, match="use --workers instead"):
+        learned(spec_of("deepfm", 2))
+
+
+def test_the_number_of_devices_is_no_part_of_the_fingerprint() -> None:
+    assert spec_of("deepfm", 1).fingerprint == spec_of("deepfm", 2).fingerprint

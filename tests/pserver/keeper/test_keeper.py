@@ -1,0 +1,351 @@
+"""Keepers fold and trim without loss, though killed, doubled or deceived at any moment."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.pserver.errors import LostLease, Unreachable
+from headrace.pserver.keeper.bucket_lease import FoldPolicy, PendingEntry, entries_to_fold
+from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Push, Shape
+from tests.pserver.rows.entries import WIDTH, Pusher
+from tests.pserver.rows.truth import rows_of, truth
+
+BUCKETS = 2
+SHAPE = Shape("m", BUCKETS, WIDTH, "fingerprint", "spec")
+EAGER = FoldPolicy(keep_ms=0, keep_bytes=0, rows_a_fold=2, lease_ms=1000)
+
+
+class World:
+    """A store in memory, a clock, and the pushes so far."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.now_ms = 0
+        self.dice = random.Random(seed)
+        self.store = MemoryStore(clock_ms=lambda: self.now_ms, nonces=self.nonce)
+        self.store.create(SHAPE)
+        self.pushers = [Pusher(bucket, BUCKETS, seed) for bucket in range(BUCKETS)]
+        self.pushed: list[list[Push]] = [[] for _ in range(BUCKETS)]
+
+    def nonce(self) -> bytes:
+        return self.dice.randbytes(8)
+
+    def push(self, count: int) -> None:
+        for pusher in self.pushers:
+            pushes = [pusher.next() for _ in range(count)]
+            self.store.push(pushes)
+            self.pushed[pusher.bucket] += pushes
+
+    def keeper(self, store: Any = None, keeping: FoldPolicy = EAGER, name: str = "k") -> Keeper:
+        return Keeper(
+            store or self.store,
+            SHAPE,
+            name=name,
+            keeping=keeping,
+            now_ms=lambda: self.now_ms,
+            draw_nonce=self.nonce,
+        )
+
+    def claimed(self, keeping: FoldPolicy = EAGER, name: str = "k") -> Keeper:
+        keeper = self.keeper(keeping=keeping, name=name)
+        for _ in range(BUCKETS):
+            keeper.step()
+            self.now_ms += keeping.lease_ms // 100
+        assert keeper.held == list(range(BUCKETS))
+        return keeper
+
+    def log_versions(self, bucket: int) -> list[int]:
+        [polled] = self.store.poll({bucket: 0}, 1000)
+        assert not isinstance(polled, Unreachable)
+        return [entry.version for entry in polled.entries]
+
+    def check(self) -> None:
+        """Rows and log together equal the pushes."""
+        replica = Replica(self.store, SHAPE)
+        replica.poll()
+        for bucket in range(BUCKETS):
+            assert rows_of(replica, bucket) == truth(self.pushed[bucket])
+
+
+def test_a_keeper_folds_everything_and_keeps_only_the_last_entry() -> None:
+    world = World()
+    world.push(7)
+    world.claimed()
+    assert [world.log_versions(bucket) for bucket in range(BUCKETS)] == [[7], [7]]
+    world.check()
+
+
+def test_log_entries_stay_as_long_as_followers_may_need_them() -> None:
+    world = World()
+    keeper = world.claimed(FoldPolicy(keep_ms=800, lease_ms=1000))
+    pushed_ms = []
+    for _ in range(30):
+        world.push(1)
+        pushed_ms.append(world.now_ms)
+        keeper.step()
+        kept = world.log_versions(0)
+        assert world.now_ms - pushed_ms[kept[0] - 1] < 800
+        young = sum(world.now_ms - ms < 700 for ms in pushed_ms)
+        assert len(kept) >= young
+        world.now_ms += 100
+    assert world.log_versions(0)[0] > 15
+    world.check()
+
+
+def held(*ages_ms: int, size_bytes: int = 10) -> list[PendingEntry]:
+    none = np.zeros(0, np.int64)
+    return [PendingEntry(n, size_bytes, -age, none) for n, age in enumerate(ages_ms, 1)]
+
+
+@pytest.mark.parametrize(
+    ("ages_ms", "keep_ms", "keep_bytes", "expected"),
+    [
+        ((), 80, 1000, 0),
+        ((79, 60, 5), 80, 1000, 0),
+        ((80, 75, 71, 69, 5), 80, 1000, 3),  # down to 7/8 of the time
+        ((9, 8, 7, 6), 80, 40, 0),
+        ((9, 8, 7, 6, 5), 80, 40, 2),  # down to 7/8 of the bytes
+        ((500,), 80, 0, 0),  # the last one stays
+        ((500, 400), 80, 0, 1),
+    ],
+)
+def test_entries_to_fold_are_the_old_or_excess_ones_and_never_the_last(
+    ages_ms: tuple[int, ...], keep_ms: int, keep_bytes: int, expected: int
+) -> None:
+    entries = held(*ages_ms)
+    keeping = FoldPolicy(keep_ms=keep_ms, keep_bytes=keep_bytes)
+    assert entries_to_fold(entries, 10 * len(entries), 0, keeping) == expected
+
+
+@pytest.mark.parametrize(("trim_bytes", "expected"), [(5, 1), (10, 1), (29, 2), (30, 3), (500, 7)])
+def test_a_log_that_is_far_too_long_is_shortened_step_by_step(
+    trim_bytes: int, expected: int
+) -> None:
+    entries, keeping = held(*[1] * 10), FoldPolicy(keep_ms=80, keep_bytes=40, trim_bytes=trim_bytes)
+    assert entries_to_fold(entries, 100, 0, keeping) == expected
+
+
+def test_a_hot_row_is_written_once_for_all_the_entries_that_touch_it() -> None:
+    world = World()
+    metrics = KeeperMetrics("m")
+    keeper = world.keeper(keeping=FoldPolicy(keep_ms=100, keep_bytes=1 << 20, lease_ms=10_000))
+    keeper._metrics = metrics
+    while len(keeper.held) < BUCKETS:
+        keeper.step()
+        world.now_ms += 100
+    for _ in range(50):
+        world.push(1)
+        keeper.step()
+    rows = len(truth(world.pushed[0])) + len(truth(world.pushed[1]))
+    world.now_ms += 100
+    keeper.step()
+    assert metrics.folded_rows._value.get() <= rows
+    assert metrics.trimmed_entries._value.get() == 49 * BUCKETS
+    world.check()
+
+
+class Killed(Exception):
+    """The keeper's process ends here."""
+
+
+class Deadly:
+    """A store that kills its caller at one call, before or after the call takes effect."""
+
+    def __init__(self, store: MemoryStore, call: int, *, after: bool) -> None:
+        self._store, self._left, self._after = store, call, after
+        self.killed = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        def called(*args: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                self.killed = True
+                if self._after:
+                    method(*args)
+                raise Killed
+            return method(*args)
+
+        return called
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_keeper_killed_at_any_call_loses_nothing(after: bool) -> None:
+    for call in itertools.count(1):
+        world = World(seed=call)
+        world.push(6)
+        deadly = Deadly(world.store, call, after=after)
+        keeper = world.keeper(deadly)
+        try:
+            for _ in range(4):
+                keeper.step()
+                world.push(2)
+                world.now_ms += 10
+        except Killed:
+            world.check()
+            world.push(1)
+        if not deadly.killed:
+            assert call > 20, "the keeper did not do much"
+            break
+        heir = world.keeper(name="heir")
+        for _ in range(400):
+            world.now_ms += 10
+            heir.step()
+            if all(len(world.log_versions(bucket)) == 1 for bucket in range(BUCKETS)):
+                break
+        else:
+            raise AssertionError(f"killed at call {call}, its buckets are never tended again")
+        world.check()
+
+
+class Lossy:
+    """A store that loses replies to folds and trims at random."""
+
+    def __init__(self, store: MemoryStore, dice: random.Random) -> None:
+        self._store, self._dice = store, dice
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        def called(items: Any) -> Any:
+            answers = []
+            for item in items:
+                fate = self._dice.choice([*["well"] * 14, "request lost", "reply lost"])
+                answer = Unreachable(fate)
+                if fate != "request lost":
+                    [found] = method([item])
+                    answer = found if fate == "well" else answer
+                answers.append(answer)
+            return answers
+
+        return called if name in ("fold", "trim") else method
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lost_replies_to_a_keeper_lose_nothing(seed: int) -> None:
+    world = World(seed)
+    keeper = world.keeper(Lossy(world.store, world.dice))
+    for _ in range(100):
+        world.push(1)
+        world.now_ms += 50
+        keeper.step()
+    world.check()
+    assert all(world.log_versions(bucket)[0] > 1 for bucket in range(BUCKETS))
+
+
+def test_two_keepers_that_both_think_they_hold_a_bucket_lose_nothing() -> None:
+    world = World()
+    stalled = world.claimed(FoldPolicy(keep_ms=50, lease_ms=1000), name="stalled")
+    world.push(5)
+    stalled.step()
+    world.now_ms += 2000  # stopped here for longer than its lease
+    heir = world.claimed(name="heir")
+    world.push(5)
+    for _ in range(5):
+        stalled._renew = lambda: None  # type: ignore[method-assign]
+        stalled.step()
+        heir.step()
+        world.push(1)
+        world.check()
+    assert stalled.held == []
+    assert heir.held == [0, 1]
+
+
+def test_a_keeper_whose_store_went_back_starts_afresh() -> None:
+    world = World()
+    keeper = world.claimed()
+    world.push(4)
+    checkpoint = world.store.checkpoint(0)
+    keeper.step()  # the store then loses these folds and trims
+    assert world.log_versions(0) == [4]
+    world.store.revert(0, checkpoint)
+    assert world.log_versions(0) == [1, 2, 3, 4]
+    world.push(1)
+    for _ in range(300):
+        world.now_ms += 10
+        keeper.step()
+        world.check()
+    assert world.log_versions(0) == [5]
+
+
+def test_a_keeper_that_folded_nothing_notices_that_trimmed_entries_are_back() -> None:
+    world = World()
+    world.push(4)
+    checkpoint = world.store.checkpoint(0)
+    world.claimed(name="before").release()
+    assert world.log_versions(0) == [4]
+    heir = world.claimed(FoldPolicy(keep_ms=500, rows_a_fold=2, lease_ms=1000), name="heir")
+    world.store.revert(0, checkpoint)  # folds and trim are lost, and every entry is still there
+    world.push(1)
+    for _ in range(300):
+        world.now_ms += 10
+        heir.step()
+        world.check()
+    assert world.log_versions(0) == [5]
+
+
+def test_a_keeper_counts_the_rows_of_a_rewritten_history_as_unwritten() -> None:
+    world = World()
+    keeper = world.claimed(FoldPolicy(keep_ms=1000, lease_ms=100_000))
+    checkpoint = world.store.checkpoint(0)
+    world.push(4)
+    keeper.step()  # follows, and remembers the rows of these entries
+    world.store.revert(0, checkpoint)
+    world.pushers[0] = Pusher(0, BUCKETS, seed=77)
+    world.pushed[0] = []
+    world.push(5)
+    keeper.step()
+    world.now_ms += 1000
+    keeper.step()
+    assert world.log_versions(0) == [5]
+    world.check()
+
+
+def test_keepers_that_start_together_share_the_buckets() -> None:
+    shape = Shape("m", 64, WIDTH, "f", "s")
+    dice = random.Random(3)
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: dice.randbytes(8))
+    store.create(shape)
+    now = [0]
+    both = [
+        Keeper(
+            store,
+            shape,
+            name=name,
+            keeping=EAGER,
+            now_ms=lambda: now[0],
+            draw_nonce=lambda: dice.randbytes(8),
+        )
+        for name in ("one", "two")
+    ]
+    for _ in range(20):
+        now[0] += 20
+        for keeper in both:
+            keeper.step()
+    held_by = [keeper.held for keeper in both]
+    assert sorted(held_by[0] + held_by[1]) == list(range(64))
+    assert min(map(len, held_by)) >= 16
+    both[0].release()
+    for _ in range(20):
+        now[0] += 20
+        both[1].step()
+    assert both[1].held == list(range(64))
+
+
+def test_a_lost_lease_is_counted_and_its_bucket_released() -> None:
+    world = World()
+    metrics = KeeperMetrics("m")
+    keeper = world.claimed()
+    keeper._metrics = metrics
+    keeper._refused(0, LostLease("taken"))
+    assert keeper.held == [1]
+    assert metrics.lost_leases._value.get() == 1

@@ -1,0 +1,1 @@
+"""The laws of every store, and the stores on which they run."""

@@ -1,0 +1,512 @@
+"""A replica equals the pushes, through every fault of the store."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from headrace.pserver.errors import MissingBucket, Unreachable
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.memory_store import BucketState, MemoryStore
+from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
+from headrace.pserver.rows.deltas import (
+    DELETING_FORMAT,
+    Deletions,
+    EntryHeader,
+    SourceReached,
+    pack,
+    unpack,
+)
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Delete, Fold, PollResult, Push, Trim
+from tests.effort import examples
+from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
+from tests.pserver.rows.entries import WIDTH, Pusher
+from tests.pserver.rows.truth import rows_of, truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.pserver.rows.row_codec import StoredRows
+
+
+def following(store: Any, table: RowTable | None = None) -> Replica:
+    replica = Replica(store, SHAPE, table)
+    while not replica.complete:
+        replica.poll()
+    return replica
+
+
+class Following(RuleBasedStateMachine):
+    """Pushes, folds, trims, failovers and polls in any order; two replicas, one of them new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = new_store()
+        self.pushers = [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
+        self.pushed: list[list[Push]] = [[], []]
+        self.remembered: list[tuple[BucketState, int, list[Push]] | None] = [None, None]
+        self.replica = Replica(self.store, SHAPE)
+        self.dice = random.Random(1)
+        self.now_ms = 0
+        self.keeper = self.new_keeper()
+
+    def new_keeper(self) -> Keeper:
+        return Keeper(
+            self.store,
+            SHAPE,
+            name="k",
+            keeping=FoldPolicy(keep_ms=50, keep_bytes=800, rows_a_fold=3, lease_ms=1000),
+            now_ms=lambda: self.now_ms,
+            draw_nonce=lambda: self.dice.randbytes(8),
+        )
+
+    @rule(bucket=st.integers(0, 1), rows=st.integers(0, 6))
+    def push(self, bucket: int, rows: int) -> None:
+        push = self.pushers[bucket].next(rows)
+        self.store.push([push])
+        self.pushed[bucket].append(push)
+
+    @rule(bucket=st.integers(0, 1))
+    def push_and_fold_own(self, bucket: int) -> None:
+        push = self.pushers[bucket].next()
+        [answer] = self.store.push([push])
+        assert not isinstance(answer, Unreachable)
+        self.pushed[bucket].append(push)
+        header, deltas = unpack(push.blob)
+        args = (bucket, answer.version, answer.nonce, answer.previous, header, deltas)
+        before = self.replica.position(bucket) if self.replica.copied(bucket) else None
+        if self.replica.fold_own(*args):
+            assert before is not None
+            assert before.version == answer.version - 1
+
+    @rule(limit=st.integers(1, 4))
+    def poll(self, limit: int) -> None:
+        self.replica.poll(limit)
+
+    @rule(passing_ms=st.integers(0, 400))
+    def keep(self, passing_ms: int) -> None:
+        self.now_ms += passing_ms
+        self.keeper.step()
+
+    @rule()
+    def another_keeper(self) -> None:
+        self.keeper.release()
+        self.keeper = self.new_keeper()
+
+    @rule(bucket=st.integers(0, 1))
+    def remember(self, bucket: int) -> None:
+        state = self.store.checkpoint(bucket)
+        self.remembered[bucket] = (state, self.pushers[bucket].offset, list(self.pushed[bucket]))
+
+    @rule(bucket=st.integers(0, 1))
+    def fail_over(self, bucket: int) -> None:
+        remembered = self.remembered[bucket]
+        if remembered is not None:
+            self.store.revert(bucket, remembered[0])
+            self.pushers[bucket].offset, self.pushed[bucket] = remembered[1], list(remembered[2])
+
+    @rule()
+    def another_replica(self) -> None:
+        fresh = following(self.store)
+        for bucket in range(BUCKETS):
+            assert rows_of(fresh, bucket) == truth(self.pushed[bucket])
+
+    def teardown(self) -> None:
+        while any(not isinstance(change, Stale) for change in self.replica.poll()):
+            pass
+        fresh = following(self.store)
+        for bucket in range(BUCKETS):
+            assert rows_of(self.replica, bucket) == truth(self.pushed[bucket])
+            assert self.replica.checksum(bucket) == fresh.checksum(bucket)
+            assert self.replica.position(bucket).version == len(self.pushed[bucket])
+
+
+TestFollowing = Following.TestCase
+TestFollowing.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+
+
+def pushed(store: MemoryStore, count: int, bucket: int = 0) -> list[Push]:
+    pusher = Pusher(bucket, BUCKETS)
+    pushes = [pusher.next() for _ in range(count)]
+    store.push(pushes)
+    return pushes
+
+
+class Watched(MemoryStore):
+    """Runs a callback once, right before or after the rows of a bucket are read."""
+
+    def __init__(self, before: Any, after: Any) -> None:
+        dice = random.Random(0)
+        super().__init__(clock_ms=lambda: 0, nonces=lambda: dice.randbytes(8))
+        self.before, self.after = before, after
+        self.create(SHAPE)
+
+    def rows(self, bucket: int) -> Any:
+        chunks = super().rows(bucket)
+        yield next(chunks)  # has no rows
+        before, self.before = self.before, lambda: None
+        before()
+        rest = list(chunks)
+        after, self.after = self.after, lambda: None
+        after()
+        yield from rest
+
+
+def fold_and_trim(store: MemoryStore, bucket: int, through: int | None) -> None:
+    """Fold and trim as a keeper that starts now and ends at once."""
+    store.claim(bucket, "k", 1000)
+    replica = Replica(store, SHAPE, buckets=[bucket])
+    replica.poll()
+    position = replica.position(bucket)
+    head = position.version, position.nonce
+    rows = replica.table.everything()
+    assert store.fold([Fold(bucket, "k", 1, *head, rows)]) == [None]
+    if through is not None:
+        assert store.trim([Trim(bucket, "k", 1, *head, through, 0)]) == [None]
+    store.release(bucket, "k")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("through", [None, 3, 6])
+@pytest.mark.parametrize("limit", [1, 64])
+def test_a_copy_is_exact_though_its_bucket_is_folded_and_trimmed_meanwhile(
+    moment: str, through: int | None, limit: int
+) -> None:
+    all_pushes: list[Push] = []
+    store: Watched
+
+    def interfere() -> None:
+        pusher = Pusher(0, BUCKETS, seed=8)
+        pusher.offset = all_pushes[-1].spans[0].stop
+        more = [pusher.next() for _ in range(2)]
+        all_pushes.extend(more)
+        store.push(more)
+        fold_and_trim(store, 0, through)
+
+    store = Watched(lambda: None, lambda: None)
+    all_pushes += pushed(store, 5)
+    setattr(store, moment, interfere)
+    replica = Replica(store, SHAPE)
+    while not replica.complete or replica.position(0).version < 7:
+        replica.poll(limit)
+    assert rows_of(replica, 0) == truth(all_pushes)
+
+
+class SmallChunks(MemoryStore):
+    """Reads rows one by one, and runs a callback after each."""
+
+    def __init__(self) -> None:
+        dice = random.Random(0)
+        super().__init__(clock_ms=lambda: 0, nonces=lambda: dice.randbytes(8))
+        self.after_each: Callable[[], object] = lambda: None
+        self.create(SHAPE)
+
+    def rows(self, bucket: int) -> Iterator[StoredRows]:
+        for chunk in super().rows(bucket):
+            for place in range(chunk.rows.ids.shape[0]):
+                one = np.array([place])
+                yield chunk._replace(rows=chunk.rows.chosen(one), versions=chunk.versions[one])
+                self.after_each()
+
+
+@pytest.mark.parametrize("limit", [1, 64])
+def test_a_copy_is_complete_though_all_of_the_log_is_trimmed_while_rows_are_read(
+    limit: int,
+) -> None:
+    store = SmallChunks()
+    pusher = Pusher(0, BUCKETS)
+    pushes = [pusher.next() for _ in range(6)]
+    store.push(pushes)
+    fold_and_trim(store, 0, 6)
+    trimmed = [6]
+
+    def learn_and_keep() -> None:
+        pushes.append(pusher.next())
+        store.push(pushes[-1:])
+        store.after_each = lambda: None
+        keep_one()
+        store.after_each = learn_and_keep
+
+    def keep_one() -> None:
+        """Fold all rows, and leave only the last entry in the log."""
+        replica = Replica(store, SHAPE, buckets=[0])
+        replica.poll()
+        position = replica.position(0)
+        head = position.version, position.nonce
+        store.claim(0, f"k{trimmed[0]}", 1000)
+        fold = Fold(0, f"k{trimmed[0]}", 1, *head, replica.table.everything())
+        assert store.fold([fold]) == [None]
+        trim = Trim(0, f"k{trimmed[0]}", 1, *head, position.version - 1, trimmed[0])
+        assert store.trim([trim]) == [None]
+        store.release(0, f"k{trimmed[0]}")
+        trimmed[0] = position.version - 1
+
+    store.after_each = learn_and_keep
+    replica = Replica(store, SHAPE, buckets=[0])
+    replica.poll(limit)
+    assert replica.copied(0)
+    assert trimmed[0] > len(pushes) // 2 > 3  # the log that the copy began with is gone
+    store.after_each = lambda: None
+    replica.poll()
+    assert rows_of(replica, 0) == truth(pushes)
+
+
+def test_a_copy_begins_anew_if_folds_and_a_trim_are_lost_meanwhile() -> None:
+    store = Watched(lambda: None, lambda: None)
+    pushes = pushed(store, 5)
+    checkpoint = store.checkpoint(0)
+    fold_and_trim(store, 0, 3)
+    store.before = lambda: store.revert(0, checkpoint)  # the log is read, the rows are not
+    assert rows_of(following(store), 0) == truth(pushes)
+
+
+def test_a_copy_reads_rows_of_a_lost_history_again() -> None:
+    """Folded beyond the log that was read; then a failover, and other entries in their place."""
+    store = Watched(lambda: None, lambda: None)
+    pushes = pushed(store, 3)
+    checkpoint = store.checkpoint(0)
+    lost, other = Pusher(0, BUCKETS, seed=5), Pusher(0, BUCKETS, seed=6)
+    lost.offset = other.offset = pushes[-1].spans[0].stop
+
+    def fold_what_will_be_lost() -> None:
+        store.push([lost.next(), lost.next()])
+        fold_and_trim(store, 0, None)
+        store.after = fail_over  # when the rows of this test were read
+
+    def fail_over() -> None:
+        store.revert(0, checkpoint)
+        pushes.extend(other.next() for _ in range(4))
+        store.push(pushes[3:])
+
+    store.before = fold_what_will_be_lost
+    replica = following(store)
+    assert replica.position(0).version == 7
+    assert rows_of(replica, 0) == truth(pushes)
+
+
+def test_a_copy_begins_anew_if_the_log_goes_back_to_the_entries_read() -> None:
+    store = new_store()
+    pushes = pushed(store, 1)
+    checkpoint = store.checkpoint(0)
+    pushed_later = Pusher(0, BUCKETS)
+    pushed_later.offset = pushes[-1].spans[0].stop
+    store.push([pushed_later.next()])
+    polls = itertools.count()
+    honest = store.poll
+
+    def poll(after: Any, limit: int) -> Any:
+        answers = honest(after, limit)
+        if next(polls) == 0:
+            store.revert(0, checkpoint)
+        return answers
+
+    store.poll = poll  # type: ignore[method-assign]
+    replica = Replica(store, SHAPE, buckets=[0])
+    while not replica.complete:
+        replica.poll(limit=1)
+    assert rows_of(replica, 0) == truth(pushes)
+
+
+def test_a_copy_of_a_bucket_that_has_no_row_and_deletes_one_is_empty() -> None:
+    store = new_store()
+    deletions = Deletions(np.array([7], np.uint64), np.array([5], np.uint32))
+    store.claim(0, "k", 1000)
+    nonce = store.checkpoint(0).nonce
+    blob = pack(EntryHeader(0, 1, 0, 0, [], DELETING_FORMAT), deletions)
+    assert store.delete([Delete(0, "k", 0, 0, nonce, b"deletion", blob)]) == [None]
+    assert rows_of(following(store), 0) == {}
+
+
+def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
+    store = new_store()
+    pushed(store, 3)
+    checkpoint = store.checkpoint(0)
+    replica = following(store)
+    before = rows_of(replica, 0)
+    pusher = Pusher(0, BUCKETS, seed=4)
+    store.revert(0, checkpoint)
+    store.empty(0)
+    with pytest.raises(MissingBucket):
+        replica.poll()
+    assert rows_of(replica, 0) == before
+    fresh = new_store()
+    fresh.push([pusher.next()])
+    store.revert(0, fresh.checkpoint(0))
+    assert Copied(0) in replica.poll()
+    assert rows_of(replica, 0) == rows_of(following(store), 0) != before
+
+
+def test_changes_of_a_replica_contain_the_added_deltas() -> None:
+    store = new_store()
+    replica = following(store)
+    pushes = pushed(store, 3)
+    changes = replica.poll(limit=2)
+    assert [(c.bucket, c.version) for c in changes if isinstance(c, Folded)] == [(0, 1), (0, 2)]
+    [change] = replica.poll()
+    assert isinstance(change, Folded)
+    header, deltas = unpack(pushes[2].blob)
+    assert change.header == header
+    assert change.size_bytes == len(pushes[2].blob)
+    assert np.array_equal(change.deltas.ids, deltas.ids)
+    span = pushes[2].spans[0]
+    assert replica.position(0).reached == {
+        span.source: SourceReached(span.source, span.start, span.stop, span.stop)
+    }
+    assert replica.poll() == []
+
+
+def test_fold_own_takes_exactly_the_next_entry_of_the_same_history() -> None:
+    store = new_store()
+    replica = following(store)
+    [push] = pushed(store, 1)
+    header, deltas = unpack(push.blob)
+    [answer] = store.marks([0])
+    assert not isinstance(answer, Unreachable)
+    one = (answer.nonce, answer.previous)
+    assert not replica.fold_own(0, 2, *one, header, deltas)
+    assert not replica.fold_own(0, 1, answer.nonce, b"another!", header, deltas)
+    assert replica.fold_own(0, 1, *one, header, deltas)
+    assert not replica.fold_own(0, 1, *one, header, deltas)
+    assert replica.poll() == []
+    assert rows_of(replica, 0) == truth([push])
+
+
+class Silent:
+    """A store in which some buckets do not answer."""
+
+    def __init__(self, store: MemoryStore, silent: set[int]) -> None:
+        self._store, self.silent = store, silent
+
+    def poll(self, after: dict[int, int], limit: int) -> list[PollResult | Unreachable]:
+        answers = self._store.poll(after, limit)
+        return [
+            Unreachable("no answer") if bucket in self.silent else answer
+            for bucket, answer in zip(after, answers, strict=True)
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_bucket_that_does_not_answer_delays_no_other() -> None:
+    store = new_store()
+    silent = Silent(store, {1})
+    replica = Replica(silent, SHAPE)  # type: ignore[arg-type]
+    pushes = pushed(store, 2)
+    changes = replica.poll()
+    assert Copied(0) in changes
+    assert [type(c) for c in changes if c.bucket == 1] == [Stale]
+    assert not replica.complete
+    assert rows_of(replica, 0) == truth(pushes)
+    silent.silent = set()
+    assert Copied(1) in replica.poll()
+    silent.silent = {0}
+    pushed(store, 1, bucket=1)
+    assert [type(c) for c in replica.poll()] == [Stale, Folded]
+
+
+def test_a_bucket_that_is_no_longer_followed_leaves_no_rows() -> None:
+    store = new_store()
+    pushed(store, 3)
+    replica = following(store)
+    replica.follow([1])
+    assert rows_of(replica, 0) == {}
+    assert replica.buckets == [1]
+    replica.follow([0, 1])
+    assert not replica.complete
+    replica.poll()
+    assert rows_of(replica, 0) == rows_of(following(store), 0)
+
+
+def test_a_checksum_ignores_the_order_of_rows_and_rows_that_gained_nothing() -> None:
+    store = new_store()
+    pushed(store, 3)
+    table = RowTable(WIDTH)
+    table.find_or_add(np.arange(5, dtype=np.uint64))
+    ordered, other = following(store), following(store, table)
+    assert ordered.checksum(0) == other.checksum(0)
+    pushed(store, 1, bucket=1)
+    ordered.poll()
+    assert ordered.checksum(1) != other.checksum(1)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 6])
+def test_a_history_that_was_rewritten_is_copied_again(kept: int, after: int) -> None:
+    """The replica is at version 4; the store goes back to `kept` and gets `after` other entries."""
+    store = new_store()
+    pushes = pushed(store, kept)
+    checkpoint = store.checkpoint(0)
+    pusher = Pusher(0, BUCKETS, seed=1)
+    pusher.offset = pushes[-1].spans[0].stop if pushes else 0
+    offset = pusher.offset
+    store.push([pusher.next() for _ in range(4 - kept)])
+    replica = following(store)
+    assert replica.position(0).version == 4
+    store.revert(0, checkpoint)
+    other = Pusher(0, BUCKETS, seed=2)
+    other.offset = offset
+    pushes += [other.next() for _ in range(after)]
+    store.push(pushes[kept:])
+    changes = replica.poll()
+    assert Copied(0) in changes
+    assert not any(isinstance(change, Folded) for change in changes)
+    assert rows_of(replica, 0) == truth(pushes)
+
+
+@pytest.mark.parametrize("through", [3, 4, 5, 8])
+def test_a_replica_that_lags_behind_the_trim_copies_again(through: int) -> None:
+    store = new_store()
+    pusher = Pusher(0, BUCKETS)
+    pushes = [pusher.next() for _ in range(8)]
+    store.push(pushes[:4])
+    replica = following(store)
+    store.push(pushes[4:])
+    fold_and_trim(store, 0, through)
+    changes = replica.poll()
+    assert (Copied(0) in changes) == (through > 4)
+    assert rows_of(replica, 0) == truth(pushes)
+
+
+class Delayed:
+    """A store in which a log is trimmed between the reading of its head and of its entries."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.trim: Any = None
+
+    def poll(self, after: dict[int, int], limit: int) -> list[PollResult | Unreachable]:
+        [before] = self._store.poll(after, limit)
+        if self.trim is not None:
+            self.trim, trim = None, self.trim
+            trim()
+        [polled] = self._store.poll(after, limit)
+        assert not isinstance(before, Unreachable)
+        assert not isinstance(polled, Unreachable)
+        head = before.version, before.nonce, before.trimmed
+        return [PollResult(polled.bucket, *head, polled.entries)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("through", [1, 3, 5])
+def test_a_log_trimmed_while_it_is_read_is_not_taken_as_complete(through: int) -> None:
+    store = new_store()
+    pushes = pushed(store, 5)
+    delayed = Delayed(store)
+    replica = Replica(delayed, SHAPE, buckets=[0])  # type: ignore[arg-type]
+    delayed.trim = lambda: fold_and_trim(store, 0, through)
+    [change] = replica.poll()
+    assert isinstance(change, Stale)
+    assert replica.poll() == [Copied(0)]
+    assert rows_of(replica, 0) == truth(pushes)

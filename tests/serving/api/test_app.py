@@ -1,0 +1,412 @@
+"""The HTTP routes of a server, without a socket."""
+
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.spec.optimizer_spec import Optimizer
+from headrace.pserver.errors import MissingBucket
+from headrace.serving.requests.limits import RequestLimits
+from tests.serving.api.app_client import PREDICT, ask, complete
+from tests.serving.served_models import (
+    BUCKETS,
+    NOW_MS,
+    Fallible,
+    Pusher,
+    Serving,
+    deltas_of_article,
+    memory_store,
+    news,
+)
+
+RANK = "/v1/models/news:rank"
+
+
+def test_scores_are_those_of_the_forward_pass_that_training_uses() -> None:
+    serving, pusher = complete()
+    for article, z in ((1, -3.0), (2, 2.0), (3, -0.5)):
+        pusher.push(deltas_of_article(serving.spec, article, z))
+    serving.follow()
+    context = {"user_id": "u", "slate_size": 3}
+    candidates = [
+        {"article_id": article, "topics": ["a"], "price": 2.5} for article in (1, 2, 3, 4)
+    ]
+    answer = ask(
+        serving,
+        "POST",
+        PREDICT,
+        json={"context": context, "candidates": candidates, "timestamp_ms": NOW_MS},
+    )
+    assert answer.status_code == 200
+    found = [each["score"] for each in answer.json()["predictions"]]
+    events = [{**context, **each, "timestamp_ms": NOW_MS} for each in candidates]
+    features = serving.predictor._encoder.encode(events)
+    times = np.full(4, NOW_MS, np.int64)
+    assert found == serving.model.predict(serving.follower.table, features, times).tolist()
+    assert found[0] > found[2] > found[3] > found[1]
+
+    instances = ask(serving, "POST", PREDICT, json={"instances": events})
+    assert [each["score"] for each in instances.json()["predictions"]] == found
+
+
+def test_an_answer_has_the_version_and_the_age_of_the_model() -> None:
+    serving, pusher = complete()
+    nothing = deltas_of_article(serving.spec, 1, -1.0)
+    pusher.push(nothing, append_ms=NOW_MS - 300)
+    pusher.push(nothing, append_ms=NOW_MS - 100, buckets=[0])
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}], "request_id": "r1"}).json()
+    assert answer["model"] == "news"
+    assert answer["version"] == BUCKETS + 1
+    assert answer["age_ms"] == {"newest": 100, "oldest": 300}
+    assert answer["request_id"] == "r1"
+
+
+def test_missing_impression_ids_are_generated_and_unique() -> None:
+    serving, _ = complete()
+    asked = {"candidates": [{"impression_id": "mine"}, {}, {}]}
+    first = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    second = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    assert first[0]["impression_id"] == second[0]["impression_id"] == "mine"
+    assert len({each["impression_id"] for each in first[1:] + second[1:]}) == 4
+
+
+def test_a_push_changes_the_next_prediction() -> None:
+    serving, pusher = complete()
+    asked = {"candidates": [{"article_id": "hot"}]}
+    [before] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    pusher.push(deltas_of_article(serving.spec, "hot", -4.0))
+    serving.follow()
+    [after] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    assert after["score"] > before["score"]
+
+
+def test_a_prediction_with_a_wrong_type_gets_422_naming_the_field() -> None:
+    serving, _ = complete()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}, {"price": [1]}]})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == "candidates[1].price"
+    assert serving.sample("headrace_server_requests_total", code="422") == 1.0
+
+
+def test_an_unknown_model_gets_404_naming_the_served_models() -> None:
+    serving, _ = complete()
+    for method, path in (("POST", "/v1/models/old:predict"), ("GET", "/v1/models/old")):
+        answer = ask(serving, method, path, json={"candidates": [{}]})
+        assert answer.status_code == 404
+        error = answer.json()["error"]
+        assert (error["field"], error["found"]) == ("model", "old")
+        assert "news" in error["expected"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nothing", 404), ("DELETE", "/v1/models", 405)]
+)
+def test_every_http_error_has_the_same_shape(method: str, path: str, status: int) -> None:
+    serving, _ = complete()
+    answer = ask(serving, method, path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"field", "expected", "found"}
+    assert path in answer.json()["error"]["found"]
+
+
+def test_a_body_above_the_limit_gets_413_with_or_without_content_length() -> None:
+    serving, _ = complete(limits=RequestLimits(body_bytes=100))
+
+    async def parts() -> Any:
+        for _ in range(200):
+            yield b" "
+
+    assert ask(serving, "POST", PREDICT, content=b" " * 200).status_code == 413
+    assert ask(serving, "POST", PREDICT, content=parts()).status_code == 413
+
+
+def test_predictions_get_503_until_the_replica_is_complete() -> None:
+    store = Fallible(memory_store(news()))
+    Pusher(store).push(deltas_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
+    store.away = {2}
+    serving = Serving(store)  # type: ignore[arg-type]
+    for _ in range(3):
+        serving.follower.step()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert f"all {BUCKETS} buckets" in answer.json()["error"]["expected"]
+    assert ask(serving, "GET", "/health/ready").status_code == 503
+    assert ask(serving, "GET", "/health/live").status_code == 200
+    status = ask(serving, "GET", "/v1/models/news").json()
+    assert status["ready"] is False
+    assert status["buckets"] == {"total": BUCKETS, "complete": BUCKETS - 1, "unreachable": 1}
+
+    store.away = set()
+    serving.follow()
+    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
+    assert ask(serving, "GET", "/health/ready").status_code == 200
+
+
+def test_an_unreachable_shard_makes_answers_stale_but_never_missing() -> None:
+    store = Fallible(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    serving = Serving(store)  # type: ignore[arg-type]
+    serving.follow()
+    nothing = deltas_of_article(serving.spec, 1, -1.0)
+    pusher.push(nothing, append_ms=NOW_MS)
+    serving.follow()
+    store.away = {3}
+    serving.clock.ms += 5_000
+    pusher.push(nothing, append_ms=NOW_MS + 4_900)
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+    assert answer.status_code == 200
+    assert answer.json()["age_ms"] == {"newest": 100, "oldest": 5_000}
+    assert serving.sample("headrace_server_unreachable_buckets") == 1.0
+    assert ask(serving, "GET", "/health/ready").status_code == 200
+    store.away = set()
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+    assert answer.json()["age_ms"] == {"newest": 100, "oldest": 100}
+
+
+def test_the_model_status_has_rows_freshness_and_errors() -> None:
+    serving, pusher = complete()
+    pusher.push(
+        deltas_of_article(serving.spec, 1, -1.0),
+        clicks=[NOW_MS - 250, NOW_MS - 250],
+        append_ms=NOW_MS,
+    )
+    serving.follow()
+    status = ask(serving, "GET", "/v1/models/news").json()
+    assert status["rows"] == 1
+    assert status["fingerprint"] == serving.spec.fingerprint
+    assert status["freshness"] == {"p50_ms": 250.0, "p99_ms": 250.0, "count": 2}
+    assert status["trouble"] == ""
+    assert ask(serving, "GET", "/v1/models").json() == {"models": [status]}
+
+
+def test_metrics_have_requests_candidates_freshness_and_rows() -> None:
+    serving, pusher = complete()
+    pusher.push(deltas_of_article(serving.spec, 1, -1.0), clicks=[NOW_MS - 250])
+    serving.follow()
+    ask(serving, "POST", PREDICT, json={"candidates": [{}, {}]})
+    answer = ask(serving, "GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    for line in (
+        'headrace_server_requests_total{code="200",model="news"} 1.0',
+        'headrace_server_candidates_total{model="news"} 2.0',
+        'headrace_server_request_seconds_count{model="news"} 1.0',
+        'headrace_server_freshness_seconds_bucket{le="0.3",model="news"} 1.0',
+        'headrace_server_freshness_seconds_bucket{le="0.2",model="news"} 0.0',
+        'headrace_server_rows{model="news"} 1.0',
+        f'headrace_server_version{{model="news"}} {BUCKETS}.0',
+        'headrace_server_unreachable_buckets{model="news"} 0.0',
+        'headrace_server_age_seconds{bucket="oldest",model="news"} 0.0',
+    ):
+        assert line in answer.text.splitlines()
+
+
+def test_the_docs_page_shows_every_route_and_loads_nothing_from_the_network() -> None:
+    serving, _ = complete()
+    page = ask(serving, "GET", "/docs")
+    assert page.status_code == 200
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    found = _Links()
+    found.feed(page.text)
+    assert found.loads == [] and found.links == ["openapi.json"]
+    for path, methods in ask(serving, "GET", "/openapi.json").json()["paths"].items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in page.text
+
+
+class _Links(HTMLParser):
+    """Collects the addresses that a page loads, and those that it links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href"):
+                (self.links if tag == "a" else self.loads).append(value or "")
+        if tag in ("script", "iframe", "object"):
+            self.loads.append(tag)
+
+
+def test_the_examples_of_the_openapi_document_can_be_sent_unchanged() -> None:
+    serving, _ = complete()
+    page = ask(serving, "GET", "/openapi.json").json()
+    sent = 0
+    for path, methods in page["paths"].items():
+        for example in _examples(methods.get("post", {})):
+            answer = ask(serving, "POST", path, json=example["value"])
+            assert answer.status_code == 200, (path, answer.text)
+            sent += 1
+    assert sent == 6  # :predict and :rank two each, infer versioned and not
+    refusals = {"401", "403", "404", "408", "412", "413", "415", "422", "429", "503"}
+    assert set(page["paths"][PREDICT]["post"]["responses"]) == {"200"} | refusals
+    for reference in _references(page):
+        at: Any = page
+        for part in reference.removeprefix("#/").split("/"):
+            at = at[part]
+        assert at
+
+
+def _examples(post: dict[str, Any]) -> list[Any]:
+    content = post.get("requestBody", {}).get("content", {})
+    return [each for kind in content.values() for each in kind.get("examples", {}).values()]
+
+
+def test_a_request_for_uncertainty_gets_it_for_each_candidate() -> None:
+    serving, pusher = complete()
+    pusher.push(deltas_of_article(serving.spec, 1, -3.0))
+    serving.follow()
+    candidates = [{"article_id": 1}, {"article_id": 9}]
+    asked = {"candidates": candidates, "timestamp_ms": NOW_MS}
+    known, new = ask(serving, "POST", PREDICT, json={**asked, "uncertainty": True}).json()[
+        "predictions"
+    ]
+    features = Encoder(serving.spec.fields).encode([{**each} for each in candidates])
+    times = np.full(2, NOW_MS, np.int64)
+    view = serving.follower.reading().table_for(features, times)
+    expected = serving.model.uncertainty(view, features, times).tolist()
+    assert [known["uncertainty"], new["uncertainty"]] == expected
+    assert 0.0 < known["uncertainty"] < new["uncertainty"]
+    ranking = ask(serving, "POST", RANK, json={**asked, "uncertainty": True}).json()["ranking"]
+    assert [each["uncertainty"] for each in ranking] == [
+        expected[each["index"]] for each in ranking
+    ]
+    plain = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    assert [each["score"] for each in plain] == [known["score"], new["score"]]
+    assert "uncertainty" not in plain[0]
+
+
+def test_a_request_for_uncertainty_to_a_model_without_counts_gets_422(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving, _ = complete()
+    monkeypatch.setattr(serving.model, "_optimizer", Optimizer("sgd"))
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}], "uncertainty": True})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == "uncertainty"
+    assert "sgd" in answer.json()["error"]["found"]
+
+
+def test_a_ranking_has_the_highest_scores_first_and_at_most_top_k_candidates() -> None:
+    serving, pusher = complete()
+    for article, z in ((1, -3.0), (2, 2.0), (3, -0.5)):
+        pusher.push(deltas_of_article(serving.spec, article, z))
+    serving.follow()
+    asked = {"candidates": [{"article_id": each} for each in (2, 9, 1, 9, 3)]}
+    scores = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    ranking = ask(serving, "POST", RANK, json=asked).json()["ranking"]
+    assert [each["index"] for each in ranking] == [2, 4, 1, 3, 0]  # ties keep request order
+    assert [each["score"] for each in ranking] == [scores[i]["score"] for i in (2, 4, 1, 3, 0)]
+    top = ask(serving, "POST", RANK, json={**asked, "top_k": 2}).json()["ranking"]
+    assert [each["index"] for each in top] == [2, 4]
+    for wrong in (0, -1, "two", 1.5):
+        answer = ask(serving, "POST", RANK, json={**asked, "top_k": wrong})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["field"] == "top_k"
+    answer = ask(serving, "POST", PREDICT, json={**asked, "top_k": 2})
+    assert answer.json()["error"]["field"] == "top_k"
+
+
+def _references(part: Any) -> list[str]:
+    if isinstance(part, list):
+        return [found for each in part for found in _references(each)]
+    if not isinstance(part, dict):
+        return []
+    own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+    return own + [found for each in part.values() for found in _references(each)]
+
+
+def test_predictions_continue_after_an_error_of_the_store() -> None:
+    store = Fallible(memory_store(news()))
+    serving = Serving(store)  # type: ignore[arg-type]
+    serving.follow()
+    store.failure = MissingBucket("bucket 2 of news has no version: restore it")
+    with pytest.raises(MissingBucket):
+        serving.follower.step()
+    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
+
+
+def test_a_request_that_demands_more_freshness_than_available_gets_412() -> None:
+    store = Fallible(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    serving = Serving(store)  # type: ignore[arg-type]
+    serving.follow()
+    fresh = {"candidates": [{}], "max_age_ms": 1_000}
+    answer = ask(serving, "POST", PREDICT, json=fresh)
+    assert answer.status_code == 412
+    assert "nothing learned yet" in answer.json()["error"]["found"]
+    pusher.push(deltas_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS)
+    serving.follow()
+    assert ask(serving, "POST", PREDICT, json=fresh).status_code == 200
+    assert ask(serving, "POST", RANK, json=fresh).status_code == 200
+    versioned = {"candidates": [{}], "min_version": BUCKETS}
+    assert ask(serving, "POST", PREDICT, json=versioned).status_code == 200
+
+    store.away = {3}
+    serving.clock.ms += 1_001
+    pusher.push(deltas_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS + 1_001)
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json=fresh)
+    assert answer.status_code == 412
+    assert answer.json()["error"] == {
+        "field": "max_age_ms",
+        "expected": "information at most 1000 ms old in every bucket of the model",
+        "found": "1001 ms (unreachable)",
+    }
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}], "min_version": 1_000})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (412, "min_version")
+    inputs = [{"name": "article_id", "datatype": "BYTES", "shape": [1], "data": ["1"]}]
+    tensors = {"inputs": inputs, "parameters": {"max_age_ms": 1_000}}
+    answer = ask(serving, "POST", "/v2/models/news/infer", json=tensors)
+    assert answer.status_code == 412
+    assert "1001 ms (unreachable)" in answer.json()["error"]
+    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
+
+
+def test_answers_and_metrics_have_the_state_of_the_replica() -> None:
+    store = Fallible(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    serving = Serving(store)  # type: ignore[arg-type]
+
+    def state() -> str:
+        answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+        assert answer.status_code == 200
+        said = str(answer.json()["state"])
+        assert serving.sample("headrace_server_state", state=said) == 1.0
+        return said
+
+    serving.follower.step()
+    assert serving.follower.standing.complete
+    assert state() == "starting"
+    serving.follower.step()
+    assert state() == "fresh"
+    for _ in range(100):  # more than one poll folds
+        pusher.push(deltas_of_article(serving.spec, 1, -1.0))
+    serving.follower.step()
+    assert state() == "behind"
+    serving.follow()
+    assert state() == "fresh"
+    serving.clock.ms += 1_001  # no poll for more than a second
+    assert state() == "behind"
+    store.away = {1}
+    serving.follower.step()
+    assert state() == "unreachable"
+
+
+def test_an_answer_has_the_event_times_learned() -> None:
+    serving, pusher = complete()
+    nothing = deltas_of_article(serving.spec, 1, -1.0)
+    pusher.push(nothing, append_ms=NOW_MS - 700)  # the pusher's events happen as they are appended
+    pusher.push(nothing, append_ms=NOW_MS - 200, buckets=[0])
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]}).json()
+    assert answer["event_ms"] == {"newest": NOW_MS - 200, "oldest": NOW_MS - 700}
+    assert answer["event_age_ms"] == {"newest": 200, "oldest": 700}

@@ -1,0 +1,174 @@
+"""Serving snapshots: by name, beside live models, and without a parameter server."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot
+from headrace.serving.errors import BadSnapshot
+from headrace.serving.models.loading import StoreModel, find_frozen
+from tests.deploy.command import running as command
+from tests.deploy.in_process import Commands
+from tests.serving.replicas.snapshots import LEARNED_MS, learned, snapshot_of
+from tests.serving.served_models import (
+    NOW_MS,
+    SPEC,
+    Pusher,
+    deltas_of_article,
+    eventually,
+    memory_store,
+    news,
+)
+from tests.serving.server_in_thread import ready, running
+
+ASKED: dict[str, Any] = {"candidates": [{"article_id": "hot"}]}
+
+
+def other_model() -> Any:
+    return parse_spec(SPEC.replace('"news"', '"other"'), "other.toml")
+
+
+def predict(client: httpx.Client, model: str, **more: object) -> httpx.Response:
+    return client.post(f"/v1/models/{model}:predict", json={**ASKED, **more})
+
+
+def test_a_snapshot_answers_unchanged_beside_the_live_model(
+    tmp_path: Path,
+) -> None:
+    store = learned(news())
+    name = snapshot_of(store, tmp_path).name
+    models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path))]
+    with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        eventually(lambda: ready(server.url))
+        before = predict(client, "news").json()
+        frozen = predict(client, "frozen").json()
+        assert frozen["predictions"][0]["score"] == before["predictions"][0]["score"]
+        assert (frozen["state"], frozen["snapshot"]) == ("snapshot", name)
+        assert frozen["version"] == before["version"]
+        assert frozen["event_ms"] == {"newest": LEARNED_MS, "oldest": LEARNED_MS}
+        assert "snapshot" not in before
+
+        Pusher(store, "another/0").push(deltas_of_article(news(), "hot", -3.0))
+        eventually(lambda: predict(client, "news").json()["version"] > before["version"])
+        assert predict(client, "news").json()["predictions"] != frozen["predictions"]
+        again = predict(client, "frozen").json()
+        assert again["predictions"][0]["score"] == frozen["predictions"][0]["score"]
+        status = client.get("/v1/models/frozen").json()
+        assert (status["snapshot"], status["rows"], status["model"]) == (name, 1, "frozen")
+        lines = client.get("/metrics").text.splitlines()
+    assert 'headrace_server_state{model="frozen",state="snapshot"} 1.0' in lines
+    assert 'headrace_server_buckets{model="news"} 4.0' in lines
+    assert not [each for each in lines if each.startswith('headrace_server_buckets{model="frozen"')]
+
+
+def test_a_request_that_demands_another_snapshot_gets_412_naming_the_served_one(
+    tmp_path: Path,
+) -> None:
+    store = learned(news())
+    name = snapshot_of(store, tmp_path).name
+    models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path / name))]
+    with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        eventually(lambda: ready(server.url))
+        assert predict(client, "frozen", snapshot=name).status_code == 200
+        assert (
+            predict(client, name).json()["snapshot"] == name
+        )  # a snapshot's name works like a model's
+        refused = predict(client, "news", snapshot=name)
+        assert refused.status_code == 412
+        error = refused.json()["error"]
+        assert (error["field"], error["expected"]) == ("snapshot", f"snapshot {name}")
+        assert error["found"] == "a model that follows the logs, version 4"
+        other = predict(client, "frozen", snapshot="20200101T000000.000Z-news-0000")
+        assert other.status_code == 412 and other.json()["error"]["found"] == name
+        assert predict(client, "20200101T000000.000Z-news-0000").status_code == 404
+        old = predict(client, "frozen", max_age_ms=1_000)
+        assert old.status_code == 412 and "(snapshot)" in old.json()["error"]["found"]
+        wrong = predict(client, "frozen", snapshot=7)
+        assert wrong.status_code == 422 and wrong.json()["error"]["field"] == "snapshot"
+        tensors = {
+            "inputs": [{"name": "article_id", "datatype": "BYTES", "shape": [1], "data": ["hot"]}],
+            "parameters": {"snapshot": name},
+        }
+        answered = client.post("/v2/models/frozen/infer", json=tensors)
+        assert answered.json()["parameters"]["snapshot"] == name
+        assert client.post("/v2/models/news/infer", json=tensors).status_code == 412
+
+
+def test_a_snapshot_whose_spec_names_a_torch_module_imports_it_only_if_allowed(
+    tmp_path: Path,
+) -> None:
+    name = "tests.serving.never_imported:Net"
+    kind = f'architecture = "module"\nmodule = "{name}"\n'
+    spec = parse_spec(SPEC.replace('architecture = "logistic_regression"\n', kind), "own.toml")
+    snapshot_of(memory_store(spec), tmp_path)
+    with pytest.raises(BadSnapshot, match=f"expected --allow-module {name}, got no module"):
+        find_frozen("news", str(tmp_path))
+    with pytest.raises(BadSnapshot, match="got other:Net"):
+        find_frozen("news", str(tmp_path), ["other:Net"])
+    assert find_frozen("news", str(tmp_path), [name]).spec.structure.module == name
+
+
+def test_an_ambiguous_snapshot_is_refused(tmp_path: Path) -> None:
+    store = learned(news())
+    first = snapshot_of(store, tmp_path, NOW_MS)
+    newest = snapshot_of(store, tmp_path, NOW_MS + 1_000)
+    assert find_frozen("week", str(tmp_path)).manifest.name == newest.name
+    assert find_frozen("week", f"{tmp_path}/{first.name}").manifest.name == first.name
+    snapshot_of(learned(other_model()), tmp_path)
+    assert find_frozen("other", str(tmp_path)).manifest.model == "other"
+    with pytest.raises(BadSnapshot, match="those of news, other: name the snapshot"):
+        find_frozen("week", str(tmp_path))
+    with pytest.raises(NoSnapshot):
+        find_frozen("news", f"{tmp_path}/20200101T000000.000Z-news-0000")
+    with pytest.raises(BadSnapshot, match="got 'Week'"):
+        find_frozen("Week", str(tmp_path))
+
+
+def test_a_model_whose_copy_fails_gets_503_with_the_reason_while_others_answer(
+    tmp_path: Path,
+) -> None:
+    folder, store = tmp_path / "snapshots", learned(other_model())
+    manifest = snapshot_of(store, folder)
+    broken = folder / manifest.name / manifest.files[2].file
+    broken.write_bytes(broken.read_bytes()[:-1] + b"?")
+    models: Any = [StoreModel(news(), learned(news())), find_frozen("frozen", str(folder))]
+    with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        eventually(lambda: client.get("/v1/models/frozen").json()["trouble"])
+        eventually(lambda: ready(server.url))
+        assert predict(client, "news").status_code == 200
+        refused = predict(client, "frozen")
+        assert refused.status_code == 503
+        assert "sha256" in refused.json()["error"]["found"]
+        said = client.get("/health/ready").json()
+        assert (said["incomplete"], said["failed"]) == (["frozen"], ["frozen"])
+        assert client.get("/v2/models/frozen/ready").status_code == 503
+    with pytest.raises(DamagedSnapshot), running([models[1]]) as server:
+        server.join()
+
+
+def test_the_serving_command_serves_a_snapshot_without_redis_and_kafka(tmp_path: Path) -> None:
+    name = snapshot_of(learned(news()), tmp_path).name
+    nowhere = "redis://127.0.0.1:1"
+    run = ("serving", "run", "--snapshot", f"frozen={tmp_path}", "--port", "0", "--redis", nowhere)
+    with command(*run, "--alias", "production=frozen") as served:
+        url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
+        eventually(lambda: ready(url))
+        answer = httpx.post(f"{url}/v1/models/production:predict", json=ASKED, timeout=60).json()
+        assert (answer["model"], answer["snapshot"]) == ("frozen", name)
+        served.process.terminate()
+        assert served.end() == 0
+
+
+def test_a_missing_snapshot_or_model_is_named_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Commands(monkeypatch, capsys)
+    nothing = run("serving", "run", "--snapshot", f"frozen={tmp_path / 'none'}")
+    assert nothing.code != 0 and "expected a snapshot of 'frozen'" in nothing.err
+    neither = run("serving", "run")
+    assert neither.code != 0 and "--snapshot" in neither.err
+    bare = run("serving", "run", HEADRACE_SERVING_SNAPSHOT="frozen")
+    assert bare.code != 0 and "expected NAME=PLACE, got 'frozen'" in bare.err
