@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.ingest.events import TIME
 from headrace.ingest.examples import Examples, concatenate, part_of, reordered
-from headrace.ingest.features import Encoder
+from headrace.ingest.features import Encoder, first_unknown, known_fields
 from headrace.ingest.joiner.core import ChunkReader, EventSide, PartitionJoiner
 from headrace.ingest.kafka import MessageBlock, Record, Source
 from headrace.ingest.logs import guess_layout, load_layout, open_log
@@ -233,15 +233,24 @@ class LocalModel:
     # ----------------------------------------------------------------------------- predicting
 
     def predict(
-        self, candidates: Events, context: Event | None = None, *, at_ms: int | None = None
+        self,
+        candidates: Events,
+        context: Event | None = None,
+        *,
+        at_ms: int | None = None,
+        strict: bool = False,
     ) -> npt.NDArray[np.float64]:
         """Return the probability of a click of n candidates; shape (n,).
 
         `context`: fields that all candidates share; a value of the candidate itself has priority.
         `at_ms`: the time at which the candidates are shown, by default now; a `timestamp_ms` of the
-        candidate has priority. The model does not change.
+        candidate has priority. `strict`: raise ValueError if the context or a candidate has a field
+        that the model does not read, such as a misspelled name; by default, such fields are
+        ignored. The model does not change.
         """
         own = list(rows_of(candidates))
+        if strict:
+            _check_known(own, context or {}, self.spec)
         if not own:
             return np.zeros(0, np.float64)
         shared = {TIME: wall_ms() if at_ms is None else at_ms, **(context or {})}
@@ -296,6 +305,13 @@ def _layout_of(path: Path, layout: Path | str) -> LogLayout | None:
     if layout != "auto":
         return load_layout(str(layout))
     return guess_layout(path).layout if path.is_file() else None
+
+
+def _check_known(candidates: Sequence[Event], context: Event, spec: ModelSpec) -> None:
+    rows = ((f"candidates[{i}]", row) for i, row in enumerate(candidates))
+    unknown = first_unknown(context, rows, known_fields(spec.fields))
+    if unknown:
+        raise ValueError(f"{unknown.path}: expected {unknown.expected}, got {unknown.found}")
 
 
 def _with_time(event: Event) -> Event:

@@ -15,11 +15,10 @@ from .sample_requests import sample_fields as sample_fields
 from .sample_requests import sample_request as sample_request
 from .splitting_key import key_of as key_of
 from .splitting_key import split_key as split_key
+from .strict_requests import check_known as check_known
 from .tensors import BYTES as BYTES
 from .tensors import Input as Input
 from .tensors import candidates_of as candidates_of
 from .tensors import inputs_of as inputs_of
 from .tensors import raw_of as raw_of
 from .tensors import tensor_of as tensor_of
-from .unknown_fields import check_known as check_known
-from .unknown_fields import known_fields as known_fields

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import msgspec
 
 from headrace.ingest.events import TIME
-from headrace.ingest.features import Transform
+from headrace.ingest.features import Transform, known_fields
 from headrace.ingest.http import RequestRefused
 from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
 from headrace.serving.requests.limits import too_large
-from headrace.serving.requests.unknown_fields import known_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

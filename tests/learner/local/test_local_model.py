@@ -228,6 +228,27 @@ def test_an_event_that_cannot_be_used_comes_back_with_its_reason() -> None:
         model.learn(b"events.csv"[0])
 
 
+def test_a_strict_prediction_refuses_fields_that_the_model_does_not_read() -> None:
+    model = headrace.LocalModel(spec_of("immediate"))
+    own = [{"item": 1, "price": 2.0, "impression_id": "i", "timestamp_ms": BEGIN_MS}, {"item": 2}]
+    context = {"user": "u1", "tags": ["a"], "request_id": "r"}
+    known = model.predict(own, context, at_ms=BEGIN_MS)
+    np.testing.assert_array_equal(known, model.predict(own, context, at_ms=BEGIN_MS, strict=True))
+    misspelled = [own[0], {"itme": 2, "colour": "red"}]
+    model.predict(misspelled, context)
+    with pytest.raises(ValueError, match="an unknown field") as caught:
+        model.predict(misspelled, context, strict=True)
+    names = "impression_id, item, price, request_id, tags, timestamp_ms, user"
+    assert str(caught.value) == (
+        f'candidates[1].itme: expected a field of the model, one of {names} (did you mean "item"?),'
+        " got an unknown field; also unknown: colour"
+    )
+    with pytest.raises(ValueError, match=r"candidates\[0\]\.colour: expected"):
+        model.predict(pa.table({"item": [1], "colour": ["red"]}), context, strict=True)
+    with pytest.raises(ValueError, match=r"context\.usr: expected .*\(did you mean \"user\"\?\)"):
+        model.predict(own, {"usr": "u1"}, strict=True)
+
+
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 def test_a_saved_model_predicts_and_goes_on_as_it_would_have(policy: str, tmp_path: Path) -> None:
     model = headrace.LocalModel(spec_of(policy))
