@@ -6,7 +6,8 @@ history and the topic `deployments`, tells each decision once, and decides nothi
 
 1. The arm `hasty`, bad on purpose, is promoted by hand at once. The checks of its canary roll it
    back.
-2. The best arm that the experiment has found better is promoted, once the traffic is free.
+2. The best arm that the experiment has found better is promoted, once the traffic is free. Its
+   model continues from the runner's saved state on the control's examples.
 
 The experiment is that of `models/demo_experiment`. `promote` writes specs beside the file, so it
 works on a copy.
@@ -98,6 +99,8 @@ class _Running:
 
     arm: str
     model: str
+    examples_of: str
+    """Model whose examples it learns; empty: its own."""
     words: tuple[str, ...]
     command: ChildProcess
     began_s: float
@@ -206,11 +209,13 @@ class DemoExperiment(threading.Thread):
 
     def _promote(self, arm: str) -> None:
         words: tuple[str, ...] = ("experiment", "promote", str(self._file), arm)
+        control, examples_of = self._experiment.control.name, ""
         if arm not in self._experiment.listed:
-            words = (*words, "--run", str(self._run_folder), "--fresh")
-        model = f"{self._experiment.control.name}-{arm}"
+            words, examples_of = (*words, "--run", str(self._run_folder)), control
+        model = f"{control}-{arm}"
         command = self._pipeline.run_command(f"{model}.promote", *words)
-        self._promotions.append(_Running(arm, model, words, command, self._now_s()))
+        now = _Running(arm, model, examples_of, words, command, self._now_s())
+        self._promotions.append(now)
 
     def _look_at_promotion(self) -> None:
         now = self._promotions[-1]
@@ -224,7 +229,7 @@ class DemoExperiment(threading.Thread):
         state = now.state
         if state is not None and not now.has_parts:
             now.has_parts = True  # topics and rows exist
-            self._pipeline.add_model(self._spec_of(now))
+            self._pipeline.add_model(self._spec_of(now), now.examples_of)
         for each in () if state is None else state.decisions[now.told :]:
             if each.stage == "canary" and now.canary_s is None:
                 now.canary_s = self._now_s()

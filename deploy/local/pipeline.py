@@ -116,6 +116,7 @@ class LocalPipeline:
             else _chosen_port(settings.collector_port, settings.host, "--collector-port")
         )
         watched = ("evaluation",) if settings.evaluated else ()
+        self._added: dict[Path, tuple[str, ...]] = {}
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
     def start(self, stop: threading.Event) -> bool:
@@ -183,14 +184,19 @@ class LocalPipeline:
         arguments = (*words, "--kafka", self.kafka_address)
         self.supervisor.start(SupervisedPart(name, arguments, self._secrets(self._machine.redis)))
 
-    def add_model(self, model: Path) -> None:
-        """Start the parts of another model. Its topics and rows exist."""
-        for part in self._further_parts(model):
+    def add_model(self, model: Path, examples_of: str = "") -> None:
+        """Start the parts of another model. Its topics and rows exist.
+
+        examples_of: model whose examples it learns, without a joiner; empty: its own.
+        """
+        parts = self._further_parts(model, examples_of)
+        self._added[model] = tuple(part.name for part in parts)
+        for part in parts:
             self.supervisor.start(part)
 
     def remove_model(self, model: Path) -> None:
         """Stop the parts of a model that `add_model` started."""
-        self.supervisor.stop(*(part.name for part in self._further_parts(model)))
+        self.supervisor.stop(*self._added.pop(model))
 
     def check(self) -> None:
         """Raise PartFailed if a part refused to start or kept dying."""
@@ -211,8 +217,9 @@ class LocalPipeline:
     ) -> None:
         self._cleanup.close()
 
-    def _further_parts(self, model: Path) -> list[SupervisedPart]:
-        return self._model_parts(model, self.kafka_address, self._machine.redis, model.stem)
+    def _further_parts(self, model: Path, examples_of: str) -> list[SupervisedPart]:
+        at = self.kafka_address, self._machine.redis
+        return self._model_parts(model, *at, model.stem, examples_of)
 
     def _secrets(self, redis: str) -> dict[str, str]:
         # in the environment, because other users can read passwords on command lines
@@ -239,9 +246,12 @@ class LocalPipeline:
         return parts
 
     def _model_parts(
-        self, model: Path, kafka: str, redis: str, prefix: str = ""
+        self, model: Path, kafka: str, redis: str, prefix: str = "", examples_of: str = ""
     ) -> list[SupervisedPart]:
-        """Return the parts that each model has. prefix: of their names, for a further model."""
+        """Return the parts that each model has. prefix: of their names, for a further model.
+
+        examples_of: see `add_model`.
+        """
         settings, secrets = self._settings, self._secrets(redis)
         client = client_variable(settings.kafka_client)
         common = ("--model", str(model), "--kafka", kafka)
@@ -260,11 +270,13 @@ class LocalPipeline:
 
         parts: list[SupervisedPart] = []
         supervised("keeper", ("pserver", "keep"), secrets)
-        supervised("learner", ("learner", "run", *name), secrets)
-        supervised("joiner", ("ingest", "join", *name), client)
+        examples = ("--examples-of", examples_of) if examples_of else ()
+        supervised("learner", ("learner", "run", *name, *examples), secrets)
+        if not examples_of:
+            supervised("joiner", ("ingest", "join", *name), client)
         if settings.evaluated:
             window = ("--window", str(settings.evaluation_window_s))
-            supervised("evaluation", ("evaluate", "run", *name, *window), client)
+            supervised("evaluation", ("evaluate", "run", *name, *window, *examples), client)
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:

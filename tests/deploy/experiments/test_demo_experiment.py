@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +35,8 @@ from tests.deploy.in_process import Commands, headrace
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.deploy.local.supervisor import SupervisedPart
+
 __all__ = ["headrace"]
 
 
@@ -43,6 +46,9 @@ def test_the_experiment_of_the_demo_fits_its_stream_and_its_evaluation() -> None
     assert found.promotion.window_s == EVALUATION_WINDOW_S
     window_s = found.control.fields.label.window_ms / 1000
     assert window_s > SyntheticSite().longest_delay_s, "no click is late"
+    arms = [found.plan(number).spec.fields for number in range(1, found.arms + 1)]
+    same = {each.fingerprint for each in arms} == {found.control.fields.fingerprint}
+    assert same, "each arm can be promoted with its rows"
 
 
 def test_the_control_of_the_demo_differs_from_its_model_in_pace_alone() -> None:
@@ -83,10 +89,54 @@ def test_a_further_model_has_parts_of_its_own_beside_those_of_the_pipeline(tmp_p
             assert each.arguments[-6:-4] == ("--window", "2")
 
 
+def test_a_model_that_learns_the_examples_of_another_one_has_no_joiner(tmp_path: Path) -> None:
+    pipeline = LocalPipeline(PipelineSettings(path_of("demo")), SilentSetupProgress())
+    at = tmp_path / "demo-arm2.toml", "kafka:9092", "redis://redis", "demo-arm2"
+    own, of_control = (
+        {each.name: each.arguments for each in pipeline._model_parts(*at, name)}
+        for name in ("", "demo")
+    )
+    assert own.keys() - of_control.keys() == {"demo-arm2.joiner"}
+    for name, arguments in of_control.items():
+        reads = name.endswith(("learner", "evaluation"))
+        assert set(arguments) - set(own[name]) == ({"--examples-of", "demo"} if reads else set())
+
+
+def test_the_parts_of_a_further_model_end_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = LocalPipeline(PipelineSettings(path_of("demo")), SilentSetupProgress())
+    parts = Parts()
+    monkeypatch.setattr(pipeline, "supervisor", parts, raising=False)
+    monkeypatch.setattr(pipeline, "kafka_address", "kafka:9092", raising=False)
+    monkeypatch.setattr(pipeline, "_machine", SimpleNamespace(redis="redis://redis"))
+    for name, examples_of in (("hasty", ""), ("arm2", "demo")):
+        pipeline.add_model(tmp_path / f"demo-{name}.toml", examples_of)
+    assert len(parts.running) == 4 + 3
+    pipeline.remove_model(tmp_path / "demo-arm2.toml")
+    assert {each.partition(".")[0] for each in parts.running} == {"demo-hasty"}
+    pipeline.remove_model(tmp_path / "demo-hasty.toml")
+    assert parts.running == set()
+
+
 def test_the_server_of_other_pipelines_follows_no_deployments() -> None:
     pipeline = LocalPipeline(PipelineSettings(path_of("demo")), SilentSetupProgress())
     [server, *_] = pipeline._parts("kafka:9092", "redis://redis")
     assert "--deployments" not in server.arguments
+
+
+class Parts:
+    """The names of running parts."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+
+    def start(self, part: SupervisedPart) -> None:
+        self.running.add(part.name)
+
+    def stop(self, *names: str) -> None:
+        assert self.running.issuperset(names)
+        self.running.difference_update(names)
 
 
 class Command:
@@ -110,19 +160,21 @@ class Site:
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.commands: list[Command] = []
-        self.models: list[str] = []
+        self.models: dict[str, str] = {}
+        """Models, each with that whose examples it learns."""
         self.states: dict[str, Promotion] = {}
 
     def run_command(self, name: str, *words: str) -> Command:
-        self.begun.append(" ".join([words[1], *words[3:4]]))
+        options = (each for each in words[4:] if each.startswith("--"))
+        self.begun.append(" ".join([words[1], *words[3:4], *options]))
         self.commands.append(Command())
         return self.commands[-1]
 
-    def add_model(self, model: Path) -> None:
-        self.models.append(model.stem)
+    def add_model(self, model: Path, examples_of: str) -> None:
+        self.models[model.stem] = examples_of
 
     def remove_model(self, model: Path) -> None:
-        self.models.remove(model.stem)
+        del self.models[model.stem]
 
     def read(self, _: object, model: str) -> DeployedState:
         return DeployedState(Deployments(), self.states.get(model))
@@ -166,12 +218,13 @@ def test_the_best_arm_found_better_is_promoted_once_the_bad_one_is_rolled_back(
     demo._look_at_arms()
     demo._look_at_promotion()
     assert site.begun == [f"promote {BAD_ARM}"], "its canary has the traffic"
-    assert site.models == ["demo-hasty"]
+    assert site.models == {"demo-hasty": ""}
     site.states["demo-hasty"] = canary.moved(PromotionStage.ROLLED_BACK, "loss: worse", 2000)
     demo._look_at_promotion()
-    assert site.models == []
+    assert site.models == {}
     demo._look_at_arms()
-    assert site.begun[1:] == ["promote arm2"], "arm4 was better, and was stopped"
+    with_rows = ["promote arm2 --run"]
+    assert site.begun[1:] == with_rows, "arm4 was better, and was stopped"
     demo._look_at_arms()
     assert len(site.begun) == 2
     assert "  42 s  demo-hasty rolled back, 0% of the traffic: loss: worse" in said
@@ -180,6 +233,9 @@ def test_the_best_arm_found_better_is_promoted_once_the_bad_one_is_rolled_back(
     assert (found.arms, found.learning, found.better_s) == (12, 11, 42.0)
     assert found.best is not None and found.best.name == "arm2"
     assert [each.stage for each in found.promotions] == ["rolled back 0%", "preparing"]
+    site.states["demo-arm2"] = begun
+    demo._look_at_promotion()
+    assert site.models == {"demo-arm2": "demo"}, "it continues on the control's examples"
 
 
 def test_a_killed_promotion_goes_on_and_a_refused_one_ends_the_demo(
