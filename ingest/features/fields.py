@@ -155,7 +155,7 @@ class Field(msgspec.Struct, frozen=True):
     ] = ()
     """Fields that a cross combines, in this order; they may be crosses themselves. For a history:
     the single-valued field that names the user."""
-    item: Annotated[RawField, expected("naming a single-valued field")] = ""
+    item: Annotated[RawField, expected("= the name of a single-valued field")] = ""
     """The single-valued field whose clicked values are the items of a history."""
     per_doubling: Annotated[float, Meta(ge=0.01, le=1e3)] = 1.0
     """Buckets per doubling of 1 + |x|."""
@@ -210,7 +210,7 @@ FIELDS = Variants(
             ("pooling", "decay"),
             needs=("of", "item", "last"),
             types={
-                "of": Annotated[RawField, expected("naming a single-valued field")],
+                "of": Annotated[RawField, expected("= the name of a single-valued field")],
                 "last": Annotated[int, Meta(ge=1, le=200)],
             },
         ),

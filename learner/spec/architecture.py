@@ -50,8 +50,8 @@ FREE_TO_DIFFER = ("mini_batch", "synchronous")
 NETWORK_KEYS = ("layers", "cross_layers", "encoder", "encoder_layers", "history_length", "module")
 """Keys that change the layers of a network and no other rows."""
 
-_HISTORY = "naming a field of transform bag or history"
-_TARGET = "naming a single-valued field"
+_HISTORY = "= the name of a field of transform bag or history"
+_TARGET = "= the name of a single-valued field"
 
 
 class Structure(Struct, frozen=True):

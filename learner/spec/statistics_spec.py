@@ -53,7 +53,7 @@ class Statistic(Struct, frozen=True):
     """Unique number of this statistic. Ids contain it, so never reuse it."""
     kind: str = field(default="", name="statistic")
     """The value that is read from the row."""
-    of: Annotated[str, expected("naming a single-valued field")] = ""
+    of: Annotated[str, expected("= the name of a single-valued field")] = ""
     """The single-valued field whose row is read."""
     prior_clicks: Annotated[float, Meta(ge=1e-6, le=1e9)] = 0.9
     """Clicks assumed for every row, added to the observed ones."""
@@ -171,7 +171,7 @@ def _check_parts(
     kinds = kinds_of((*fields.singles, *fields.bags, *fields.numbers))
     kinds |= {each.name: "a statistic" for each in all_statistics}
     if statistic.kind and statistic.of not in singles:
-        wanted = f"of naming a single-valued field, {one_of(singles, statistic.of)}"
+        wanted = f"of = the name of a single-valued field, {one_of(singles, statistic.of)}"
         raise where.error((*keys, "of"), wanted, found_name(statistic.of, kinds))
     for part in statistic.cross:
         if part not in singles and part not in levels:

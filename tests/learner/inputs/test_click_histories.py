@@ -245,9 +245,9 @@ def test_clicks_that_depend_on_the_last_clicked_item_are_learned_from_histories(
     ("old", "new", "expected"),
     [
         ('of = "user"', 'of = "usr"', "single-valued fields, one of"),
-        ('of = "user"', 'of = ["user", "item"]', "of naming a single-valued field"),
-        ('item = "item"', 'item = "tags"', '"tags", a bag or number'),
-        ('item = "item"', "", "item naming a single-valued field, found nothing"),
+        ('of = "user"', 'of = ["user", "item"]', "of = the name of a single-valued field"),
+        ('item = "item"', 'item = "tags"', '"tags", a field of transform bag'),
+        ('item = "item"', "", "item = the name of a single-valued field, found nothing"),
         ("last = 5", "last = 201", "last, a whole number from 1 to 200, found 201"),
         ("last = 5", 'source = "x"', "a key of [fields.recent]"),
     ],

@@ -328,7 +328,7 @@ def test_another_network_has_another_fingerprint(old: str, new: str) -> None:
         ("layers = [16, 8]", "layers = [16, 0]", 5, "widths"),
         ("layers = [16, 8]", "layres = [16, 8]", 5, "layers"),
         ("layers = [16, 8]", "cross_layers = 2", 5, "cross_layers"),
-        ('history = "tags"', 'history = "item"', 6, "naming a field of transform bag"),
+        ('history = "tags"', 'history = "item"', 6, "= the name of a field of transform bag"),
         ('target = "item"', 'target = "tags"', 7, "single-valued"),
         ('target = "item"', "", 1, "target"),
         ('architecture = "din"', 'architecture = "module"', 1, "module naming a class"),
