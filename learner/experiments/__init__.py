@@ -13,8 +13,9 @@ among other arms, the number of slots and a kill do not change a bit of it.
 
 `race` is successive halving as ASHA (Li et al., "A System for Massively Parallel Hyperparameter
 Tuning", MLSys 2020), with rungs in examples. At a rung, arms are ranked by their mean paired
-difference to the control over the examples since the rung before. The level of the loss, which
-swings by day and night for all arms, cancels. The slot of a stopped arm goes to the next one.
+difference to the control over all of their examples. The level of the loss, which swings by day
+and night for all arms, cancels. Arms that differ by less than the standard error from the last one
+that goes on do so too. The slot of a stopped arm goes to the next one.
 
 `decisions` are made at any time and as often as wanted, by confidence sequences (`confidence`) on
 batch means of event time. An arm that is worse is eliminated without waiting. An arm is promoted

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.ingest.examples import Kind
 from headrace.ingest.features import Encoded
-from headrace.learner.experiments.losses import LossTable, batches_of
+from headrace.learner.experiments.losses import LossPieces, LossTable, cells_of, loss_sums
 from headrace.learner.local import InMemoryModel
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Arm:
         self.losses = LossTable()
         self.examples = 0
         """Learned."""
-        self.at_rung = 0.0, 0.0
-        """Summed loss and weight at the last rung."""
+        self.pieces = LossPieces()
+        """All losses, for ranks at rungs."""
         self.found_better = False
         self._select = FieldSelection(given, plan.spec.fields)
         self._scores: deque[npt.NDArray[np.float64]] = deque()
@@ -104,17 +104,21 @@ class Arm:
     def settle(self, settled: Sequence[Settled]) -> None:
         """Take the outcomes of the oldest blocks."""
         for outcomes in settled:
-            self.losses.add(outcomes, self._scores.popleft())
+            self._add(outcomes, loss_sums(outcomes, self._scores.popleft()))
 
     def follow(
         self, examples: int, settled: Sequence[Settled], sums: npt.NDArray[np.float64]
     ) -> None:
         """Take a block that another machine learned.
 
-        sums: of the losses, by outcomes that are final and by batch.
+        sums: of the losses, by outcomes that are final and by cell.
         """
         self.examples += examples
         for outcomes in settled:
-            width = batches_of(outcomes)
-            self.losses.add_sums(outcomes, sums[:width])
+            width = int(cells_of(outcomes).max(initial=-1)) + 1
+            self._add(outcomes, sums[:width])
             sums = sums[width:]
+
+    def _add(self, outcomes: Settled, sums: npt.NDArray[np.float64]) -> None:
+        self.losses.add_sums(outcomes, sums)
+        self.pieces.add(outcomes, sums)

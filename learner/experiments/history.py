@@ -38,7 +38,7 @@ class ArmRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     loss: float | None = None
     """Mean log loss of the arm over all of its examples."""
     difference: float | None = None
-    """Mean paired difference to the control: since the rung before at rungs, else over all."""
+    """Mean paired difference to the control."""
     low: float | None = None
     high: float | None = None
     """Bounds of the confidence sequence."""

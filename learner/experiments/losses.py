@@ -21,8 +21,6 @@ from headrace.ingest.examples import Kind
 from headrace.ingest.features import hash_strings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from headrace.ingest.examples import Examples
@@ -32,6 +30,10 @@ if TYPE_CHECKING:
 
 _LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1, as in learner.validation."""
+_CELL = 64
+"""Impressions of a cell at most: losses are summed by cell, and shared so between machines."""
+_MOST_PIECES = 128
+"""Of a log; pieces get more cells instead."""
 
 
 class Settled(NamedTuple):
@@ -129,7 +131,7 @@ class LossTable:
     def add_sums(self, settled: Settled, sums: Reals) -> None:
         """Add the losses of a block's impressions, as `loss_sums` returns them."""
         self.expect(settled)
-        self.add_losses(settled, sums.tolist())
+        self.add_losses(settled, sums)
 
     def expect(self, settled: Settled) -> None:
         """Add the weights of a block's impressions, whose losses follow in the same order."""
@@ -145,10 +147,12 @@ class LossTable:
         for place, weight in enumerate(weights.tolist(), begin):
             self._weights[place] += weight
 
-    def add_losses(self, settled: Settled, losses: Sequence[float]) -> None:
-        """Add the summed losses of a block whose weights were added."""
-        if settled.batches.shape[0]:
-            for place, loss in enumerate(losses, int(settled.batches[0]) - self.first):
+    def add_losses(self, settled: Settled, sums: Reals) -> None:
+        """Add the losses of a block whose weights were added, as `loss_sums` returns them."""
+        if sums.shape[0]:
+            begin = int(settled.batches[0])
+            losses = np.bincount(settled.batches[_begins(settled)] - begin, sums)
+            for place, loss in enumerate(losses.tolist(), begin - self.first):
                 self._losses[place] += loss
 
     @property
@@ -172,19 +176,69 @@ class LossTable:
         return np.array(self._losses[:batches]), np.array(self._weights[:batches])
 
 
+class LossPieces:
+    """Losses of a log in pieces of as many cells. It can be pickled.
+
+    Pieces grow with the log, so their number is bounded. Two arms at one place have the same
+    pieces. Their differences by piece have a variance, which that of the means follows from.
+    """
+
+    def __init__(self) -> None:
+        self._cells, self._size = 0, 1
+        self._losses: list[float] = []
+        self._weights: list[float] = []
+
+    def add(self, settled: Settled, sums: Reals) -> None:
+        """Add the losses of a block's impressions, as `loss_sums` returns them."""
+        weights = np.bincount(cells_of(settled), settled.weights)
+        first, within = divmod(self._cells, self._size)
+        places = (within + np.arange(sums.shape[0])) // self._size
+        self._cells += sums.shape[0]
+        for place, (loss, weight) in enumerate(
+            zip(np.bincount(places, sums), np.bincount(places, weights), strict=True), first
+        ):
+            if place == len(self._losses):
+                self._losses.append(0.0)
+                self._weights.append(0.0)
+            self._losses[place] += float(loss)
+            self._weights[place] += float(weight)
+        while len(self._losses) > _MOST_PIECES:
+            self._size *= 2
+            self._losses = _in_twos(self._losses)
+            self._weights = _in_twos(self._weights)
+
+    @property
+    def sums(self) -> tuple[Reals, Reals]:
+        """Return losses and weights by piece."""
+        return np.array(self._losses), np.array(self._weights)
+
+
+def _in_twos(values: list[float]) -> list[float]:
+    return [sum(values[place : place + 2]) for place in range(0, len(values), 2)]
+
+
 def loss_sums(settled: Settled, scores: Reals) -> Reals:
-    """Return the summed log losses of a block's impressions by batch, from the first one on."""
+    """Return the summed log losses of a block's impressions by cell."""
     if not scores.shape[0]:
         return np.zeros(0)
     likely = np.where(settled.labels > 0, scores, 1.0 - scores)
     losses = -np.log(np.clip(likely, _LEAST, 1.0)) * settled.weights
     # the weights make the sums floats
-    return np.asarray(np.bincount(settled.batches - settled.batches[0], losses), np.float64)
+    return np.asarray(np.bincount(cells_of(settled), losses), np.float64)
 
 
-def batches_of(settled: Settled) -> int:
-    """Return the number of sums that `loss_sums` returns."""
-    return int(settled.batches[-1] - settled.batches[0]) + 1 if settled.batches.shape[0] else 0
+def cells_of(settled: Settled) -> Integers:
+    """Return the cell of each impression of a block, from 0; a cell is within one batch."""
+    cells: Integers = np.cumsum(_begins(settled)) - 1
+    return cells
+
+
+def _begins(settled: Settled) -> npt.NDArray[np.bool_]:
+    """Return which impressions of a block begin a cell; shape (n,)."""
+    begins: npt.NDArray[np.bool_] = np.zeros(settled.batches.shape[0], np.bool_)
+    begins[::_CELL] = True
+    begins[1:] |= np.diff(settled.batches) > 0
+    return begins
 
 
 def paired(arm: LossTable, control: LossTable) -> tuple[Reals, Reals]:

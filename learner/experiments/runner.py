@@ -32,7 +32,7 @@ from headrace.learner.experiments.history import (
     ExperimentResult,
 )
 from headrace.learner.experiments.losses import OutcomeJoin, paired
-from headrace.learner.experiments.race import Race
+from headrace.learner.experiments.race import Race, Standing, compared_arm
 from headrace.learner.experiments.suggestions import suggestions_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.learner.experiments.decisions import Look
     from headrace.learner.experiments.executors import ArmTasks
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
+    from headrace.learner.experiments.race import PieceSums
     from headrace.learner.experiments.run_folder import RunFolder
 
 _CONTROL = 0
@@ -70,8 +71,8 @@ class _Run:
         self.steps = 0
         self.race = Race(experiment.rungs.factor)
         self.suggestions = suggestions_of(experiment)
-        self.control_at_rungs: list[tuple[float, float]] = []
-        """Summed loss and weight of the control at each rung."""
+        self.control_at_rungs: list[PieceSums] = []
+        """Losses of the control before each rung."""
         self.result: ExperimentResult | None = None
         self.ended: list[EndedArm] = []
 
@@ -226,32 +227,20 @@ class ExperimentRunner:
         cohort.rung += 1
         control = next((arm for arm in cohort.arms if arm.plan.number == _CONTROL), None)
         if control is not None:
-            run.control_at_rungs.append(control.losses.total)
-            control.at_rung = control.losses.total
+            run.control_at_rungs.append(control.pieces.sums)
         arms = [arm for arm in cohort.arms if arm is not control]
-        values = {arm.plan.number: self._since_last_rung(arm, rung) for arm in arms}
-        standings = run.race.arrive(rung, values)
+        before = run.control_at_rungs[rung]
+        compared = {arm.plan.number: compared_arm(arm.pieces.sums, before) for arm in arms}
+        standings = run.race.arrive(rung, compared)
         records = []
         for arm in arms:
-            standing, value = standings[arm.plan.number], values[arm.plan.number]
-            reason = f"rank {standing.rank} of {standing.of} at {cohort.examples:,} examples"
+            standing, value = standings[arm.plan.number], compared[arm.plan.number].mean
             kind = RUNG if standing.kept else STOPPED
+            reason = _place(standing, cohort)
             records.append(self._record(kind, arm, cohort, reason, difference=value))
-            arm.at_rung = arm.losses.total
             if not standing.kept:
                 self._end(arm, cohort)
         self._folder.append(records)
-
-    def _since_last_rung(self, arm: Arm, rung: int) -> float:
-        """Return the mean paired difference of an arm since the rung before."""
-        loss, weight = arm.losses.total
-        control_loss, _ = self._run.control_at_rungs[rung]
-        loss_before, weight_before = arm.at_rung
-        control_before = self._run.control_at_rungs[rung - 1][0] if rung else 0.0
-        since = weight - weight_before
-        if not since:
-            return float("nan")
-        return ((loss - loss_before) - (control_loss - control_before)) / since
 
     def _look_at(self, arm: Arm, cohort: Cohort) -> None:
         """Decide about an arm after a batch of event time."""
@@ -392,6 +381,11 @@ class ExperimentRunner:
         cohorts = [each for each in self._run.cohorts if not each.ended]
         cohorts.sort(key=lambda each: each is not first)
         return [(each.after, each.arms) for each in cohorts]
+
+
+def _place(standing: Standing, cohort: Cohort) -> str:
+    close = ", within the error" if standing.close else ""
+    return f"rank {standing.rank} of {standing.of} at {cohort.examples:,} examples{close}"
 
 
 def _finite(value: float | None) -> float | None:

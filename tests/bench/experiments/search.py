@@ -96,11 +96,11 @@ def search(*, quick: bool, seed: int = 1) -> SearchFigures | None:
             spec = stream_spec("", name="control", more=LR)
             file = HEAD.format(arms=QUICK_ARMS, seed=seed) + SPACE + RUNGS.format(first=QUICK_FIRST)
             blocks = batches_of(spec, make_stream(QUICK_EXAMPLES, 1), 1000)
-            return judged(_written(path, spec.text, file), blocks, path)
+            return judged(written(path, spec.text, file), blocks, path)
         if not WEEK.is_dir():
             return None
         file = HEAD.format(arms=WEEK_ARMS, seed=seed) + WEEK_SPACE + RUNGS.format(first=WEEK_FIRST)
-        experiment = _written(path, path_of("news").read_text(), file)
+        experiment = written(path, path_of("news").read_text(), file)
         source = EventLogSource([WEEK], experiment.control)
         blocks = [block.examples for block in source.blocks(FilePosition())]
         return judged(experiment, blocks, path)
@@ -134,7 +134,8 @@ def whole_loss(experiment: Experiment, record: ArmRecord, blocks: Sequence[Examp
     return arm.losses.mean
 
 
-def _written(folder: Path, control: str, file: str) -> Experiment:
+def written(folder: Path, control: str, file: str) -> Experiment:
+    """Write control and experiment file; return the experiment."""
     (folder / "control.toml").write_text(control)
     (folder / "experiment.toml").write_text(file)
     return load_experiment(folder / "experiment.toml")

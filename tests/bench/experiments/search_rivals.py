@@ -8,7 +8,7 @@ learned by one arm. `regret` is the log loss of the chosen arm over the whole st
 that of the best arm, minus 1. `budget_share` is the steps that were used, divided by those of whole
 runs. The stream is `swinging_stream`; with --week, the first 100,000 impressions of the sample week
 with the ids of `news.toml`, without statistics and with one example an impression. --quick learns
-one stream instead of five.
+one stream instead of twenty.
 
 - `headrace` begins all arms at once, `headrace_slots` in four slots. Later arms learn the log from
   its first example. It has no setting for the budget: its rungs determine `budget_share`.
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.examples import Examples
+from headrace.ingest.examples import Examples, part_of
 from headrace.learner.batch import EventLogSource, FilePosition
 from headrace.learner.experiments.space import changed_spec
 from headrace.learner.spec import parse_spec
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 ARMS, SLOTS, FACTOR, BUDGET = 12, 4, 4, 0.25
 _RATES = tuple(float(f"{rate:.4g}") for rate in np.geomspace(0.005, 2.0, ARMS))
 _BLOCK = 250
-_QUICK_EXAMPLES, _EXAMPLES, _SEEDS = 8000, 20_000, 5
+_QUICK_EXAMPLES, _EXAMPLES, _SEEDS = 8000, 20_000, 20
 _WEEK_EXAMPLES = 100_000
 _VOWPAL_QUICK, _VOWPAL = 1500, 4000
 _FIELDS = {"swinging": 5, "week": 4}
@@ -99,9 +99,11 @@ def week_task(seed: int) -> Task:
     source = EventLogSource([WEEK], spec)
     blocks, examples = list[Examples](), 0
     for block in source.blocks(FilePosition()):
-        if len(block.examples):
-            blocks.append(block.examples)
-            examples += len(block.examples)
+        # blocks of the log are longer than the first rung, at which each search ranks
+        for begin in range(0, len(block.examples), _BLOCK):
+            end = min(begin + _BLOCK, len(block.examples))
+            blocks.append(part_of(block.examples, begin, end))
+        examples += len(block.examples)
         if examples >= _WEEK_EXAMPLES:
             break
     return _task(spec, blocks, seed, examples // 32)

@@ -8,7 +8,15 @@ import pytest
 
 from headrace.ingest.examples import Examples, Kind, part_of
 from headrace.ingest.features import Encoded
-from headrace.learner.experiments.losses import LossTable, OutcomeJoin, Settled, paired
+from headrace.learner.experiments.losses import (
+    LossPieces,
+    LossTable,
+    OutcomeJoin,
+    Settled,
+    cells_of,
+    loss_sums,
+    paired,
+)
 
 WINDOW_MS, BATCH_MS = 1000, 500
 START_MS = 1_700_000_000_000
@@ -111,3 +119,22 @@ def test_losses_do_not_depend_on_the_blocks() -> None:
         parts.add(settled(batches[part].tolist(), labels[part].tolist()), scores[part])
     np.testing.assert_allclose(whole.sums(9)[0], parts.sums(9)[0])
     np.testing.assert_array_equal(whole.sums(9)[1], parts.sums(9)[1])
+
+
+def test_pieces_are_bounded_and_add_up_to_the_losses_by_batch() -> None:
+    random = np.random.default_rng(1)
+    pieces, table, total, weight = LossPieces(), LossTable(), 0.0, 0.0
+    for block in range(400):
+        count = int(random.integers(0, 200))
+        batches = 2 * block + np.sort(random.integers(0, 2, count))
+        labels = random.integers(0, 2, count).astype(np.uint8)
+        settled = Settled(labels, random.random(count), batches)
+        sums = loss_sums(settled, random.random(count))
+        assert sums.shape[0] == len(set(zip(cells_of(settled).tolist(), batches, strict=True)))
+        pieces.add(settled, sums)
+        table.add_sums(settled, sums)
+        total, weight = total + sums.sum(), weight + settled.weights.sum()
+    losses, weights = pieces.sums
+    assert 64 < losses.shape[0] <= 128
+    assert (losses.sum(), weights.sum()) == pytest.approx((total, weight))
+    assert table.total == pytest.approx((total, weight))

@@ -111,7 +111,8 @@ def test_a_slow_machine_cannot_publish_after_its_arm_was_taken_over(
 def test_the_study_has_the_arms_as_trials_with_their_ends(tmp_path: Path, url: str) -> None:
     import optuna
 
-    experiment = write_files(tmp_path)
+    # a slot for each arm: with fewer, arms that wait may not begin before the log ends
+    experiment = write_files(tmp_path, FILE.replace("slots = 4", "slots = 7"))
     machine = Machine(experiment, log_of(experiment, 600), tmp_path / "one", url)
     machine.run()
     storage = open_storage(StudyAddress(url))

@@ -11,6 +11,8 @@ import pickle
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from headrace.ingest.examples import Kind
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.arm import FieldSelection
@@ -27,7 +29,7 @@ from headrace.learner.experiments.live.group.messages import (
     encoded_message,
 )
 from headrace.learner.experiments.live.topic_source import ANY
-from headrace.learner.experiments.losses import batches_of, loss_sums
+from headrace.learner.experiments.losses import cells_of, loss_sums
 from headrace.learner.local import InMemoryModel
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
-    import numpy as np
     import numpy.typing as npt
 
     from headrace.ingest.examples import Examples
@@ -218,11 +219,13 @@ class GroupArms:
         self._await_own_order()
         for arm, expected in self._expected.values():
             for step, settled in expected:
-                while (sums := self._agreement.sums(arm.plan.number, step)) is None:
+                while (found := self._agreement.sums(arm.plan.number, step)) is None:
                     self.wait()
+                sums = np.array(found)
                 for outcomes in settled:
-                    many = batches_of(outcomes)
+                    many = int(cells_of(outcomes).max(initial=-1)) + 1
                     arm.losses.add_losses(outcomes, sums[:many])
+                    arm.pieces.add(outcomes, sums[:many])
                     sums = sums[many:]
         self._expected.clear()
 
