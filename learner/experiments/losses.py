@@ -242,11 +242,8 @@ def _begins(settled: Settled) -> npt.NDArray[np.bool_]:
 
 
 def paired(arm: LossTable, control: LossTable) -> tuple[Reals, Reals]:
-    """Return the summed paired differences of all batches closed for an arm, and their weights.
-
-    The control has passed these batches too.
-    """
-    closed = arm.closed
+    """Return the summed paired differences of all batches closed for both, and their weights."""
+    closed = min(arm.closed, control.closed)
     losses, weights = arm.sums(closed)
     control_losses, _ = control.sums(closed)
     return losses - control_losses, weights

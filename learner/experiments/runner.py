@@ -12,7 +12,7 @@ between two blocks, so a runner that was killed goes on bit for bit.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.learner.batch import FilePosition
 from headrace.learner.experiments.arm import Arm
@@ -75,9 +75,10 @@ class _Run:
         """Losses of the control before each rung."""
         self.result: ExperimentResult | None = None
         self.ended: list[EndedArm] = []
+        self.kept: Any = None
 
     def __setstate__(self, saved: dict[str, object]) -> None:
-        self.ended = []  # states of 0.1.0 before `--executor` have none
+        self.ended, self.kept = [], None  # states of 0.1.0 before `--executor` have none
         self.__dict__.update(saved)
 
 
@@ -257,7 +258,7 @@ class ExperimentRunner:
 
     def _look(self, arm: Arm) -> Look:
         sums, weights = paired(arm.losses, self._control.losses)
-        return look(sums, weights, arm.losses.closed, self._experiment.rules)
+        return look(sums, weights, sums.shape[0], self._experiment.rules)
 
     @property
     def _control(self) -> Arm:
@@ -283,14 +284,9 @@ class ExperimentRunner:
         return float(sums.sum() / weights.sum()) if weights.sum() else float("nan")
 
     def _tell_found(self, kind: str, arm: Arm, cohort: Cohort, found: Look) -> None:
+        bounds, difference = (found.low, found.high), found.difference
         self._folder.append(
-            [
-                self._record(
-                    *(kind, arm, cohort, found.reason),
-                    difference=found.difference,
-                    bounds=(found.low, found.high),
-                )
-            ]
+            [self._record(kind, arm, cohort, found.reason, difference=difference, bounds=bounds)]
         )
 
     def _record(
@@ -332,14 +328,11 @@ class ExperimentRunner:
             reason = f"rank {rank} of {len(ranked)} at the end of the log; {found.reason}"
             if arm is control:
                 reason = f"rank {rank} of {len(ranked)} at the end of the log"
+            bounds, difference = (found.low, found.high), differences[arm]
             records.append(
-                self._record(
-                    *(ENDED, arm, cohort, reason),
-                    difference=differences[arm],
-                    bounds=(found.low, found.high),
-                )
+                self._record(ENDED, arm, cohort, reason, difference=difference, bounds=bounds)
             )
-            self._record_end(EndedArm(arm.examples, differences[arm], arm.plan.number), at_end=True)
+            self._record_end(EndedArm(arm.examples, difference, arm.plan.number), at_end=True)
         self._folder.append(records)
         best = ranked[0]
         return ExperimentResult(
@@ -366,6 +359,11 @@ class ExperimentRunner:
     def position(self) -> object:
         """The place of the control, which no arm has passed."""
         return self._run.cohorts[0].after
+
+    def kept(self, first: Any) -> Any:
+        """Return what the source wants saved with the state; `first` if it has nothing yet."""
+        self._run.kept = self._run.kept or first
+        return self._run.kept
 
     def save(self) -> None:
         """Save the state, between two steps."""

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.learner.experiments.live.history_topic import first_record
-from headrace.learner.experiments.live.topic_source import TopicPosition
+from headrace.learner.experiments.live.topic_source import FirstPass, TopicPosition
 from headrace.learner.experiments.runner import ExperimentRunner
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ class LiveRun:
         self.runner = ExperimentRunner(
             *(experiment, source, folder, save_every_s, self._may_begin, arms)
         )
+        position = self.runner.position if self.runner.resumed else None
+        front = position if isinstance(position, TopicPosition) else source.first()
+        source.first_pass = self.runner.kept(FirstPass(front))
         if not self.runner.resumed:
             topic, topic_id = source.identity.split(" ")[:2]
             begin = first_record(topic, topic_id, source.begins, experiment.fingerprint)

@@ -2,13 +2,15 @@
 
 The next batch is that of the partition whose event time is furthest behind. Its event time is the
 greatest watermark of its batches so far. Ties go to the lower partition. The order is therefore a
-function of the log: each cohort of an experiment reads it again for itself, and gets the same.
+function of the log, unless batches are late.
 
 A partition without a batch leaves open which batch is next. The source then waits for it, but not
 for longer than `hold_s`: a partition that is idle must not stop the experiment. If a joiner makes
-no progress for longer than that in one partition alone, its batches come later than a replay of the
-log would place them. A continued run is still consistent, since its position has the offset of
-each partition. *Refused:* the order of arrival, which differs from read to read.
+no progress for longer than that in one partition alone, its batches are late: the control took
+others before them. Each arm must learn the same examples in the same order as the control, or their
+losses could not be paired. So the first pass notes where it took each late batch, and every cohort
+that reads the log again takes it there (`FirstPass`). The notes are saved with the run. A run that
+lost its folder lost them, too. *Refused:* the order of arrival, which differs from read to read.
 
 In a group of runners, one runner decides the order, and the others follow it (`BlockOrder`).
 """
@@ -72,6 +74,35 @@ class TopicPosition(NamedTuple):
     """Event time that the batches of each partition reached."""
 
 
+class FirstPass:
+    """The order in which batches were taken for the first time. It can be pickled.
+
+    Batches are taken in the order of their keys: event time, then partition. A late batch has a
+    lower key than the batch before it, so it gets the next higher one here, by its offset.
+    """
+
+    def __init__(self, front: TopicPosition) -> None:
+        self.front = front
+        """The place that no reading has passed."""
+        self._late: dict[tuple[int, int], int] = {}
+        """Partition and offset of a late batch -> its event time."""
+
+    def key(self, partition: int, offset: int, reached_ms: int) -> tuple[int, int]:
+        """Return the key of a batch. `reached_ms`: event time of its partition with it."""
+        return max(reached_ms, self._late.get((partition, offset), 0)), partition
+
+    def note(self, partition: int, offset: int, reached_ms: int) -> int:
+        """Take note of the batch behind the front; return the event time of its key."""
+        last_ms, last = max((each, number) for number, each in enumerate(self.front.reached_ms))
+        if (reached_ms, partition) < (last_ms, last):
+            reached_ms = last_ms + (partition < last)
+            self._late[partition, offset] = reached_ms
+        offsets, reached = list(self.front.offsets), list(self.front.reached_ms)
+        offsets[partition], reached[partition] = offset + 1, reached_ms
+        self.front = TopicPosition(tuple(offsets), tuple(reached))
+        return reached_ms
+
+
 class TopicBlock(NamedTuple):
     """A batch of the topic; without examples while the topic has no new ones."""
 
@@ -100,7 +131,7 @@ class _Partition:
         self.paused = False
 
     @property
-    def key(self) -> int:
+    def next_ms(self) -> int:
         """Event time of the partition with its next batch."""
         return max(self.reached_ms, self.queue[0].examples.watermark_ms)
 
@@ -134,6 +165,8 @@ class TopicSource:
         self._hold_ms, self._now_ms = 1000.0 * hold_s, now_ms
         self._readers: set[_TopicReading] = set()
         self._end: TopicPosition | None = None
+        self.first_pass = FirstPass(self.first())
+        """The run saves it with its state."""
         self._asking = open_reader()
 
     @property
@@ -173,7 +206,9 @@ class TopicSource:
         Raises ExamplesExpired, WrongExamples, and the errors of `Reader.poll`.
         """
         position = after if isinstance(after, TopicPosition) else self.first()
-        reading = _TopicReading(self._open(), self.sources, position, self._fields)
+        reading = _TopicReading(
+            *(self._open(), self.sources, position, self._fields, self.first_pass)
+        )
         self._readers.add(reading)
         try:
             while not self._ended(reading):
@@ -205,9 +240,15 @@ class _TopicReading:
     """One pass over the topic."""
 
     def __init__(
-        self, reader: Reader, sources: list[Source], position: TopicPosition, fields: FieldSet
+        self,
+        reader: Reader,
+        sources: list[Source],
+        position: TopicPosition,
+        fields: FieldSet,
+        first_pass: FirstPass,
     ) -> None:
         self.reader, self._sources, self._fields = reader, sources, fields
+        self._first_pass = first_pass
         self.partitions = [
             _Partition(offset, reached_ms)
             for offset, reached_ms in zip(position.offsets, position.reached_ms, strict=True)
@@ -257,14 +298,17 @@ class _TopicReading:
     def furthest_behind(self, before_ms: float, end: TopicPosition | None) -> int | None:
         """Return the partition of the next batch; None if it is not fetched, or not known yet.
 
-        before_ms: append time of the batches that wait for idle partitions no longer.
+        before_ms: append time of the batches that wait for idle partitions no longer. A reading
+        behind the front waits for all that is before it.
         """
+        if self._behind:
+            before_ms, end = float("-inf"), self._first_pass.front
         waiting = [
             number
             for number, each in enumerate(self.partitions)
             if each.queue and (end is None or each.queue[0].offset < end.offsets[number])
         ]
-        number = min(waiting, key=lambda each: (self.partitions[each].key, each), default=None)
+        number = min(waiting, key=self._key, default=None)
         if number is None:
             return None
         for other, each in enumerate(self.partitions):
@@ -277,12 +321,22 @@ class _TopicReading:
 
     def take(self, partition: int) -> Examples:
         """Return the next batch of a partition, which was fetched."""
-        chosen = self.partitions[partition]
-        chosen.reached_ms = chosen.key
+        chosen, reached_ms = self.partitions[partition], self._key(partition)[0]
+        if not self._behind:
+            reached_ms = self._first_pass.note(partition, chosen.queue[0].offset, reached_ms)
+        chosen.reached_ms = reached_ms
         taken = chosen.queue.popleft()
         chosen.offset = taken.offset + 1
         chosen.bytes -= len(taken.value)
         return taken.examples
+
+    @property
+    def _behind(self) -> bool:
+        return self.position.offsets != self._first_pass.front.offsets
+
+    def _key(self, partition: int) -> tuple[int, int]:
+        each = self.partitions[partition]
+        return self._first_pass.key(partition, each.queue[0].offset, each.next_ms)
 
     def _unpacked(self, record: Record) -> Examples:
         try:

@@ -70,7 +70,7 @@ class SimulatedRunner(threading.Thread):
             *(broker.experiment, self.folder, world.save_every_s, broker.experiments),
             published=broker.published,
             begins=lambda *_: (0,) * PARTITIONS,
-            open_source=lambda begins: closing(broker.source(world.hold_s, begins)),
+            open_source=lambda begins: closing(broker.source(begins)),
         )
         return GroupMember(task, ports, threading.Event(), self._asked)
 
@@ -130,8 +130,6 @@ class GroupWorld:
     def __init__(self, broker: Broker, seed: int, save_every_s: float = 60.0) -> None:
         """`save_every_s`: of a clock that counts its readings."""
         self.broker, self.seed, self.save_every_s = broker, seed, save_every_s
-        self.hold_s = 1e9
-        """Time for which batches wait for an idle partition."""
         self.dice = np.random.default_rng(seed)
         self.turn = threading.Semaphore(0)
         self.messages: list[bytes] = []

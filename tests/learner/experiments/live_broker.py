@@ -63,28 +63,39 @@ class Broker:
         self._dice = np.random.default_rng(seed)
         self._coming = [block.examples for block in log_of(experiment, impressions).blocks(FIRST)]
         self.now_ms = 0
+        self.hold_s = 1e9
+        """Time for which batches wait for an idle partition."""
+        self.pauses = 0.0
+        """Share of `append` in which a partition gets none of its batches; they come later."""
+        self._under_way: dict[Source, list[bytes]] = {source: [] for source in self.records}
 
     def append(self, batches: int = 1) -> bool:
         """Append some batches to random partitions, with gaps of markers; False at the end."""
         for examples in self._coming[:batches]:
             source = Source(TOPIC, int(self._dice.integers(PARTITIONS)))
-            held = self.records[source]
-            offset = held[-1].offset + 1 + int(self._dice.integers(2)) if held else 0
             reached_ms = int(examples.event_ms.max())
             self.now_ms = max(self.now_ms, reached_ms)
             watermarked = part_of(examples, 0, len(examples))
             object.__setattr__(watermarked, "watermark_ms", reached_ms)
-            held.append(Record(source, offset, self.now_ms, pack(watermarked)))
+            self._under_way[source].append(pack(watermarked))
         del self._coming[:batches]
+        for source, under_way in self._under_way.items():
+            if not self._coming or self._dice.random() >= self.pauses:
+                self._write(source, under_way)
         return bool(self._coming)
 
-    def source(
-        self, hold_s: float = 1e9, begins: tuple[int, ...] = (0,) * PARTITIONS
-    ) -> TopicSource:
+    def _write(self, source: Source, under_way: list[bytes]) -> None:
+        held = self.records[source]
+        for value in under_way:
+            offset = held[-1].offset + 1 + int(self._dice.integers(2)) if held else 0
+            held.append(Record(source, offset, self.now_ms, value))
+        under_way.clear()
+
+    def source(self, begins: tuple[int, ...] = (0,) * PARTITIONS) -> TopicSource:
         """Return the topic as a source."""
         return TopicSource(
             *(self._reader, TOPIC, "id", self.experiment.control.fields, begins),
-            hold_s=hold_s,
+            hold_s=self.hold_s,
             now_ms=lambda: self.now_ms,
         )
 

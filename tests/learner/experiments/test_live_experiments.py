@@ -7,126 +7,35 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import defaultdict
 from dataclasses import replace
-from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from headrace.ingest.examples import part_of
-from headrace.ingest.examples.batch import pack
-from headrace.ingest.kafka import ListReader, ListWriter, Record, Source
-from headrace.learner.batch import FilePosition
+from headrace.ingest.kafka import ListWriter, Record, Source
+from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.live.history_topic import (
     DivergedHistory,
-    PublishedFolder,
     PublishedHistory,
     forget,
-    histories_of,
     request_stop,
     stop_asked,
 )
-from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
-from headrace.learner.experiments.live.topic_source import ExamplesExpired, TopicSource
+from headrace.learner.experiments.live.topic_source import ExamplesExpired
 from headrace.learner.local import InMemoryModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
-from tests.learner.experiments.experiment_runs import log_of, write_files
+from tests.learner.experiments.experiment_runs import write_files
+from tests.learner.experiments.live_broker import PARTITIONS, TOPIC, Broker, Killed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
-
-FIRST = FilePosition()
-TOPIC = "examples.test"
-PARTITIONS = 3
-
-
-class Killed(Exception):
-    """The end of a process between two steps."""
-
-
-class Broker:
-    """A topic of examples that grows, and the topic of experiments."""
-
-    def __init__(self, experiment: Experiment, seed: int = 1, impressions: int = 1500) -> None:
-        self.experiment = experiment
-        self.records: dict[Source, list[Record]] = {
-            Source(TOPIC, number): [] for number in range(PARTITIONS)
-        }
-        self.experiments = ListWriter()
-        self._dice = np.random.default_rng(seed)
-        self._coming = [block.examples for block in log_of(experiment, impressions).blocks(FIRST)]
-        self.now_ms = 0
-
-    def append(self, batches: int = 1) -> bool:
-        """Append some batches to random partitions, with gaps of markers; False at the end."""
-        for examples in self._coming[:batches]:
-            source = Source(TOPIC, int(self._dice.integers(PARTITIONS)))
-            held = self.records[source]
-            offset = held[-1].offset + 1 + int(self._dice.integers(2)) if held else 0
-            reached_ms = int(examples.event_ms.max())
-            self.now_ms = max(self.now_ms, reached_ms)
-            watermarked = part_of(examples, 0, len(examples))
-            object.__setattr__(watermarked, "watermark_ms", reached_ms)
-            held.append(Record(source, offset, self.now_ms, pack(watermarked)))
-        del self._coming[:batches]
-        return bool(self._coming)
-
-    def source(
-        self, hold_s: float = 1e9, begins: tuple[int, ...] = (0,) * PARTITIONS
-    ) -> TopicSource:
-        """Return the topic as a source."""
-        return TopicSource(
-            *(self._reader, TOPIC, "id", self.experiment.control.fields, begins),
-            hold_s=hold_s,
-            now_ms=lambda: self.now_ms,
-        )
-
-    def _reader(self) -> ListReader:
-        reader = ListReader(self.records, largest_poll=7)
-        reader.records = self.records  # shared: it grows
-        return reader
-
-    def published(self) -> PublishedHistory:
-        """Return the published history."""
-        sent = [
-            Record(each.target, offset, 0, each.value, each.key)
-            for offset, each in enumerate(self.experiments.sent)
-        ]
-        return histories_of(sent).get(self.experiment.name, PublishedHistory())
-
-    def run(
-        self, folder: Path, *, kill_after: int = 10**9, end: bool = True, save_every_s: float = 0.0
-    ) -> ExperimentResult | None:
-        """Run one process of the runner; each step appends, and it stops with the stream's end."""
-        held = PublishedFolder(folder, self.experiments, self.experiment.name, self.published())
-        source, steps, idle = self.source(), 0, 0
-        before = -1
-        try:
-            live = LiveRun(self.experiment, source, held, save_every_s)
-            if live.runner.resumed:
-                held.publish()
-
-            def tell(progress: ExperimentProgress) -> bool:
-                nonlocal steps, idle, before
-                steps += 1
-                if steps >= kill_after:
-                    raise Killed
-                more = self.append(int(self._dice.integers(3)))
-                idle = idle + 1 if progress.steps == before and not more else 0
-                before = progress.steps
-                return end and idle > 20
-
-            return live.run(Event(), tell)
-        finally:
-            held.close()
-            source.close()
+    from headrace.ingest.examples import Examples
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -207,7 +116,8 @@ def test_an_idle_partition_holds_others_up_for_a_bounded_time(tmp_path: Path) ->
     broker.append(40)
     idle = Source(TOPIC, 2)
     broker.records[idle] = broker.records[idle][:1]
-    source = broker.source(hold_s=30.0)
+    broker.hold_s = 30.0
+    source = broker.source()
 
     def delivered() -> int:
         blocks = source.blocks(source.first())
@@ -217,6 +127,29 @@ def test_an_idle_partition_holds_others_up_for_a_bounded_time(tmp_path: Path) ->
     assert delivered() < of
     broker.now_ms += 31_000
     assert delivered() == of
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_later_arms_learn_in_the_order_in_which_the_control_took_late_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    learned: dict[int, dict[int, str]] = defaultdict(dict)
+    step = Arm.step
+
+    def noted(arm: Arm, examples: Examples, *rest: Any) -> None:
+        learned[arm.plan.number][arm.examples] = examples.impression_ids[0].as_py()
+        step(arm, examples, *rest)
+
+    monkeypatch.setattr(Arm, "step", noted)
+    broker, dice = Broker(write_files(tmp_path), seed), np.random.default_rng(seed)
+    broker.hold_s, broker.pauses = 0.0, 0.7
+    for _ in range(3):
+        with pytest.raises(Killed):
+            broker.run(tmp_path / "run", kill_after=int(dice.integers(5, 15)))
+    broker.run(tmp_path / "run")
+    assert len(learned) == 8
+    for number, batches in learned.items():
+        assert batches.items() <= learned[0].items(), f"seed {seed}, arm {number}"
 
 
 def test_examples_that_kafka_deleted_are_refused_and_begin_no_arms(tmp_path: Path) -> None:

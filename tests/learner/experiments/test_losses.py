@@ -99,6 +99,17 @@ def test_paired_differences_are_of_closed_batches() -> None:
     np.testing.assert_array_equal(weights, [2.0, 0.0])
 
 
+@pytest.mark.parametrize("ahead", ["arm", "control"])
+def test_a_batch_counts_when_both_the_arm_and_the_control_have_closed_it(ahead: str) -> None:
+    tables = {"arm": LossTable(), "control": LossTable()}
+    for table in tables.values():
+        table.add(settled([7, 8], [1, 0]), np.array([0.5, 0.5]))
+    tables[ahead].add(settled([8, 9, 10], [1, 0, 1]), np.array([0.5, 0.5, 0.5]))
+    sums, weights = paired(tables["arm"], tables["control"])
+    np.testing.assert_array_equal(sums, [0.0])
+    np.testing.assert_array_equal(weights, [1.0])
+
+
 def test_an_impression_that_comes_late_counts_in_the_newest_batch() -> None:
     examples, _ = stream(2, 20)
     join = OutcomeJoin(WINDOW_MS, BATCH_MS)

@@ -21,7 +21,7 @@ from headrace.learner.experiments.live.group.messages import (
     encoded_message,
 )
 from headrace.learner.experiments.run_folder import OtherExperiment
-from tests.learner.experiments.experiment_runs import FILE, write_files
+from tests.learner.experiments.experiment_runs import write_files
 from tests.learner.experiments.group_world import GroupWorld
 from tests.learner.experiments.live_broker import Broker, GivenOrder
 
@@ -58,10 +58,9 @@ def test_a_group_whose_runners_are_killed_publishes_the_history_of_one_runner(
 def test_runners_agree_on_an_order_that_only_the_arrival_of_batches_decided(
     tmp_path: Path, seed: int
 ) -> None:
-    # all arms begin together: another order for a later arm would not pair it with the control
-    broker = Broker(write_files(tmp_path, FILE.replace("slots = 4", "slots = 7")), seed)
+    broker = Broker(write_files(tmp_path), seed)
+    broker.hold_s, broker.pauses = 0.0, 0.7
     world = GroupWorld(broker, seed)
-    world.hold_s = 0.0
     for _ in range(3):
         world.add(tmp_path)
     world.kill_some(tmp_path)
