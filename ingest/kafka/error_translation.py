@@ -147,6 +147,8 @@ def translated(doing: str, address: str, *, committing: bool = False) -> Iterato
         yield
     except KafkaException as error:
         raise translate(error, doing, address, committing=committing) from error
+    except RuntimeError as error:  # by a thread that reports while another one closes the client
+        raise StreamError(f"{doing}: expected an open client, got a closed one") from error
 
 
 def answer_of(future: Future[Any]) -> Any:

@@ -26,8 +26,7 @@ def test_an_empty_shard_stops_learners_until_kafka_refills_the_restored_buckets(
     for node in (shard.replica, shard.primary):
         cluster.kill(cluster.nodes.index(node))
         lose_files(node)
-    for node in (shard.primary, shard.replica):
-        cluster.restart(cluster.nodes.index(node))
+    cluster.restart(*(cluster.nodes.index(node) for node in (shard.primary, shard.replica)))
 
     for name, error in pipeline.until_all_stopped().items():
         assert isinstance(error, MissingBucket), name

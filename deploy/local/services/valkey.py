@@ -227,12 +227,18 @@ class ValkeyCluster:
         """Send SIGKILL to one node."""
         self.nodes[index].kill()
 
-    def restart(self, index: int) -> None:
-        """Restart a killed node on its port with its data, and wait for it."""
-        node = self.nodes[index]
-        node.launch()
-        node.wait_ready()
-        self._wait_joined(node)
+    def restart(self, *indices: int) -> None:
+        """Restart killed nodes on their ports with their data, and wait for them.
+
+        Restart together all that are down: a node has joined once it has links to all others.
+        """
+        nodes = [self.nodes[index] for index in indices]
+        for node in nodes:
+            node.launch()
+        for node in nodes:
+            node.wait_ready()
+        for node in nodes:
+            self._wait_joined(node)
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM to every node and return at once."""

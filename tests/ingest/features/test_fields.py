@@ -133,7 +133,7 @@ def test_the_fingerprint_changes_with_the_meaning(old: str, new: str) -> None:
         ("number = 6", "number = 7", 'the number of "item"'),
         ("[fields.tags]", "[fields.Tags]", "a-z, 0-9 and _"),
         ('["user", "item"]', '["user", "itme"]', 'did you mean "item"?'),
-        ('["user", "item"]', '["user", "tags"]', "a bag or number"),
+        ('["user", "item"]', '["user", "tags"]', 'found "tags", a field of transform bag'),
         ('["user", "item"]', '["user"]', "two or more"),
         ('["user", "item"]', '[\n  "user",\n  "triple",\n]', "one that contains itself"),
         ("utc_offset_h = 5.5", "utc_offset_h = 15", "from -14 to 14"),

@@ -16,6 +16,7 @@ from headrace.ingest.errors import (
     KafkaUnreachable,
     MissingTopic,
     OffsetGone,
+    StreamError,
     TopicMismatch,
     WriteRefused,
 )
@@ -238,6 +239,15 @@ def test_a_reader_waits_for_partitions_that_its_client_does_not_have_after_an_ou
     consumer.times = 1
     with pytest.raises(MissingTopic, match="absent"):
         reader.held(Source("absent", 0))
+
+
+def test_a_thread_that_asks_a_closed_reader_gets_an_error_that_metrics_expect(
+    settings: KafkaSettings, topic: str
+) -> None:
+    reader = KafkaReader(settings, None, [topic])
+    reader.close()
+    with pytest.raises(StreamError, match="expected an open client, got a closed one"):
+        reader.held(Source(topic, 0))
 
 
 def test_a_reader_stops_at_a_deleted_offset_and_skips_no_gap(
