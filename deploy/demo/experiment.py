@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from headrace.learner.experiments import ArmRecord
     from headrace.serving.promotion import Promotion
 
+RUNNER = "experiment"
+"""Name of the part that runs the arms."""
 BAD_ARM = "hasty"
 EVALUATION_WINDOW_S = 2
 """`window_s` of the experiment file."""
@@ -131,23 +133,27 @@ class DemoExperiment(threading.Thread):
         self._promotions: list[_Running] = []
         self._better_s: float | None = None
         self._done = threading.Event()
+        self._supervised = False
         self.failure: BaseException | None = None
         self.prepared = threading.Event()
         """Set once the runner and the model of the bad arm wait for events."""
 
     def close(self) -> None:
-        """End the thread and the commands of promotions. The runner ends with the pipeline."""
+        """End the thread, the commands of promotions, and the runner, which needs the folder."""
         self._done.set()
         if self.is_alive():
             self.join()
         for each in self._promotions:
             each.command.stop()
+        if self._supervised:
+            self._pipeline.supervisor.stop(RUNNER)
 
     def run(self) -> None:
         """Start the runner and the promotion of the bad arm, then look until `close`."""
         try:
             words = ("experiment", "run", str(self._file), "--to", str(self._run_folder))
-            self._pipeline.supervise("experiment", *words, "--save-every", "2", "--runs", "off")
+            self._pipeline.supervise(RUNNER, *words, "--save-every", "2", "--runs", "off")
+            self._supervised = True
             self._tell(f"{BAD_ARM} is promoted by hand, unproven")
             self._promote(BAD_ARM)
             while not self._done.wait(_LOOK_S):
