@@ -93,6 +93,12 @@ def test_a_growth_without_the_wait_parts_clicks_from_impressions_but_doubles_not
     process = joined.start("")
     try:
         send_by_key(joined, shown=shown)
+
+        def started() -> bool:  # a joiner that starts during a growth refuses its topics
+            state = read_state(joined.settings, joined, joined.topics)
+            return state.examples >= len(shown)
+
+        joined.wait(started, process)
         looked = open_windows(joined.settings, [joined], int(time.time() * 1000), joined.topics)
         assert not looked.closed
         grow(joined.settings, [joined.name], AFTER, looked, joined.topics)
