@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRANSACTIONS = 60
-"""Later ones hardly become faster: 430, 350 and 980 ms for the first three on a busy machine, 230
-after 10 and 130 after 50."""
+"""Later ones hardly become faster (docs/benchmarks-diary.md)."""
 _MESSAGE = bytes(1000)
 _END_S = 10.0
 """Longest wait for the transaction under way, and for Kafka to delete the topic."""
