@@ -89,10 +89,9 @@ class RunFolder:
 
     def newest(self, fingerprint: str, source: str) -> SavedRun | None:
         """Return the newest state; None if it is missing. Raises OtherExperiment."""
-        states = self._states()
-        if not states:
+        saved = read_state(self.path)
+        if saved is None:
             return None
-        saved = SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - written below
         for what, found, expected in (
             ("experiment file and control", saved.fingerprint, fingerprint),
             ("log", saved.source, source),
@@ -170,7 +169,7 @@ def read_state(path: Path) -> SavedRun | None:
     """Return the newest state of a folder, to which a runner may write; None without any."""
     while states := _states_in(path):
         try:
-            return SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - see above
+            return SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - written by `save`
         except FileNotFoundError:
             continue  # the runner has saved a newer one, and removed this one
     return None

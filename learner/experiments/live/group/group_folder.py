@@ -75,15 +75,11 @@ class FollowerFolder(RunFolder):
 
     def load(self, fingerprint: str, source: str) -> SavedRun | None:
         """Return the newest state, while the leader may replace it."""
-        while True:
-            try:
-                saved = self.newest(fingerprint, source)
-            except FileNotFoundError:
-                continue  # a newer one is there
-            if saved is None:
-                return None
-            self.place = saved.run.place
-            return saved._replace(run=saved.run.run)
+        saved = self.newest(fingerprint, source)
+        if saved is None:
+            return None
+        self.place = saved.run.place
+        return saved._replace(run=saved.run.run)
 
     def append(self, records: Sequence[ArmRecord]) -> None:
         """The leader writes the history."""
