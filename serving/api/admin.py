@@ -14,6 +14,7 @@ on a loopback address accepts changes, and only those that no page of another si
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -27,7 +28,7 @@ from headrace.serving.models import models_of
 from headrace.serving.requests import JSON, RequestLimits, as_response, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from enum import Enum
 
     from headrace.ingest.http import TokenLimits, Tokens
@@ -80,11 +81,8 @@ class AdminAdmission:
     def check(self, request: Request, alias: str) -> int | None:
         """Return the number of the token that may change the alias. Raises RequestRefused."""
         token = _check_change(request, self._tokens, self._open_to_all)
-        try:
+        with self._counting_refusals(token):
             self._limits.admit(token, alias)
-        except RequestRefused as refused:
-            self.count(token, refused.status)
-            raise
         return token
 
     def check_models(self, token: int | None, target: str) -> None:
@@ -93,15 +91,20 @@ class AdminAdmission:
             models = models_of(target)
         except BadAlias:
             return  # the change itself refuses it, with the reason
-        try:
+        with self._counting_refusals(token):
             self._limits.check_models(token, *models)
-        except RequestRefused as refused:
-            self.count(token, refused.status)
-            raise
 
     def count(self, token: int | None, status: int) -> None:
         """Count a change, or its refusal."""
         self._metrics.alias_change(self._limits.name(token), status)
+
+    @contextmanager
+    def _counting_refusals(self, token: int | None) -> Iterator[None]:
+        try:
+            yield
+        except RequestRefused as refused:
+            self.count(token, refused.status)
+            raise
 
 
 def add_admin(app: FastAPI, aliases: Aliases, admission: AdminAdmission) -> None:
