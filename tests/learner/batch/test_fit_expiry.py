@@ -1,0 +1,140 @@
+"""A fitted log of years ago expires by the time of its events, not by the clock of the keeper."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.ingest.logs import parse_layout
+from headrace.learner.batch import (
+    FitFolder,
+    StageFolder,
+    StoreFitSettings,
+    StoreTrainer,
+    TableSource,
+)
+from headrace.learner.batch.run_store import rows_of
+from headrace.pserver import BucketAnswer, OffsetSpan, Push, Shape
+from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
+from headrace.pserver.redis_backend import open_store
+from headrace.pserver.rows import RowDeltas
+from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, restore
+from tests.learner.batch.staged_files import run_here
+from tests.learner.batch.store_fits import LAYOUT
+from tests.learner.shop import BEGIN_MS, CROSS, shop_rows, shop_spec
+from tests.pserver.rows.entries import SOURCE, blob_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from headrace.pserver import Store
+
+ROWS, AFTER_S, DEADLINE_S = 4000, 864, 60
+SPEC = shop_spec(f"{CROSS}\n[expiry]\nafter_days = {AFTER_S / 86_400}\n")
+
+
+def test_a_log_of_years_ago_expires_by_its_own_time(
+    tmp_path: Path, valkey_node: str, fresh_name: Callable[[str], str]
+) -> None:
+    assert time.time() - BEGIN_MS / 1000 > 1000 * AFTER_S, "the log is old"
+    shelf, name = fitted(tmp_path, valkey_node)
+    manifest = find_snapshot(shelf, "shop", name)
+    shape = Shape(fresh_name("shop"), manifest.buckets, SPEC.width, SPEC.fingerprint, SPEC.text)
+    with closing(open_store(valkey_node, shape.model)) as store:
+        restore(store, shelf, manifest, shape, stop=threading.Event(), tell=lambda _: None)
+        before = last_seen(store, shape)
+        stay = young(shape, before)
+        assert len(before) / 4 < len(stay) < len(before) * 3 / 4
+        with keeping(valkey_node, shape):
+            wait_for(lambda: last_seen(store, shape), stay)
+            # the first live event moves its bucket's present, and no other's
+            row, now = min(stay), int(time.time())
+            show(store, shape, row, now)
+            bucket = bucket_of(shape, row)
+            rest = {each: at for each, at in stay.items() if bucket_of(shape, each) != bucket}
+            wait_for(lambda: last_seen(store, shape), {**rest, row: now})
+
+
+def fitted(folder: Path, url: str) -> tuple[SnapshotStorage, str]:
+    """Fit a log into a parameter server; return the storage and the name of its snapshot."""
+    table = shop_rows(ROWS)
+    users = pa.array([f"u{second // 100}" for second in range(ROWS)])  # each for 100 s
+    path = folder / "log.parquet"
+    pq.write_table(table.set_column(table.schema.get_field_index("user"), "user", users), path)
+    to = str(folder / "models")
+    source = TableSource([str(path)], parse_layout(LAYOUT, "layout"), SPEC)
+    fit = StoreTrainer(
+        SPEC,
+        source,
+        (FitFolder(to, "shop"), StageFolder(to, "shop")),
+        lambda name: open_store(url, name),
+        StoreFitSettings(rows_a_file=1500, workers=2),
+        run_here,
+    )
+    done = fit.run(threading.Event(), lambda _: None)
+    assert done is not None
+    assert done.examples == ROWS
+    return SnapshotStorage(to), done.snapshot
+
+
+@contextmanager
+def keeping(url: str, shape: Shape) -> Iterator[None]:
+    """Run a keeper with the limits of the spec, and with the clock of this machine."""
+    stop = threading.Event()
+    expiry = dataclasses.replace(SPEC.expiry, interval_ms=100)
+    settings = KeeperSettings("keeper", keeping=FoldPolicy(expiry=expiry))
+    with closing(open_store(url, shape.model)) as store:
+        thread = threading.Thread(target=run_keeper, args=(settings, store, stop))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def last_seen(store: Store, shape: Shape) -> dict[int, int]:
+    """Return the time of each existing row, as a new follower of the logs finds it."""
+    rows = rows_of(store, shape)
+    return dict(zip(rows.ids.tolist(), rows.last_seen.tolist(), strict=True))
+
+
+def bucket_of(shape: Shape, row: int) -> int:
+    return int(shape.bucket_of(np.array([row], np.uint64))[0])
+
+
+def young(shape: Shape, times: dict[int, int]) -> dict[int, int]:
+    """Return the rows seen less than `AFTER_S` before the newest event of their bucket."""
+    newest: dict[int, int] = {}
+    for row, at in times.items():
+        bucket = bucket_of(shape, row)
+        newest[bucket] = max(at, newest.get(bucket, 0))
+    return {row: at for row, at in times.items() if at >= newest[bucket_of(shape, row)] - AFTER_S}
+
+
+def show(store: Store, shape: Shape, row: int, second: int) -> None:
+    """Show one row once, as a learner of a live stream does."""
+    one, none = np.ones(1, np.uint32), np.zeros(1, np.uint32)
+    at, values = np.full(1, second, np.uint32), np.ones((1, shape.width), np.float32)
+    deltas = RowDeltas(np.array([row], np.uint64), one, none, at, at, values)
+    span = OffsetSpan(SOURCE, 0, 1)
+    push = Push(bucket_of(shape, row), (span,), b"liveshow", blob_of(deltas, 0, 1))
+    [answer] = store.push([push])
+    assert isinstance(answer, BucketAnswer)
+
+
+def wait_for(found: Callable[[], dict[int, int]], expected: dict[int, int]) -> None:
+    """Wait for these rows. Fewer rows are an error at once: expired rows do not return."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (rows := found()) != expected:
+        assert expected.keys() <= rows.keys(), "rows expired that are young in event time"
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
