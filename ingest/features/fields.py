@@ -148,7 +148,7 @@ class Field(msgspec.Struct, frozen=True):
     """Unique number of this field. Ids contain it, so never reuse it."""
     transform: Transform
     """The rule that turns the raw value into an input."""
-    source: Annotated[RawField, expected("naming a raw event field")] = ""
+    source: Annotated[RawField, expected("= the name of a raw event field")] = ""
     """Raw field of the event. By default the name of the field."""
     of: Annotated[
         tuple[RawField, ...], Meta(min_length=2), expected("listing two or more names of fields")
@@ -342,7 +342,7 @@ def _check_crosses(fields: dict[str, Field], where: SpecText) -> None:
         for key, part in parts + [("item", each.item)] * bool(each.item):
             if part not in single:
                 others = one_of((name for name in single if name != each.name), part)
-                wanted = f"{key} naming single-valued fields, {others}"
+                wanted = f"a single-valued field in `{key}`, {others}"
                 raise where.error(("fields", each.name, key), wanted, found_name(part, kinds))
     for each in fields.values():
         if each.name in _reachable(fields, each.of):

@@ -44,7 +44,7 @@ MOST = 1e6
 class ExampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The weights of examples."""
 
-    source: Annotated[str, Meta(min_length=1), expected("naming a raw event field")] = (
+    source: Annotated[str, Meta(min_length=1), expected("= the name of a raw event field")] = (
         msgspec.field(default="", name="weight")
     )
     """Raw field whose number, 0 to a million, is the weight of the impression's examples. A missing

@@ -110,7 +110,7 @@ class Structure(Struct, frozen=True):
     """Number of the latest items of the history that the encoder reads."""
     target: Annotated[str, expected(_TARGET)] = ""
     """The single-valued field that the items are compared with. Required beside `history`."""
-    module: Annotated[str, expected("naming a class, like package.file:Class")] = ""
+    module: Annotated[str, expected("= a class, like package.file:Class")] = ""
     """Your own torch module. It must be importable."""
 
     @property

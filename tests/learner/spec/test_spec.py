@@ -331,7 +331,7 @@ def test_another_network_has_another_fingerprint(old: str, new: str) -> None:
         ('history = "tags"', 'history = "item"', 6, "= the name of a field of transform bag"),
         ('target = "item"', 'target = "tags"', 7, "single-valued"),
         ('target = "item"', "", 1, "target"),
-        ('architecture = "din"', 'architecture = "module"', 1, "module naming a class"),
+        ('architecture = "din"', 'architecture = "module"', 1, "module = a class"),
         ('name = "adam"', 'name = "adma"', 36, "adam"),
         ('name = "adam"', "l1 = 1.0", 36, "epsilon"),
         ("[optimizer.dense]", "[optimizer.dens]", 38, "dense"),
