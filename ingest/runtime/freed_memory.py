@@ -5,8 +5,10 @@ each broker and each client, and after an outage these threads receive the recor
 of the label window at once. A joiner of 500 events/s kept 50 MB of free memory after one outage and
 120 MB after three. Python's collector and `free` do not change that; `malloc_trim` does.
 
-A thread looks at the memory every ten seconds, and trims it only if the process has grown. So a
-process in a steady state pays nothing, and one that grows pays some milliseconds.
+A thread looks at the memory every ten seconds, and trims it if the process has grown. During an
+outage much of the memory is still in use and is freed later, so the thread trims again while the
+process stays grown: after 10 s, 20 s, 40 s and so on, at last every ten minutes. A process that
+never grew pays nothing, and one that needs its memory pays some milliseconds in ten minutes.
 
 *Refused:* fewer arenas (`MALLOC_ARENA_MAX`), which must be in the environment before the process
 starts. *Refused:* fixed thresholds (`M_TRIM_THRESHOLD`), which end glibc's own adjustment: every
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 GROWN_BYTES = 16 << 20
-"""Growth since the last trim that is worth another one."""
+"""Growth that is worth a trim."""
 LOOK_S = 10.0
+LONGEST_PAUSE = 64
+"""Looks between two trims of a process that stays grown."""
 _STATM = Path("/proc/self/statm")
 
 
@@ -56,20 +60,27 @@ def returned_memory(look_s: float = LOOK_S) -> Iterator[None]:
 
 
 class Trimmer:
-    """Trims when the memory has grown by `GROWN_BYTES` since the last look or trim."""
+    """Trims when the memory has grown by `GROWN_BYTES`, and again while it stays grown."""
 
     def __init__(self, own_bytes: Callable[[], int], trim: Callable[[], object]) -> None:
         self._own_bytes, self._trim = own_bytes, trim
-        self._least_bytes = own_bytes()
+        self._least_bytes = self._left_bytes = own_bytes()
+        self._pause = self._looks = 0
 
     def look(self) -> None:
-        """Trim if the memory has grown."""
+        """Trim if the memory has grown since the last trim, or has stayed grown for a pause."""
         held = self._own_bytes()
-        if held >= self._least_bytes + GROWN_BYTES:
-            self._trim()
-            self._least_bytes = self._own_bytes()
+        self._least_bytes = min(self._least_bytes, held)
+        self._left_bytes = min(self._left_bytes, held)
+        self._looks += 1
+        if held >= self._left_bytes + GROWN_BYTES:
+            self._pause = 1
+        elif held < self._least_bytes + GROWN_BYTES or self._looks < self._pause:
+            return
         else:
-            self._least_bytes = min(self._least_bytes, held)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._trim()
+        self._left_bytes, self._looks = self._own_bytes(), 0
 
 
 def own_bytes() -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from itertools import pairwise
 
 import pytest
 
 from headrace.ingest.runtime.freed_memory import (
     GROWN_BYTES,
+    LONGEST_PAUSE,
     Trimmer,
     glibc_trim,
     own_bytes,
@@ -41,11 +43,34 @@ def test_memory_is_trimmed_only_after_it_has_grown() -> None:
     assert memory.look(trimmer, 100 * MB) == 0
     assert memory.look(trimmer, 100 * MB + GROWN_BYTES - 1) == 0
     assert memory.look(trimmer, 100 * MB + GROWN_BYTES) == 1  # to 100 MB again
+    memory.needed = 90 * MB
+    assert memory.look(trimmer, 90 * MB) == 1
+    assert memory.look(trimmer, 110 * MB) == 2  # grown since it was least
+
+
+def test_memory_that_was_in_use_when_it_was_trimmed_is_trimmed_again() -> None:
+    memory = Memory()
+    trimmer = Trimmer(lambda: memory.held, memory.trim)
     memory.needed = 200 * MB
+    assert memory.look(trimmer, 200 * MB) == 1
+    memory.needed = 100 * MB
     assert memory.look(trimmer, 200 * MB) == 2
-    assert memory.look(trimmer, 210 * MB) == 2  # all of it is needed
-    assert memory.look(trimmer, 90 * MB) == 2
-    assert memory.look(trimmer, 110 * MB) == 3  # grown since it was least
+    assert memory.held == 100 * MB
+    for _ in range(2 * LONGEST_PAUSE):
+        assert memory.look(trimmer, 100 * MB) == 2
+
+
+def test_memory_that_stays_in_use_is_trimmed_ever_less_often() -> None:
+    memory = Memory()
+    trimmer = Trimmer(lambda: memory.held, memory.trim)
+    memory.needed = 200 * MB
+    trims = [memory.look(trimmer, 200 * MB) for _ in range(8 * LONGEST_PAUSE)]
+    at = [look for look, count in enumerate(trims) if look == 0 or count > trims[look - 1]]
+    pauses = [later - earlier for earlier, later in pairwise(at)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 2
+    assert pauses[-1] == LONGEST_PAUSE
+    assert memory.look(trimmer, 200 * MB + GROWN_BYTES) == trims[-1] + 1  # at once
 
 
 @pytest.mark.skipif(glibc_trim() is None, reason="another C library")
