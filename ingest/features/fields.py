@@ -71,7 +71,7 @@ reserved."""
 NAME = re.compile(r"[a-z0-9_]+")
 _LONGEST_S = 366 * 86_400.0
 _WEEK_S = 7 * 86_400
-_SLICE_BY = "listing raw event fields, each once"
+_SLICE_BY = "= a list of raw event fields, each once"
 _NUMBER_ROW = 0xC949D7C7509E6557
 """NUMBER_ROW of headrace.ingest.features.hashing, which imports numba."""
 
@@ -151,7 +151,9 @@ class Field(msgspec.Struct, frozen=True):
     source: Annotated[RawField, expected("= the name of a raw event field")] = ""
     """Raw field of the event. By default the name of the field."""
     of: Annotated[
-        tuple[RawField, ...], Meta(min_length=2), expected("listing two or more names of fields")
+        tuple[RawField, ...],
+        Meta(min_length=2),
+        expected("= a list of two or more names of fields"),
     ] = ()
     """Fields that a cross combines, in this order; they may be crosses themselves. For a history:
     the single-valued field that names the user."""

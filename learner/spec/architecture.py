@@ -94,7 +94,7 @@ class Structure(Struct, frozen=True):
     layers: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=65_536)], ...],
         Meta(min_length=1),
-        expected("listing widths of hidden layers, each from 1 to 65536"),
+        expected("= a list of widths of hidden layers, each from 1 to 65536"),
     ] = (64, 32)
     """Widths of the hidden layers, from the inputs on."""
     cross_layers: Annotated[int, Meta(ge=1, le=16)] = 2

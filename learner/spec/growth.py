@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 COUNT, PROBABILITY = "count", "probability"
 DAY_S = 86_400
-_FIELDS = "listing names of fields, each once"
+_FIELDS = "= a list of names of fields, each once"
 _EARNABLE = (Transform.ID, Transform.CROSS, Transform.BAG)
 """Fields of other transforms have few ids, and numbers have one."""
 

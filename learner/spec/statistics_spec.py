@@ -41,7 +41,7 @@ Number = Annotated[int, Meta(ge=1, le=LAST_NUMBER)]
 Cross = Annotated[
     tuple[str, ...],
     Meta(min_length=2),
-    expected("listing two or more names of statistics and fields"),
+    expected("= a list of two or more names of statistics and fields"),
 ]
 
 

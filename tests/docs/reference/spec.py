@@ -145,7 +145,7 @@ def _rows(
             f"`{name}`",
             _type_name(kind),
             default,
-            (phrase or bounds_of(kind)) + of_kinds.get(name, ""),
+            (phrase.removeprefix("= ") or bounds_of(kind)) + of_kinds.get(name, ""),
             meanings[each.name],
         )
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
@@ -160,7 +160,9 @@ def _of_kinds(kinds: Variants[Any]) -> dict[str, str]:
                 kind, phrase = each.type, ""
                 while isinstance(kind, Metadata):
                     phrase, kind = (kind.extra or {}).get("expected", phrase), kind.type
-                found[each.encode_name] = f"; for `{name}`: {phrase or bounds_of(kind)}"
+                found[each.encode_name] = (
+                    f"; for `{name}`: {phrase.removeprefix('= ') or bounds_of(kind)}"
+                )
     return found
 
 

@@ -244,7 +244,7 @@ def test_clicks_that_depend_on_the_last_clicked_item_are_learned_from_histories(
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('of = "user"', 'of = "usr"', "single-valued fields, one of"),
+        ('of = "user"', 'of = "usr"', "a single-valued field in `of`, one of"),
         ('of = "user"', 'of = ["user", "item"]', "of = the name of a single-valued field"),
         ('item = "item"', 'item = "tags"', '"tags", a field of transform bag'),
         ('item = "item"', "", "item = the name of a single-valued field, found nothing"),
