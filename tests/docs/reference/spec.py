@@ -137,15 +137,14 @@ def _rows(
         default = defaults.get(name, _literal(section, name, each.default))
         if default is None:
             continue
-        while isinstance(kind, Metadata):
-            phrase, kind = (kind.extra or {}).get("expected", phrase), kind.type
+        phrase, kind = _described(kind, phrase)
         if isinstance(kind, EnumType):
             phrase = one_of((member.value for member in kind.cls), "")
         cells = (
             f"`{name}`",
             _type_name(kind),
             default,
-            (phrase.removeprefix("= ") or bounds_of(kind)) + of_kinds.get(name, ""),
+            (phrase or bounds_of(kind)) + of_kinds.get(name, ""),
             meanings[each.name],
         )
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
@@ -157,13 +156,16 @@ def _of_kinds(kinds: Variants[Any]) -> dict[str, str]:
     for name, struct in kinds.structs.items():
         for each in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
             if each.encode_name in kinds.kinds[name].types:
-                kind, phrase = each.type, ""
-                while isinstance(kind, Metadata):
-                    phrase, kind = (kind.extra or {}).get("expected", phrase), kind.type
-                found[each.encode_name] = (
-                    f"; for `{name}`: {phrase.removeprefix('= ') or bounds_of(kind)}"
-                )
+                phrase, kind = _described(each.type)
+                found[each.encode_name] = f"; for `{name}`: {phrase or bounds_of(kind)}"
     return found
+
+
+def _described(kind: Any, phrase: str = "") -> tuple[str, Any]:
+    """Return the expected value as a cell says it, and the type without its metadata."""
+    while isinstance(kind, Metadata):
+        phrase, kind = (kind.extra or {}).get("expected", phrase), kind.type
+    return phrase.removeprefix("= "), kind
 
 
 def _type_name(kind: object) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.learner.batch import FitSummary, LearnTask
     from headrace.learner.batch.store_trainer import Worker
+    from headrace.learner.spec import ModelSpec
     from headrace.pserver import Store
 
 LAYOUT = '[event]\ntimestamp = "timestamp_ms"\n[click]\ncolumn = "clicked"\n'
@@ -33,9 +34,9 @@ ROWS, SPEC = 60_000, shop_spec(CROSS)
 _ROOT = Path(__file__).parents[3]
 
 
-def source(log: Path) -> TableSource:
+def source(log: Path, spec: ModelSpec = SPEC) -> TableSource:
     """Return the log as the source of a fit."""
-    return TableSource([str(log)], parse_layout(LAYOUT, "layout"), SPEC)
+    return TableSource([str(log)], parse_layout(LAYOUT, "layout"), spec)
 
 
 def trainer(
@@ -43,12 +44,13 @@ def trainer(
     to: Path,
     connect: Callable[[str], Store],
     start: Callable[[LearnTask, Sequence[int]], Worker] = run_here,
+    spec: ModelSpec = SPEC,
     **settings: float,
 ) -> StoreTrainer:
     """Return a fit of the log, with two workers and small files."""
     folders = FitFolder(str(to), "shop"), StageFolder(str(to), "shop")
     chosen = StoreFitSettings(**{"rows_a_file": 17_000, "workers": 2, **settings})  # type: ignore[arg-type]
-    return StoreTrainer(SPEC, source(log), folders, connect, chosen, start)
+    return StoreTrainer(spec, source(log, spec), folders, connect, chosen, start)
 
 
 def run(fit: StoreTrainer) -> FitSummary | None:

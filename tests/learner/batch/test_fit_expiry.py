@@ -12,22 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.ingest.logs import parse_layout
-from headrace.learner.batch import (
-    FitFolder,
-    StageFolder,
-    StoreFitSettings,
-    StoreTrainer,
-    TableSource,
-)
 from headrace.learner.batch.run_store import rows_of
 from headrace.pserver import BucketAnswer, OffsetSpan, Push, Shape
 from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
 from headrace.pserver.redis_backend import open_store
 from headrace.pserver.rows import RowDeltas
 from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, restore
-from tests.learner.batch.staged_files import run_here
-from tests.learner.batch.store_fits import LAYOUT
+from tests.learner.batch.store_fits import run, trainer
 from tests.learner.shop import BEGIN_MS, CROSS, shop_rows, shop_spec
 from tests.pserver.rows.entries import SOURCE, blob_of
 
@@ -69,20 +60,11 @@ def fitted(folder: Path, url: str) -> tuple[SnapshotStorage, str]:
     users = pa.array([f"u{second // 100}" for second in range(ROWS)])  # each for 100 s
     path = folder / "log.parquet"
     pq.write_table(table.set_column(table.schema.get_field_index("user"), "user", users), path)
-    to = str(folder / "models")
-    source = TableSource([str(path)], parse_layout(LAYOUT, "layout"), SPEC)
-    fit = StoreTrainer(
-        SPEC,
-        source,
-        (FitFolder(to, "shop"), StageFolder(to, "shop")),
-        lambda name: open_store(url, name),
-        StoreFitSettings(rows_a_file=1500, workers=2),
-        run_here,
-    )
-    done = fit.run(threading.Event(), lambda _: None)
+    to = folder / "models"
+    done = run(trainer(path, to, lambda name: open_store(url, name), spec=SPEC, rows_a_file=1500))
     assert done is not None
     assert done.examples == ROWS
-    return SnapshotStorage(to), done.snapshot
+    return SnapshotStorage(str(to)), done.snapshot
 
 
 @contextmanager
