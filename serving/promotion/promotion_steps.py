@@ -4,8 +4,8 @@ A pure function: the same state, figures and time give the same decision. The ru
 
 1. An ended promotion stays as it is.
 2. If the alias has another target than the last step wrote, an operator changed it: abandoned.
-3. In the shadow and the canary, a violated check rolls back at once. So do missing figures, after
-   `blind_s`: traffic does not stay on a model that is not observed.
+3. In the shadow and the canary, a violated check rolls back at once. In the canary, so do missing
+   figures, after `blind_s`: traffic does not stay on a model that is not observed.
 4. A stage or step that lasts longer than `longest_s` rolls back.
 5. A stage or step that has lasted long enough, and whose checks all hold, goes on by one step. The
    confidence sequence of the loss begins with the first step, and goes on over all of them.
