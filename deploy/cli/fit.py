@@ -11,8 +11,9 @@ from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from headrace.ingest.survey import RefusedEvents
     from headrace.learner.batch import (
         BatchSource,
         BatchTrainer,
@@ -158,6 +159,7 @@ def fit(
 
     If interrupted, run it again: it continues after the last saved state. `headrace serving run
     --snapshot` serves the result, `headrace pserver restore` loads it into a parameter server.
+    The exit status is 2 if more than half of the lines are refused, as `headrace check` reports.
     """
     from rich.console import Console
 
@@ -198,7 +200,7 @@ def fit(
                 }
             )
     if done is not None:
-        _report(done, to, trainer.refused)
+        _report(done, to, trainer.refusals)
     elif stop.is_set() or part.startswith("1/"):
         typer.echo("stopped: run the same command again to continue", err=True)
         raise typer.Exit(EXIT_STOPPED)
@@ -296,10 +298,10 @@ def _opener(url: str) -> "Callable[[str], Store]":
     return functools.partial(open_store, redis_url(url), settings=settings)
 
 
-def _report(done: "FitSummary", to: str, refused: int) -> None:
+def _report(done: "FitSummary", to: str, refusals: "Sequence[RefusedEvents]") -> None:
     typer.echo(f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples in {to}")
-    if refused:
-        typer.echo(f"left out {refused:,} malformed rows and rows without a readable time")
+    for each in refusals:
+        typer.echo(f"warning: {each.count:,} lines are refused: {each.details}")
     if not math.isnan(done.normalized_entropy):
         typer.echo(f"normalized entropy before learning: {done.normalized_entropy:.4f}")
     if done.held_out_loss is not None:

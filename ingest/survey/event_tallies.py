@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.survey.findings import ClickCounts, EventOrder, RefusedEvents
+from headrace.ingest.survey.findings import ClickCounts, EventOrder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.events import Reason
+    from headrace.ingest.survey.findings import RefusedEvents
 
     Longs = npt.NDArray[np.int64]
     Hashes = npt.NDArray[np.uint64]
@@ -33,21 +34,14 @@ class RefusalTally:
     def __init__(self) -> None:
         self._found: dict[Reason, RefusedEvents] = {}
 
-    def add(
-        self,
-        reason: Reason,
-        count: int,
-        place: str,
-        example: str,
-        time: float | None = None,
-        advice: str = "",
-    ) -> None:
-        """Count events refused for a reason; all but the count is kept of the first."""
-        known = self._found.get(reason)
+    def add(self, refused: RefusedEvents) -> None:
+        """Add events refused for a reason; all but the count is kept of the first."""
+        known = self._found.get(refused.reason)
         if known is None:
-            self._found[reason] = RefusedEvents(reason, count, place, example, time, advice)
+            self._found[refused.reason] = refused
         else:
-            self._found[reason] = replace(known, count=known.count + count)
+            count = known.count + refused.count
+            self._found[refused.reason] = replace(known, count=count)
 
     def knows(self, reason: Reason) -> bool:
         """Whether an example of this reason is known."""

@@ -19,14 +19,28 @@ class RefusedEvents:
 
     reason: Reason
     count: int
-    place: str
+    place: str = ""
     """File, and line or row, of the first."""
-    example: str
+    example: str = ""
     """The first, shortened."""
     time: float | None = None
     """The time of the first, as given."""
     advice: str = ""
     """The cause in the first, and what to do, if the reason does not say it."""
+
+    @property
+    def details(self) -> str:
+        """The reason, the first event, and what to do."""
+        text = f"{self.reason}\n  first: {self.place}: {self.example}"
+        if self.advice:
+            text += f"\n  {self.advice}"
+        unit = unit_of(self.time) if self.reason in _OF_TIME else None
+        if unit is not None:
+            text += (
+                f"\n  {self.time:.0f} looks like {unit}. Write milliseconds, or in a layout "
+                f'timestamp_format = "{_short(unit)}".'
+            )
+        return text
 
 
 @dataclass(slots=True)
@@ -147,17 +161,8 @@ class LogSurvey:
         for each in self.refused:
             share = 100 * each.count / events
             found.append(
-                f"{each.count:,} of {events:,} events ({share:.1f} %) are refused: {each.reason}\n"
-                f"  first: {each.place}: {each.example}"
+                f"{each.count:,} of {events:,} events ({share:.1f} %) are refused: {each.details}"
             )
-            if each.advice:
-                found[-1] += f"\n  {each.advice}"
-            unit = unit_of(each.time) if each.reason in _OF_TIME else None
-            if unit is not None:
-                found[-1] += (
-                    f"\n  {each.time:.0f} looks like {unit}. Write milliseconds, or in a layout "
-                    f'timestamp_format = "{_short(unit)}".'
-                )
         if self.unread_clicks:
             found.append(
                 f"{self.unread_clicks:,} rows have an unreadable time of a click and count as not "

@@ -13,7 +13,12 @@ from headrace.ingest.features import Transform
 from headrace.ingest.logs import CLICKS, IMPRESSIONS, TableLog, open_log, path_of
 from headrace.ingest.runtime import wall_ms
 from headrace.ingest.survey.event_tallies import ClickTally, OrderTally, RefusalTally, RepeatedIds
-from headrace.ingest.survey.findings import EventOrder, FieldCoverage, LogSurvey
+from headrace.ingest.survey.findings import (
+    EventOrder,
+    FieldCoverage,
+    LogSurvey,
+    RefusedEvents,
+)
 from headrace.ingest.survey.ndjson_survey import LineReader
 from headrace.ingest.survey.table_survey import TableReader
 
@@ -114,11 +119,11 @@ class _Survey:
         self._accepted += times.shape[0] - count
         self._readable += times.shape[0]
         if count and self._refused.knows(Reason.TOO_LATE):
-            self._refused.add(Reason.TOO_LATE, count, "", "")
+            self._refused.add(RefusedEvents(Reason.TOO_LATE, count))
         elif count:
             place = int(places[np.argmax(too_late)])
-            text = reader.text_at(place)
-            self._refused.add(Reason.TOO_LATE, count, reader.place(place), text)
+            where, text = reader.place(place), reader.text_at(place)
+            self._refused.add(RefusedEvents(Reason.TOO_LATE, count, where, text))
         return ~too_late
 
     def result(self, bytes_total: int, seconds: float) -> LogSurvey:

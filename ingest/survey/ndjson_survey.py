@@ -11,7 +11,7 @@ from headrace.ingest.decoding import ABSENT, LIST, TEXT, TICK, Decoder
 from headrace.ingest.events import IMPRESSION_ID, TIME
 from headrace.ingest.features import Transform
 from headrace.ingest.logs import opened_text
-from headrace.ingest.survey.findings import shortened
+from headrace.ingest.survey.findings import RefusedEvents, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,10 +86,11 @@ class LineReader:
     def _refuse(self, decoded: Decoded, lines: Sequence[bytes], first: int) -> None:
         for place, reason in decoded.refused.items():
             if self._refused.knows(reason):
-                self._refused.add(reason, 1, "", "")
+                self._refused.add(RefusedEvents(reason, 1))
                 continue
             text = shortened(lines[place].decode("utf-8", "replace"))
-            self._refused.add(reason, 1, self.place(first + place), text, _time_in(lines[place]))
+            where, time = self.place(first + place), _time_in(lines[place])
+            self._refused.add(RefusedEvents(reason, 1, where, text, time))
 
 
 def _blocks_of_lines(file: BinaryIO) -> Iterator[list[bytes]]:

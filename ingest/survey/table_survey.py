@@ -12,10 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.decoding import TEXT, hash_texts
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, REQUEST_ID, Reason
+from headrace.ingest.events import REQUEST_ID, Reason
 from headrace.ingest.features import Transform
-from headrace.ingest.logs import BagLayout, ClickWords, UnreadableRow, guess_time_format
-from headrace.ingest.survey.findings import shortened
+from headrace.ingest.logs import BagLayout, ClickWords, UnreadableRow
+from headrace.ingest.survey.findings import RefusedEvents, shortened
+from headrace.ingest.survey.table_refusals import (
+    refused_rows,
+    row_name,
+    row_text,
+    time_advice,
+    unreadable_line,
+    untimely_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,22 +73,20 @@ class TableReader:
         """Yield the events of each block of rows, adding to the coverage and the refusals."""
         for block in self.log.blocks():
             if isinstance(block, UnreadableRow):
-                place = f"{self.path}, line {block.line}" if block.line else str(self.path)
-                text = shortened(block.text.decode("utf-8", "replace"))
-                self._refused.add(Reason.NOT_JSON, 1, place, text)
+                self._refused.add(unreadable_line(block, str(self.path)))
                 yield _one_refused()
             elif block.rows:
                 yield self._block(block, coverage, now_ms)
 
     def place(self, row: int) -> str:
         """Return the name of a row."""
-        return f"{self.path}, row {row}"
+        return row_name(str(self.path), row)
 
     def text_at(self, row: int) -> str:
         """Return one row, shortened."""
         for block in self.log.blocks():
             if not isinstance(block, UnreadableRow) and row <= block.first + block.rows:
-                return _row_text(block, row - 1 - block.first)
+                return row_text(block, row - 1 - block.first)
         return ""
 
     def _block(
@@ -93,11 +99,8 @@ class TableReader:
         good = np.ones(block.rows, np.bool_)
         columns = self.log.layout.field_columns(list(block.arrow))
         nested = np.full(block.rows, any(_nested(block, column) for column in columns.values()))
-        no_time = ~times.is_valid().to_numpy(zero_copy_only=False)
         for reason, wrong in (
-            (Reason.NO_TIME, no_time),
-            (Reason.BEFORE_2000, shown_ms < EARLIEST_MS),
-            (Reason.AHEAD, shown_ms > now_ms + AHEAD_MS),
+            *untimely_rows(times, now_ms),
             (Reason.BAD_ID, no_id),
             (Reason.NESTED, nested),
         ):
@@ -139,20 +142,13 @@ class TableReader:
         return hashes, begins == ends
 
     def _refuse(self, reason: Reason, wrong: npt.NDArray[np.bool_], block: TableBlock) -> None:
-        count = int(np.count_nonzero(wrong))
-        if not count:
+        if not wrong.any():
             return
         if self._refused.knows(reason):
-            self._refused.add(reason, count, "", "")
+            self._refused.add(RefusedEvents(reason, int(np.count_nonzero(wrong))))
             return
-        place = int(np.argmax(wrong))
-        time = _raw_time(block, self.log.layout.event.timestamp, place)
-        row = self.place(block.first + place + 1)
         event = self.log.layout.event
-        advice = ""
-        if reason is Reason.NO_TIME:
-            advice = _time_advice(block, event.timestamp, event.timestamp_format, place)
-        self._refused.add(reason, count, row, _row_text(block, place), time, advice)
+        self._refused.add(refused_rows(reason, wrong, block, event, str(self.path)))
 
     def _look_for_unread_clicks(self, block: TableBlock, clicked: npt.NDArray[np.bool_]) -> None:
         """Count the rows whose column of click times has a value that is not a time."""
@@ -166,7 +162,7 @@ class TableReader:
         if unread.any() and not self.unread_clicks:
             place = int(np.argmax(unread))
             form = layout.event.timestamp_format
-            self.unread_advice = _time_advice(block, column, form, place)
+            self.unread_advice = time_advice(block, column, form, place)
         self.unread_clicks += int(np.count_nonzero(unread))
 
 
@@ -221,38 +217,6 @@ def _nested(block: TableBlock, column: str | BagLayout) -> bool:
         inner = kind.value_type
         return bool(pa.types.is_nested(inner))
     return bool(pa.types.is_struct(inner) or pa.types.is_map(inner))
-
-
-def _time_advice(block: TableBlock, column: str | None, form: str, place: int) -> str:
-    """Return why a column has no time in a row."""
-    if column is None or column not in block.arrow:
-        return ""
-    value = block.arrow[column].slice(place, 1)
-    text = value[0].as_py()
-    if text is None or not str(text).strip():
-        return f"the column {column!r} is empty there"
-    fitting = guess_time_format(value)
-    remedy = "Correct timestamp_format in the layout, or the file"
-    if fitting is not None:
-        remedy = f'Set timestamp_format = "{fitting}" in the layout'
-    return (
-        f"expected a time as in timestamp_format = {form!r}, got {text!r} in the column "
-        f"{column!r}. {remedy}"
-    )
-
-
-def _raw_time(block: TableBlock, column: str | None, place: int) -> float | None:
-    if column is None or column not in block.arrow:
-        return None
-    try:
-        return float(block.arrow[column][place].as_py())
-    except (TypeError, ValueError):
-        return None
-
-
-def _row_text(block: TableBlock, place: int) -> str:
-    row = {name: column[place].as_py() for name, column in block.arrow.items()}
-    return shortened(", ".join(f"{name}={value!r}" for name, value in row.items()))
 
 
 def _one_refused() -> SurveyedRows:

@@ -1,8 +1,8 @@
 """The examples that `headrace ingest sink --model` archived, as the source of a fit.
 
 The live stream already joined and encoded these examples, so the label policy, the features and the
-order are those of the stream. The archive names its offsets, and a learner continues from the next
-one.
+order are those of the stream, and no event is refused again. The archive names its offsets, and a
+learner continues from the next one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,6 @@ class ArchiveSource:
         """Text that changes when the archive grows."""
         hours = (f"{each.hour}:{len(each.files)}:{each.size}" for each in self._archive.hours)
         return " ".join((self._archive.topic, *hours))
-
-    @property
-    def refused(self) -> int:
-        """Return 0: the joiner refused malformed events before they were archived."""
-        return 0
 
     @property
     def marks(self) -> Mapping[str, int]:

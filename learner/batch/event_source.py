@@ -37,8 +37,6 @@ class EventLogSource:
         """`layout`: of files; None: the paths are directories of NDJSON."""
         self._logs: list[EventLog] = [open_log(path, layout) for path in paths]
         self._fields = spec.fields
-        self.refused = 0
-        """Events that the joiner refused, in the blocks read so far."""
 
     @property
     def identity(self) -> str:
@@ -94,7 +92,6 @@ class EventLogSource:
             joined = joiner.advance(0, _EVENTS_A_TURN)
             if not joined.taken and not len(joined.examples):
                 return
-            self.refused += len(joined.dead)
             yield joined.examples
 
 
@@ -105,15 +102,19 @@ def _offer(
     reader: ChunkReader,
     joiner: PartitionJoiner,
 ) -> None:
-    """Offer the events of a turn, and on both sides the time that the log has reached."""
-    tick = b'{"%s":%d}' % (TIME.encode(), clock_ms)
+    """Offer the events of a turn, and on both sides the time that the log has reached.
+
+    The time of a line is its append time. Lines before the first usable time are at 1 ms, since
+    events without an append time may have any time.
+    """
+    ticks = [(clock_ms, b'{"%s":%d}' % (TIME.encode(), clock_ms))] if clock_ms else []
     for side in EventSide:
         clicks = side is EventSide.CLICKS
-        lines = [(line.time_ms, line.value) for line in turn if line.is_click is clicks]
+        lines = [(max(line.time_ms, 1), line.value) for line in turn if line.is_click is clicks]
         source, first = Source(side.name.lower(), 0), offsets[side]
         records = [
             Record(source, first + place, time_ms, value)
-            for place, (time_ms, value) in enumerate([*lines, (clock_ms, tick)])
+            for place, (time_ms, value) in enumerate([*lines, *ticks])
         ]
         offsets[side] = first + len(records)
         joiner.offer(reader.read(side, MessageBlock.of(records)))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import fsspec
 import msgspec
 
+from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
 from headrace.learner.batch.sources import FilePosition, UnreadableData
 from headrace.learner.local import InMemoryModel
 
@@ -46,6 +47,8 @@ class FitState(msgspec.Struct, frozen=True):
     """Log loss of the held-out data then."""
     tail: bool = False
     """Whether all epochs are done and the held-out data is being learned."""
+    refusals: tuple[RefusedEvents, ...] = ()
+    """Lines left out, each counted once, whatever the number of epochs."""
 
     @property
     def position(self) -> FilePosition:

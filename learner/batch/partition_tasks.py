@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.ingest.runtime import wall_ms
 from headrace.learner.batch.staged_file import STAGED, StagedFileLearner, staged
-from headrace.learner.local import TableEncoder, times_of
+from headrace.learner.local import TableEncoder, learnable_times, times_of
 from headrace.learner.spec import parse_spec
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ class StageTask:
     weight: str = ""
 
     def __call__(self, batches: Batches) -> Batches:
-        """Yield the packed examples of each batch. Raises ValueError for a bad label or weight."""
+        """Yield the packed examples of each batch.
+
+        Raises ValueError for a bad label or weight, and for a time more than a day ahead.
+        """
         encoder, first, now_ms = TableEncoder(self.spec.read().fields), 0, wall_ms()
         for batch in batches:
             count = batch.num_rows
@@ -80,7 +83,7 @@ class StageTask:
             if self.weight:
                 weights = _weights_of(self.weight, columns.pop(self.weight))
             labels = _labels_of(self.label, columns.pop(self.label))
-            times = times_of(columns, count, now_ms)
+            times = learnable_times(columns, count, now_ms)
             examples = encoder.examples(columns, times, labels, weights, first)
             first += count
             rows, blobs = zip(*staged(examples), strict=True) if count else ((), ())

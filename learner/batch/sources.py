@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from headrace.ingest.survey import RefusalTally
 from headrace.learner.errors import LearnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.ingest.examples import Examples
+    from headrace.ingest.survey import RefusedEvents
 
 
 class UnreadableData(LearnerError):
@@ -37,6 +39,32 @@ class ExampleBlock(NamedTuple):
     """The position behind this block."""
     read: float
     """Share of the source before `after`, 0 to 1."""
+    refusals: tuple[RefusedEvents, ...] = ()
+    """Lines of this block that are left out."""
+
+
+def merged_refusals(
+    before: tuple[RefusedEvents, ...], more: tuple[RefusedEvents, ...]
+) -> tuple[RefusedEvents, ...]:
+    """Return the refusals of two consecutive parts by reason, the most frequent first."""
+    if not more:
+        return before
+    tally = RefusalTally()
+    for each in (*before, *more):
+        tally.add(each)
+    return tally.result()
+
+
+def mostly_refused(refusals: Sequence[RefusedEvents], learned: int) -> UnreadableData | None:
+    """Return the error of data with more refused than learned lines; None for other data."""
+    refused = sum(each.count for each in refusals)
+    if refused <= learned:
+        return None
+    reasons = "\n".join(f"{each.count:,} lines are refused: {each.details}" for each in refusals)
+    return UnreadableData(
+        f"{reasons}\nexpected data of which at most half is refused, got {refused:,} of "
+        f"{refused + learned:,} lines; no model was written. Correct the data or its layout"
+    )
 
 
 class LogBlock(Protocol):
@@ -72,10 +100,6 @@ class BatchSource(Protocol):
     @property
     def identity(self) -> str:
         """Text that changes when a file is added, removed or has another size."""
-
-    @property
-    def refused(self) -> int:
-        """Rows left out so far, because they are malformed or have no readable time."""
 
     @property
     def marks(self) -> Mapping[str, int]:

@@ -19,8 +19,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
 from headrace.learner.batch.held_out_epochs import EpochDecision
-from headrace.learner.batch.sources import FilePosition, UnreadableData
+from headrace.learner.batch.sources import (
+    FilePosition,
+    UnreadableData,
+    merged_refusals,
+    mostly_refused,
+)
 from headrace.learner.batch.staged_file import STAGED, staged, staged_examples
 from headrace.learner.local import InMemoryModel
 
@@ -51,12 +57,12 @@ class StagedRun(msgspec.Struct, frozen=True):
     """Of each file."""
     marks: dict[str, int]
     """Of the source: where learners continue."""
-    refused: int
-    """Rows that the source left out."""
     holdout: float = 0.0
     """Share of the examples, at their end, that is held out."""
     held_out: int = 0
     """Files with these examples: the last ones."""
+    refusals: tuple[RefusedEvents, ...] = ()
+    """The lines left out, by reason."""
 
     @property
     def epoch_rows(self) -> list[int]:
@@ -113,7 +119,10 @@ class StageFolder:
         tell: Callable[[float], object],
         holdout: float = 0.0,
     ) -> StagedRun | None:
-        """Write the examples of a source; return None if `stop` was set. `tell` gets the share."""
+        """Write the examples of a source; return None if `stop` was set. `tell` gets the share.
+
+        Raises UnreadableData if more than half of the lines are refused.
+        """
         self.remove()
         self._files.makedirs(self._path)
         if holdout:
@@ -121,11 +130,14 @@ class StageFolder:
         rows: list[int] = []
         waiting: list[tuple[int, bytes]] = []
         first_held_out: int | None = None
+        refusals: tuple[RefusedEvents, ...] = ()
         for block in source.blocks(FilePosition()):
             if holdout and first_held_out is None and block.read > 1.0 - holdout:
                 rows += self._write(len(rows), waiting)
                 waiting, first_held_out = [], len(rows)
-            waiting += staged(block.examples)
+            refusals = merged_refusals(refusals, block.refusals)
+            if len(block.examples):
+                waiting += staged(block.examples)
             if sum(count for count, _ in waiting) >= rows_a_file:
                 rows += self._write(len(rows), waiting)
                 waiting = []
@@ -133,15 +145,18 @@ class StageFolder:
             if stop.is_set():
                 return None
         rows += self._write(len(rows), waiting)
+        if too_many := mostly_refused(refusals, sum(rows)):
+            self.remove()
+            raise too_many
         run = StagedRun(
             fingerprint=spec.fingerprint,
             source=source.identity,
             token=secrets.token_hex(4),
             rows=rows,
             marks=dict(source.marks),
-            refused=source.refused,
             holdout=holdout,
             held_out=0 if first_held_out is None else len(rows) - first_held_out,
+            refusals=refusals,
         )
         self._replace(_DESCRIPTION, run)
         return run

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
+    from headrace.ingest.survey import RefusedEvents
     from headrace.learner.batch.fit_folder import FitFolder
     from headrace.learner.batch.held_out_epochs import EpochDecision
     from headrace.learner.batch.sources import BatchSource
@@ -149,12 +150,15 @@ class StoreTrainer:
         """Whether the examples are staged already, by an earlier fit or another machine."""
 
     @property
-    def refused(self) -> int:
-        """Rows that the source left out."""
-        return self._source.refused if self._run is None else self._run.refused
+    def refusals(self) -> tuple[RefusedEvents, ...]:
+        """The lines left out, by reason; empty until the examples are staged."""
+        return () if self._run is None else self._run.refusals
 
     def run(self, stop: threading.Event, tell: Tell) -> FitSummary | None:
-        """Learn until the end; return None if `stop` was set, or if this is not the first part."""
+        """Learn until the end; return None if `stop` was set, or if this is not the first part.
+
+        Raises UnreadableData if more than half of the lines are refused.
+        """
         settings = self._settings
         if self._run is None:
             if settings.part > 1:

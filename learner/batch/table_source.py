@@ -1,8 +1,10 @@
 """Tables with a layout as the source of a fit: CSV, Parquet and NDJSON files.
 
 A row is an example as soon as it is read, because its label is in the table: nothing is joined.
-Rows without a readable time and malformed lines are counted and left out, because the joiner would
-refuse them.
+Malformed lines and rows without a usable time are refused with reason, count and example, as by the
+joiner. A row also has no append time that bounds its event time. One row dated far ahead would be
+the present of its buckets, and keepers would expire all other rows there. So a row may be at most a
+day ahead of the moment when the source was opened.
 
 One thread reads blocks, and up to eight threads encode them. Their order does not change.
 """
@@ -20,9 +22,11 @@ import pyarrow.types as pt
 from fsspec.implementations.local import LocalFileSystem
 
 from headrace.ingest.events import REQUEST_ID
+from headrace.ingest.examples import Examples
 from headrace.ingest.features import canonical, real
-from headrace.ingest.logs import BagLayout, TableBlock, TableLog
-from headrace.ingest.runtime import available_cores
+from headrace.ingest.logs import BagLayout, TableBlock, TableLog, UnreadableRow
+from headrace.ingest.runtime import available_cores, wall_ms
+from headrace.ingest.survey import refused_rows, unreadable_line, untimely_rows
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
 from headrace.learner.local import TableEncoder
@@ -30,7 +34,10 @@ from headrace.learner.local import TableEncoder
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import numpy.typing as npt
+
     from headrace.ingest.logs import LogLayout
+    from headrace.ingest.survey import RefusedEvents
     from headrace.learner.spec import ModelSpec
 
 _MOST_THREADS = 8
@@ -38,11 +45,11 @@ _MOST_THREADS = 8
 
 
 class _ReadBlock(NamedTuple):
-    """Rows as they were read."""
+    """Rows as they were read, or a line that is not a row."""
 
     url: str
     log: TableLog
-    rows: TableBlock
+    rows: TableBlock | UnreadableRow
     after: FilePosition
     read: float
 
@@ -51,10 +58,15 @@ class TableSource:
     """Files of rows, in the order of their names."""
 
     def __init__(
-        self, urls: list[str], layout: LogLayout, spec: ModelSpec, threads: int = 0
+        self,
+        urls: list[str],
+        layout: LogLayout,
+        spec: ModelSpec,
+        threads: int = 0,
+        now_ms: int | None = None,
     ) -> None:
         """`urls`: paths or URLs that fsspec knows, with * and **. `threads`: those that encode;
-        0: one per core, at most eight.
+        0: one per core, at most eight. `now_ms`: the time by which rows are ahead; None: now.
 
         Raises UnreadableData if one matches no file.
         """
@@ -63,11 +75,11 @@ class TableSource:
                 "--layout: expected a [click] section, since a fit learns labels, got none"
             )
         self._files = [file for url in urls for file in _files_of(url)]
-        self._layout, self._encoder = layout, TableEncoder(spec.fields)
+        self._layout, self._fields = layout, spec.fields
+        self._encoder = TableEncoder(spec.fields)
         self._threads = threads or min(available_cores(), _MOST_THREADS)
+        self._now_ms = wall_ms() if now_ms is None else now_ms
         self._rows: list[int] | None = None
-        self.refused = 0
-        """Lines that are not rows, and rows without a readable time, in the blocks read so far."""
 
     @property
     def identity(self) -> str:
@@ -89,42 +101,41 @@ class TableSource:
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
         """Yield the blocks behind a position. Raises UnreadableData, SpecError."""
-        for block, refused in in_order(self._encoded, self._read_blocks(after), self._threads):
-            self.refused += refused
-            yield block
+        return in_order(self._encoded, self._read_blocks(after), self._threads)
 
     def _read_blocks(self, after: FilePosition) -> Iterator[_ReadBlock]:
         for number in range(after.file, len(self._files)):
             url, _ = self._files[number]
             log = TableLog(_local(url), self._layout)
+            rows = 0
             for count, block in enumerate(log.blocks(), 1):
+                if isinstance(block, TableBlock):
+                    rows = block.first + block.rows
                 if number == after.file and count <= after.block:
                     continue
-                if not isinstance(block, TableBlock):
-                    self.refused += 1
-                    continue
                 place = FilePosition(number, count)
-                yield _ReadBlock(url, log, block, place, self._read(number, log, block))
+                yield _ReadBlock(url, log, block, place, self._read(number, log, rows))
 
-    def _read(self, number: int, log: TableLog, block: TableBlock) -> float:
-        """Return the share of the source that is read with this block."""
+    def _read(self, number: int, log: TableLog, rows: int) -> float:
+        """Return the share of the source that is read with these rows of a file."""
         if self._rows is not None:
-            rows = sum(self._rows[:number]) + block.first + block.rows
-            return rows / max(sum(self._rows), 1)
+            return (sum(self._rows[:number]) + rows) / max(sum(self._rows), 1)
         sizes = [size for _, size in self._files]
         done = log.bytes_read() / max(log.bytes_total, 1) * sizes[number]
         return (sum(sizes[:number]) + done) / max(sum(sizes), 1)
 
-    def _encoded(self, read: _ReadBlock) -> tuple[ExampleBlock, int]:
-        """Return the examples of a block, and the number of rows left out."""
+    def _encoded(self, read: _ReadBlock) -> ExampleBlock:
         url, log, block = read.url, read.log, read.rows
+        if isinstance(block, UnreadableRow):
+            nothing, line = Examples.empty(self._fields), unreadable_line(block, url)
+            return ExampleBlock(nothing, read.after, read.read, (line,))
         times = log.times(block)
-        clicks = log.click_times(block, times)
-        columns, refused = self._columns(block), times.null_count
+        clicks, columns = log.click_times(block, times), self._columns(block)
+        good, refused = self._timely(times, block, url)
         if refused:
-            timed = pc.is_valid(times)
-            clicks, times = clicks.filter(timed), times.filter(timed)
-            columns = {name: values.filter(timed) for name, values in columns.items()}
+            kept = pa.array(good)
+            clicks, times = clicks.filter(kept), times.filter(kept)
+            columns = {name: values.filter(kept) for name, values in columns.items()}
         labels = pc.is_valid(clicks).cast(pa.uint8()).to_numpy()
         try:
             examples = self._encoder.examples(
@@ -132,7 +143,18 @@ class TableSource:
             )
         except (TypeError, ValueError) as error:
             raise UnreadableData(f"{url}, rows from {block.first} on: {error}") from error
-        return ExampleBlock(examples, read.after, read.read), refused
+        return ExampleBlock(examples, read.after, read.read, refused)
+
+    def _timely(
+        self, times: pa.Array, block: TableBlock, url: str
+    ) -> tuple[npt.NDArray[np.bool_], tuple[RefusedEvents, ...]]:
+        """Return which rows of a block are learned, (n,), and the refusals of the others."""
+        good, refused = np.ones(block.rows, np.bool_), []
+        for reason, wrong in untimely_rows(times, self._now_ms):
+            if wrong.any():
+                refused.append(refused_rows(reason, wrong, block, self._layout.event, url))
+                good &= ~wrong
+        return good, tuple(refused)
 
     def _columns(self, block: TableBlock) -> dict[str, pa.Array]:
         """Return the fields of a block's events."""

@@ -27,7 +27,7 @@ import msgspec
 from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
 from headrace.learner.batch.prefetch import read_ahead
-from headrace.learner.batch.sources import FilePosition
+from headrace.learner.batch.sources import FilePosition, merged_refusals, mostly_refused
 from headrace.learner.local import InMemoryModel
 from headrace.learner.validation import LogLossSum
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
+    from headrace.ingest.survey import RefusedEvents
     from headrace.learner.batch.fit_folder import FitFolder
     from headrace.learner.batch.sources import BatchSource, ExampleBlock
     from headrace.learner.spec import ModelSpec
@@ -103,14 +104,17 @@ class BatchTrainer:
             source.count()
 
     @property
-    def refused(self) -> int:
-        """Rows that the source left out."""
-        return self._source.refused
+    def refusals(self) -> tuple[RefusedEvents, ...]:
+        """The lines left out so far, by reason."""
+        return self._state.refusals
 
     def run(
         self, stop: threading.Event, tell: Callable[[FitProgress], object]
     ) -> FitSummary | None:
-        """Learn until the end; return None if `stop` was set earlier: the next fit continues."""
+        """Learn until the end; return None if `stop` was set earlier: the next fit continues.
+
+        Raises UnreadableData if more than half of the lines are refused.
+        """
         while not self._state.tail:
             if not self._epoch(stop, tell):
                 return None
@@ -127,6 +131,8 @@ class BatchTrainer:
         self._loss = LogLossSum()
         if not self._learn(False, stop, tell):
             return False
+        if self._state.epoch == 0:
+            self._check_refusals()
         done = self._state.epoch + 1
         loss = self._held_out_loss() if self._settings.holdout else None
         best = self._state.best_loss
@@ -175,15 +181,28 @@ class BatchTrainer:
         return True
 
     def _learn_one(self, block: ExampleBlock) -> None:
-        examples = block.examples
-        scores = self._model.learn(examples)
-        add_scores(self._loss, examples, scores)
+        examples, state = block.examples, self._state
+        if len(examples):
+            scores = self._model.learn(examples)
+            add_scores(self._loss, examples, scores)
+        # the tail is learned once, the other blocks once per epoch
+        refusals = block.refusals if state.tail or state.epoch == 0 else ()
         self._state = msgspec.structs.replace(
-            self._state,
+            state,
             file=block.after.file,
             block=block.after.block,
-            examples=self._state.examples + len(examples),
+            examples=state.examples + len(examples),
+            refusals=merged_refusals(state.refusals, refusals),
         )
+
+    def _check_refusals(self) -> None:
+        """Raise UnreadableData if the data is mostly refused, and forget the progress.
+
+        The same files with another layout would otherwise continue after the refused lines.
+        """
+        if too_many := mostly_refused(self._state.refusals, self._state.examples):
+            self._folder.restart()
+            raise too_many
 
     def _held_out_loss(self) -> float:
         with read_ahead(self._blocks(True, FilePosition())) as blocks:

@@ -8,4 +8,5 @@ from .local_model import RefusedEvent as RefusedEvent
 from .onnx_export import Exported as Exported
 from .onnx_export import export_onnx as export_onnx
 from .table_examples import TableEncoder as TableEncoder
+from .table_examples import learnable_times as learnable_times
 from .table_examples import times_of as times_of

@@ -21,7 +21,7 @@ from headrace.ingest.runtime import wall_ms
 from headrace.learner.local.derived_spec import SpecOptions, derive_spec
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import export_onnx
-from headrace.learner.local.table_examples import TableEncoder, times_of
+from headrace.learner.local.table_examples import TableEncoder, learnable_times, times_of
 from headrace.learner.spec import ModelSpec, load_spec
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn n rows from an empty model, in their order, `epochs` times.
 
         y: (n,) of two classes; the greater one is the click. sample_weight: (n,) from 0 up; a row
-        of weight 2 counts about as much as two rows. Raises ValueError for other targets, and
-        SpecError.
+        of weight 2 counts about as much as two rows. Raises ValueError for other targets and for
+        times more than a day ahead, and SpecError.
         """
         if self.epochs < 1:
             raise ValueError(f"epochs: expected 1 or more, got {self.epochs}")
@@ -180,7 +180,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows = slice(begin, begin + size)
             examples = encoder.examples(
                 part,
-                times_of(part, size, now_ms),
+                learnable_times(part, size, now_ms),
                 labels[rows],
                 None if weights is None else weights[rows],
                 self._rows + begin,

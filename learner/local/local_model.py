@@ -111,8 +111,9 @@ class LocalModel:
         `impressions` and `clicks` are iterables of mappings, or DataFrames. Their fields are those
         that producers send: `impression_id`, `timestamp_ms` (or a datetime) and the fields of the
         spec. Pass calls in the order of event time: as in the service, an impression is refused if
-        an earlier one is newer by more than the label window. With `policy = "window"`, an example
-        is learned when its window closes: by a later call, or by `flush`.
+        an earlier one is newer by more than the label window. An event of the next day counts as of
+        now, and a later one is refused. With `policy = "window"`, an example is learned when its
+        window closes: by a later call, or by `flush`.
 
         `label`: a column of the impressions that is true for clicked ones. Pass no clicks with it;
         `impression_id` is then optional. Raises ValueError if a row lacks the column. Raises
@@ -140,13 +141,17 @@ class LocalModel:
         """
         path = Path(path)
         lines = open_log(path, _layout_of(path, layout), sort=sort).lines()
-        count, refused = 0, list[RefusedEvent]()
+        count, refused, now_ms = 0, list[RefusedEvent](), wall_ms()
         while part := list(islice(lines, _EVENTS_A_TURN)):
             for side, is_click in ((EventSide.IMPRESSIONS, False), (EventSide.CLICKS, True)):
-                of_side = [(each.time_ms, each.value) for each in part if each.is_click is is_click]
+                of_side = [
+                    (_append_time(each.time_ms, now_ms), each.value)
+                    for each in part
+                    if each.is_click is is_click
+                ]
                 if of_side:
                     self._send(side, of_side)
-            self._latest_ms = max(self._latest_ms, part[-1].time_ms)
+            self._latest_ms = max(self._latest_ms, min(part[-1].time_ms, now_ms))
             learned = self._advance(self._latest_ms, more_follow=True)
             count += learned.examples
             refused += learned.refused
@@ -163,17 +168,24 @@ class LocalModel:
 
     def _offer(self, side: EventSide, events: Sequence[Event]) -> None:
         timed = sorted(((time_of(event), event) for event in events), key=lambda pair: pair[0])
+        now_ms = wall_ms()
         for begin in range(0, len(timed), _EVENTS_A_TURN):
-            part = timed[begin : begin + _EVENTS_A_TURN]
-            self._send(side, [(time_ms, message_of(event, time_ms)) for time_ms, event in part])
+            self._send(
+                side,
+                [
+                    (_append_time(time_ms, now_ms), message_of(event, time_ms))
+                    for time_ms, event in timed[begin : begin + _EVENTS_A_TURN]
+                ],
+            )
         if timed:
-            self._latest_ms = max(self._latest_ms, timed[-1][0])
+            self._latest_ms = max(self._latest_ms, min(timed[-1][0], now_ms))
 
     def _send(self, side: EventSide, messages: Sequence[tuple[int, bytes]]) -> None:
+        """Pass messages with their append times to the joiner."""
         source, first = Source(side.name.lower(), 0), self._offsets[side]
         records = [
-            Record(source, first + place, time_ms, value)
-            for place, (time_ms, value) in enumerate(messages)
+            Record(source, first + place, append_ms, value)
+            for place, (append_ms, value) in enumerate(messages)
         ]
         self._offsets[side] = first + len(records)
         self._joiner.offer(self._reader.read(side, MessageBlock.of(records)))
@@ -298,6 +310,14 @@ class LocalModel:
         model = cls(saved.spec)
         model._model = saved
         return model
+
+
+def _append_time(time_ms: int, now_ms: int) -> int:
+    """Return the append time of an event at a time, which bounds it as in the service.
+
+    It is the time of the event, so that old events are not late, but never in the future.
+    """
+    return min(time_ms, now_ms) if time_ms > 0 else now_ms
 
 
 def _layout_of(path: Path, layout: Path | str) -> LogLayout | None:

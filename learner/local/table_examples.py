@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.ingest.events import REQUEST_ID, TIME
+from headrace.ingest.events import AHEAD_MS, REQUEST_ID, TIME
 from headrace.ingest.examples import Examples, Kind
 from headrace.ingest.features import ArrowColumns, Encoder, weights_of
 
@@ -119,4 +119,22 @@ def times_of(columns: Mapping[str, pa.Array], count: int, default_ms: int) -> np
         )
     numbers = values.cast(pa.int64(), safe=False).fill_null(default_ms)
     times: npt.NDArray[np.int64] = numbers.to_numpy()
+    return times
+
+
+def learnable_times(
+    columns: Mapping[str, pa.Array], count: int, now_ms: int
+) -> npt.NDArray[np.int64]:
+    """Return the times of n rows to learn, (n,); `now_ms` where it is missing.
+
+    Raises ValueError for a time more than a day after `now_ms`, as the joiner refuses it: keepers
+    would expire all other rows of its buckets. Raises TypeError: see `times_of`.
+    """
+    times = times_of(columns, count, now_ms)
+    ahead = times > now_ms + AHEAD_MS
+    if ahead.any():
+        raise ValueError(
+            f"column {TIME!r}: expected times in milliseconds, at most a day ahead, got "
+            f"{columns[TIME][int(ahead.argmax())]}. Correct the unit, or remove such rows"
+        )
     return times

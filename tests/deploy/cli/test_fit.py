@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
@@ -107,6 +109,26 @@ def test_a_fit_without_data_or_with_statistics_and_epochs_is_refused(home: Path)
     )
     assert done.returncode == 2
     assert "--epochs: expected 1, since the spec has [statistics.*]" in done.stderr
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.25, 0), (0.75, 2)])
+def test_refused_lines_are_reported_and_status_2_says_that_most_are_refused(
+    share: float, status: int, home: Path
+) -> None:
+    log = pyarrow.parquet.read_table(home / "log.parquet")
+    first = round(share * ROWS)
+    later = pa.compute.multiply(log["time"].slice(0, first), 1000)
+    times = pa.chunked_array([*later.chunks, *log["time"].slice(first).chunks])
+    pyarrow.parquet.write_table(log.set_column(2, "time", times), home / "log.parquet")
+    done = subprocess.run(
+        command("models"), cwd=home, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == status
+    told = done.stderr if status else done.stdout
+    assert f"{first:,} lines are refused: expected timestamp_ms at most a day after" in told
+    assert re.search(r"first: .*log\.parquet, row 1: .*\btime=17", told)
+    assert "looks like microseconds" in told
+    assert bool(list((home / "models").glob("*-shop-*"))) is not bool(status)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""A fitted log of years ago expires by the time of its events, not by the clock of the keeper."""
+"""A fitted log of years ago expires by the time of its events, not by the clock of the keeper.
+
+One line dated far ahead would be the present of its buckets, so it is refused.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.learner.batch.run_store import rows_of
+from headrace.learner.local import InMemoryModel
 from headrace.pserver import BucketAnswer, OffsetSpan, Push, Shape
 from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
 from headrace.pserver.redis_backend import open_store
@@ -26,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from headrace.learner.batch import FitSummary
     from headrace.pserver import Store
 
 ROWS, AFTER_S, DEADLINE_S = 4000, 864, 60
+YEAR_2205_MS = 7_415_712_000_000
 SPEC = shop_spec(f"{CROSS}\n[expiry]\nafter_days = {AFTER_S / 86_400}\n")
 
 
@@ -36,11 +42,8 @@ def test_a_log_of_years_ago_expires_by_its_own_time(
     tmp_path: Path, valkey_node: str, fresh_name: Callable[[str], str]
 ) -> None:
     assert time.time() - BEGIN_MS / 1000 > 1000 * AFTER_S, "the log is old"
-    shelf, name = fitted(tmp_path, valkey_node)
-    manifest = find_snapshot(shelf, "shop", name)
-    shape = Shape(fresh_name("shop"), manifest.buckets, SPEC.width, SPEC.fingerprint, SPEC.text)
-    with closing(open_store(valkey_node, shape.model)) as store:
-        restore(store, shelf, manifest, shape, stop=threading.Event(), tell=lambda _: None)
+    shelf, done = fitted(shop_log(), tmp_path, valkey_node)
+    with restored(shelf, done.snapshot, valkey_node, fresh_name("shop")) as (store, shape):
         before = last_seen(store, shape)
         stay = young(shape, before)
         assert len(before) / 4 < len(stay) < len(before) * 3 / 4
@@ -54,17 +57,51 @@ def test_a_log_of_years_ago_expires_by_its_own_time(
             wait_for(lambda: last_seen(store, shape), {**rest, row: now})
 
 
-def fitted(folder: Path, url: str) -> tuple[SnapshotStorage, str]:
-    """Fit a log into a parameter server; return the storage and the name of its snapshot."""
+def test_a_line_dated_far_ahead_expires_no_row(
+    tmp_path: Path, valkey_node: str, fresh_name: Callable[[str], str]
+) -> None:
+    times = shop_log()["timestamp_ms"].to_pylist()
+    typo = [*times[: ROWS // 2], YEAR_2205_MS, *times[ROWS // 2 + 1 :]]
+    log = shop_log().set_column(4, "timestamp_ms", pa.array(typo))
+    rest = pa.concat_tables([log.slice(0, ROWS // 2), log.slice(ROWS // 2 + 1)])
+    _, expected = fitted(rest, tmp_path / "rest", valkey_node)
+    model = InMemoryModel.load(tmp_path / "rest" / "models", expected.snapshot)
+    rows = dict(zip(model.rows.ids.tolist(), model.rows.last_seen.tolist(), strict=True))
+    shelf, done = fitted(log, tmp_path, valkey_node)
+    with restored(shelf, done.snapshot, valkey_node, fresh_name("shop")) as (store, shape):
+        stay = young(shape, rows)
+        with keeping(valkey_node, shape):
+            wait_for(lambda: last_seen(store, shape), stay)
+    assert done.examples == ROWS - 1
+
+
+def shop_log() -> pa.Table:
+    """Return rows a second apart, in which each user comes for 100 s."""
     table = shop_rows(ROWS)
-    users = pa.array([f"u{second // 100}" for second in range(ROWS)])  # each for 100 s
-    path = folder / "log.parquet"
-    pq.write_table(table.set_column(table.schema.get_field_index("user"), "user", users), path)
-    to = folder / "models"
+    users = pa.array([f"u{second // 100}" for second in range(ROWS)])
+    return table.set_column(table.schema.get_field_index("user"), "user", users)
+
+
+def fitted(log: pa.Table, folder: Path, url: str) -> tuple[SnapshotStorage, FitSummary]:
+    """Fit a log into a parameter server; return the storage and the result."""
+    folder.mkdir(exist_ok=True)
+    path, to = folder / "log.parquet", folder / "models"
+    pq.write_table(log, path)
     done = run(trainer(path, to, lambda name: open_store(url, name), spec=SPEC, rows_a_file=1500))
     assert done is not None
-    assert done.examples == ROWS
-    return SnapshotStorage(str(to)), done.snapshot
+    return SnapshotStorage(str(to)), done
+
+
+@contextmanager
+def restored(
+    shelf: SnapshotStorage, name: str, url: str, model: str
+) -> Iterator[tuple[Store, Shape]]:
+    """Restore a snapshot under a new name."""
+    manifest = find_snapshot(shelf, "shop", name)
+    shape = Shape(model, manifest.buckets, SPEC.width, SPEC.fingerprint, SPEC.text)
+    with closing(open_store(url, shape.model)) as store:
+        restore(store, shelf, manifest, shape, stop=threading.Event(), tell=lambda _: None)
+        yield store, shape
 
 
 @contextmanager

@@ -102,9 +102,10 @@ def test_weights_travel_with_the_examples() -> None:
         ("clicked", [0.0, 0.5], "'clicked': expected labels 0 and 1, got 0.5"),
         ("clicked", [1.0, None], "'clicked': expected labels 0 and 1, got None"),
         ("weight", [1.0, -1.0], "'weight': expected weights from 0 up, got -1.0"),
+        ("timestamp_ms", [None, 7_415_712_000_000], "at most a day ahead, got 7415712000000"),
     ],
 )
-def test_a_bad_label_or_weight_is_refused_by_name(
+def test_a_bad_label_weight_or_time_is_refused_by_name(
     column: str, values: list[float | None], named: str
 ) -> None:
     columns = {"user": ["a", "b"], "clicked": [0.0, 1.0], "weight": [1.0, 1.0], column: values}

@@ -7,6 +7,8 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 
@@ -111,6 +113,19 @@ def test_a_fit_of_other_data_is_refused(log: Path, tmp_path: Path) -> None:
     pq.write_table(shop_rows(10), other)
     with pytest.raises(UnreadableData, match="unfinished fit of this data"):
         trainer(other, tmp_path, one_store()[1])
+
+
+def test_a_log_that_is_mostly_refused_is_not_learned(tmp_path: Path) -> None:
+    times = pa.compute.multiply(shop_rows(100)["timestamp_ms"], 1000)
+    pq.write_table(shop_rows(100).set_column(4, "timestamp_ms", times), tmp_path / "log.parquet")
+    store, connect = one_store()
+    with pytest.raises(
+        UnreadableData, match=r"100 lines are refused[\s\S]*looks like microseconds"
+    ):
+        run(trainer(tmp_path / "log.parquet", tmp_path / "models", connect))
+    assert not [path for path in (tmp_path / "models").rglob("*") if path.is_file()]
+    with pytest.raises(Exception, match="holds no model"):
+        store.shape()
 
 
 def test_the_command_killed_and_started_again_counts_every_row_once(

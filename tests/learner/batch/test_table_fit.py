@@ -14,7 +14,9 @@ import pyarrow.parquet
 import pytest
 
 import headrace
+from headrace.ingest.events import AHEAD_MS, Reason
 from headrace.ingest.logs import parse_layout
+from headrace.ingest.survey import survey_log
 from headrace.learner.batch import (
     BatchTrainer,
     FilePosition,
@@ -27,7 +29,7 @@ from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.batch.prefetch import in_order, read_ahead
 from headrace.learner.local import InMemoryModel
 from headrace.learner.spec import parse_spec
-from tests.learner.shop import shop_rows, shop_spec
+from tests.learner.shop import BEGIN_MS, shop_rows, shop_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,12 +52,15 @@ price = "price"
 tags = { column = "tags", separator = "|" }
 """
 ROWS = 50_000
+NAMES = ["user", "item", "price", "tags", "time", "clicked"]
+NOW_MS = BEGIN_MS + 10 * ROWS * 1000
+"""The moment at which a log is read."""
 
 
 @pytest.fixture(scope="module")
 def rows() -> pa.Table:
     """Rows a second apart, as a file has them."""
-    rows = shop_rows(ROWS).rename_columns(["user", "item", "price", "tags", "time", "clicked"])
+    rows = shop_rows(ROWS).rename_columns(NAMES)
     return rows.set_column(3, "tags", pa.compute.binary_join(rows["tags"], "|"))
 
 
@@ -184,15 +189,96 @@ def test_epochs_stop_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> N
     assert done.held_out_loss is not None
 
 
-def test_rows_without_a_time_are_left_out_and_counted(rows: pa.Table, tmp_path: Path) -> None:
-    timed = rows.slice(0, 10).to_pylist()
-    timed[3]["time"] = None
-    pyarrow.parquet.write_table(pa.Table.from_pylist(timed), tmp_path / "a.parquet")
-    spec = shop_spec()
-    source = TableSource([str(tmp_path / "a.parquet")], layout(), spec)
+def with_bad_times(rows: pa.Table, *, bad: int = 1) -> pa.Table:
+    """Return rows of which some have no time, a time in seconds, or one far ahead."""
+    times = rows["time"].to_pylist()
+    for place in range(bad):
+        times[3 * place + 3] = None
+        times[3 * place + 4] = times[3 * place + 4] // 1000
+        times[3 * place + 5] = NOW_MS + AHEAD_MS + 1 + place
+    return rows.set_column(rows.schema.get_field_index("time"), "time", pa.array(times))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
+def test_lines_without_a_usable_time_are_refused_with_reason_count_and_example(
+    kind: str, rows: pa.Table, tmp_path: Path
+) -> None:
+    log = with_bad_times(rows)
+    last = log["time"].to_pylist()
+    last[-1] = NOW_MS + AHEAD_MS  # a day ahead, and no more
+    url = write(log.set_column(4, "time", pa.array(last)), tmp_path, kind)
+    blocks = list(TableSource([url], layout(), shop_spec(), now_ms=NOW_MS).blocks(FilePosition()))
+    assert sum(len(block.examples) for block in blocks) == ROWS - 3
+    refusals = {each.reason: each for block in blocks for each in block.refusals}
+    assert {reason: each.count for reason, each in refusals.items()} == {
+        Reason.NO_TIME: 1,
+        Reason.BEFORE_2000: 1,
+        Reason.AHEAD: 1,
+    }
+    assert refusals[Reason.AHEAD].place == f"{tmp_path}/a.{kind}, row 6"
+    assert f"time={NOW_MS + AHEAD_MS + 1}" in refusals[Reason.AHEAD].example.replace("'", "")
+    assert "looks like seconds" in refusals[Reason.BEFORE_2000].details
+    found = survey_log(tmp_path / f"a.{kind}", shop_spec().fields, layout(), now_ms=NOW_MS)
+    assert {each.reason: each for each in found.refused} == refusals, "as a check reports them"
+
+
+def test_lines_that_are_no_rows_are_refused_with_their_text(rows: pa.Table, tmp_path: Path) -> None:
+    lines = [json.dumps(row) for row in rows.slice(0, 3).to_pylist()]
+    (tmp_path / "log.ndjson").write_text("\n".join([*lines[:2], '{"user": "u1"', lines[2]]))
+    source = TableSource([str(tmp_path / "log.ndjson")], layout(), shop_spec())
     blocks = list(source.blocks(FilePosition()))
-    assert sum(len(block.examples) for block in blocks) == 9
-    assert source.refused == 1
+    assert [len(block.examples) for block in blocks] == [2, 0, 1]
+    [refused] = [each for block in blocks for each in block.refusals]
+    assert (refused.reason, refused.count) == (Reason.NOT_JSON, 1)
+    assert refused.place == f"{tmp_path}/log.ndjson, line 3"
+    assert refused.example == '{"user": "u1"'
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_a_fit_counts_each_refused_line_once_whatever_its_epochs_and_stops(
+    holdout: float, rows: pa.Table, tmp_path: Path
+) -> None:
+    log = with_bad_times(rows, bad=2000)
+    pyarrow.parquet.write_table(log, tmp_path / "log.parquet", row_group_size=5000)
+    settings = FitSettings(epochs=2, holdout=holdout, tell_every_s=0)
+    refusals, done, dice = None, None, random.Random(5)
+    while done is None:
+        stop, left = threading.Event(), dice.randrange(1, 4)
+
+        def tell(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                stop.set()  # noqa: B023 - called before the next round
+
+        source = TableSource([str(tmp_path / "log.parquet")], layout(), shop_spec(), now_ms=NOW_MS)
+        folder = FitFolder(str(tmp_path / "models"), "shop")
+        trainer = BatchTrainer(shop_spec(), source, folder, settings)
+        done, refusals = trainer.run(stop, tell), trainer.refusals
+    assert refusals is not None
+    assert {each.reason: each.count for each in refusals} == dict.fromkeys(
+        (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD), 2000
+    )
+
+
+def test_data_that_is_mostly_refused_writes_no_model_and_begins_again_with_another_layout(
+    rows: pa.Table, tmp_path: Path
+) -> None:
+    seconds = pa.compute.divide(rows["time"], 1000)
+    pyarrow.parquet.write_table(rows.set_column(4, "time", seconds), tmp_path / "a.parquet")
+    url, to, stop = str(tmp_path / "a.parquet"), tmp_path / "models", threading.Event()
+    settings = FitSettings(save_every_s=0)
+    with pytest.raises(UnreadableData, match="at most half is refused") as raised:
+        fit(url, to, settings)
+    assert f"{ROWS:,} lines are refused: {Reason.BEFORE_2000}" in str(raised.value)
+    assert 'in a layout timestamp_format = "s"' in str(raised.value)
+    assert not [path for path in to.rglob("*") if path.is_file()]
+    right = parse_layout(LAYOUT.replace('"time"', '"time"\ntimestamp_format = "s"'), "layout.toml")
+    source = TableSource([url], right, shop_spec())
+    trainer = BatchTrainer(shop_spec(), source, FitFolder(str(to), "shop"), settings)
+    done = trainer.run(stop, lambda _: None)
+    assert done is not None
+    assert done.examples == ROWS
 
 
 def test_a_fit_of_other_data_does_not_go_on_with_an_unfinished_one(

@@ -173,3 +173,8 @@ def test_wrong_parameters_and_targets_are_refused_with_what_was_expected() -> No
         HeadraceClassifier().fit(rows, np.zeros(100))
     with pytest.raises(ValueError, match=r"expected classes among .*got \[2\]"):
         HeadraceClassifier().fit(rows, clicked).partial_fit(rows, np.where(clicked, 2, 0))
+    ahead = pa.array([*rows["timestamp_ms"].to_pylist()[:-1], 7_415_712_000_000])
+    later = rows.set_column(rows.schema.get_field_index("timestamp_ms"), "timestamp_ms", ahead)
+    with pytest.raises(ValueError, match=r"at most a day ahead, got 7415712000000"):
+        HeadraceClassifier().fit(later, clicked)
+    HeadraceClassifier().fit(rows, clicked).predict(later)

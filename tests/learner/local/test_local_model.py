@@ -16,6 +16,7 @@ import pytest
 
 import headrace
 from headrace.deploy.models import path_of
+from headrace.ingest.events import AHEAD_MS
 from headrace.ingest.examples import concatenate, unpack
 from headrace.ingest.joiner import Joiner, JoinerPacing
 from headrace.ingest.kafka import (
@@ -26,6 +27,7 @@ from headrace.ingest.kafka import (
     examples_topic,
     memory_ports,
 )
+from headrace.ingest.runtime import wall_ms
 from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.loop.example_queue import ExampleBatch
 from headrace.learner.loop.merging import MergedBatches
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
 
+YEAR_2205_MS = 7_415_712_000_000
 OPTIMIZER = """
 [optimizer]
 name = "ftrl"
@@ -226,6 +229,55 @@ def test_an_event_that_cannot_be_used_comes_back_with_its_reason() -> None:
     assert "impression_id" in summary.refused[1].reason
     with pytest.raises(TypeError, match="expected an iterable of events"):
         model.learn(b"events.csv"[0])
+
+
+@pytest.mark.parametrize("place", [0, 150, 299])
+@pytest.mark.parametrize("how", ["events", "directory", "table"])
+def test_an_event_dated_far_ahead_is_refused_and_changes_no_other_example(
+    how: str, place: int, tmp_path: Path
+) -> None:
+    shown = shop_rows(300).drop_columns(["tags", "clicked"]).to_pylist()
+    shown = [{**row, "impression_id": f"i-{i}"} for i, row in enumerate(shown)]
+    clicks = [
+        {"impression_id": f"i-{i}", "timestamp_ms": shown[i]["timestamp_ms"] + 30_000}
+        for i in range(0, 300, 3)
+        if i != place
+    ]
+    typo = {**shown[place], "timestamp_ms": YEAR_2205_MS}
+    log = [*shown[:place], typo, *shown[place + 1 :]]
+    rest = [each for each in shown if each is not shown[place]]
+    wanted, found = (headrace.LocalModel(spec_of("window")) for _ in range(2))
+    if how == "table":
+        wanted.learn(rest)
+        pyarrow.parquet.write_table(pa.Table.from_pylist(log), tmp_path / "log.parquet")
+        layout = tmp_path / "layout.toml"
+        layout.write_text('[event]\nimpression_id = "impression_id"\ntimestamp = "timestamp_ms"\n')
+        summary = found.learn_log(tmp_path / "log.parquet", layout)
+    elif how == "directory":
+        wanted.learn(rest, clicks)
+        for name, sent in (("impressions", log), ("clicks", clicks)):
+            lines = b"".join(orjson.dumps(event) + b"\n" for event in sent)
+            (tmp_path / f"{name}.ndjson").write_bytes(lines)
+        summary = found.learn_log(tmp_path)
+    else:
+        wanted.learn(rest, clicks)
+        summary = found.learn(log, clicks)
+    [refused] = summary.refused
+    assert "at most a day after" in refused.reason
+    for model in (wanted, found):
+        model.flush()
+    assert found.outcomes().labels.tolist() == wanted.outcomes().labels.tolist()
+    assert found.outcomes().scores.tolist() == wanted.outcomes().scores.tolist()
+
+
+def test_an_event_of_the_next_day_counts_as_of_now() -> None:
+    model, now_ms = headrace.LocalModel(spec_of("immediate")), wall_ms()
+    tomorrow = {"impression_id": "i-0", "timestamp_ms": now_ms + AHEAD_MS // 2, "user": "u1"}
+    assert model.learn([tomorrow]).examples == 1
+    later = {"impression_id": "i-1", "timestamp_ms": wall_ms(), "user": "u1"}
+    assert model.learn([later]) == headrace.LearnSummary(1, ())
+    [first, second] = model.outcomes().event_ms.tolist()
+    assert now_ms <= first <= second <= wall_ms()
 
 
 def test_a_strict_prediction_refuses_fields_that_the_model_does_not_read() -> None:

@@ -1,0 +1,105 @@
+"""Refusals of a table's rows: which rows, for which reason, and the first as an example.
+
+The survey of a log and a fit of tables share these rules, so `headrace check` reports the rows that
+`headrace fit` leaves out. A table has no append times. Its rows may be at most a day ahead of the
+moment when it is read, as events may be of their append to Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
+from headrace.ingest.logs import guess_time_format
+from headrace.ingest.survey.findings import RefusedEvents, shortened
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from headrace.ingest.logs import EventLayout, TableBlock, UnreadableRow
+
+    Bools = npt.NDArray[np.bool_]
+
+
+def untimely_rows(times: pa.Array, now_ms: int) -> tuple[tuple[Reason, Bools], ...]:
+    """Return the rows that are refused for their time, (n,) for each reason.
+
+    times: of n rows in milliseconds, null where a row has no readable time.
+    """
+    shown_ms = pc.fill_null(times, 0).to_numpy(zero_copy_only=False)
+    timed = times.is_valid().to_numpy(zero_copy_only=False)
+    return (
+        (Reason.NO_TIME, ~timed),
+        (Reason.BEFORE_2000, timed & (shown_ms < EARLIEST_MS)),
+        (Reason.AHEAD, shown_ms > now_ms + AHEAD_MS),
+    )
+
+
+def refused_rows(
+    reason: Reason, wrong: Bools, block: TableBlock, event: EventLayout, name: str
+) -> RefusedEvents:
+    """Return the refusal of rows of a block, of which at least one is `wrong`; shape (n,).
+
+    name: of the file.
+    """
+    place = int(np.argmax(wrong))
+    advice = ""
+    if reason is Reason.NO_TIME:
+        advice = time_advice(block, event.timestamp, event.timestamp_format, place)
+    return RefusedEvents(
+        reason,
+        int(np.count_nonzero(wrong)),
+        row_name(name, block.first + place + 1),
+        row_text(block, place),
+        _raw_time(block, event.timestamp, place),
+        advice,
+    )
+
+
+def unreadable_line(row: UnreadableRow, name: str) -> RefusedEvents:
+    """Return the refusal of a line that is not a row. name: of the file."""
+    place = f"{name}, line {row.line}" if row.line else name
+    text = shortened(row.text.decode("utf-8", "replace"))
+    return RefusedEvents(Reason.NOT_JSON, 1, place, text)
+
+
+def row_name(name: str, row: int) -> str:
+    """Return the name of a row, numbered from 1."""
+    return f"{name}, row {row}"
+
+
+def row_text(block: TableBlock, place: int) -> str:
+    """Return one row, shortened."""
+    row = {name: column[place].as_py() for name, column in block.arrow.items()}
+    return shortened(", ".join(f"{name}={value!r}" for name, value in row.items()))
+
+
+def time_advice(block: TableBlock, column: str | None, form: str, place: int) -> str:
+    """Return why a column has no time in a row."""
+    if column is None or column not in block.arrow:
+        return ""
+    value = block.arrow[column].slice(place, 1)
+    text = value[0].as_py()
+    if text is None or not str(text).strip():
+        return f"the column {column!r} is empty there"
+    fitting = guess_time_format(value)
+    remedy = "Correct timestamp_format in the layout, or the file"
+    if fitting is not None:
+        remedy = f'Set timestamp_format = "{fitting}" in the layout'
+    return (
+        f"expected a time as in timestamp_format = {form!r}, got {text!r} in the column "
+        f"{column!r}. {remedy}"
+    )
+
+
+def _raw_time(block: TableBlock, column: str | None, place: int) -> float | None:
+    if column is None or column not in block.arrow:
+        return None
+    try:
+        return float(block.arrow[column][place].as_py())
+    except (TypeError, ValueError):
+        return None
