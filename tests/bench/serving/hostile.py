@@ -13,7 +13,8 @@ An attacker on the same machine takes processor time from the server, which one 
 On Linux, the attacker therefore has a core of its own, and the server and the client share another.
 The rest of this effect shows on a decoy, a process that takes connections, discards their bytes and
 closes them where the server would. It is attacked before, on the attacker's core.
-`p99_beside`: the client's waits meanwhile, like `p99`.
+`p99_beside`: the client's waits meanwhile, like `p99`. `calm_p99_ms`: the p99
+without an attack.
 `attacker_cores`, `server_cores`: processor time of the two during the attack, by its duration.
 """
 
@@ -252,6 +253,7 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
         "p50": round(float(np.median(under.waits) / np.median(calm)), 2),
         "p99": round(float(np.percentile(under.waits, 99) / calm_ms), 2),
         "p99_beside": round(float(np.percentile(beside.waits, 99) / calm_ms), 2),
+        "calm_p99_ms": round(float(calm_ms), 2),
         "attacker_cores": round(under.attacker_s / seconds, 2),
         "server_cores": round(under.server_s / seconds, 2),
         "answered": len(under.waits),
@@ -271,9 +273,10 @@ def main() -> None:
     _stay_on(0)
     names = [chosen.only] if chosen.only else list(ATTACKS)
     console, figures = Console(stderr=chosen.json), {}
-    table = Table("attack", "memory", "p50", "p99", "beside", "attacker", "server", "answered")
-    table.add_column("failed")
-    table.add_column("afterwards")
+    table = Table("attack", "memory", "p50", "p99", "beside", "calm ms", "attacker", "server")
+    for count in ("answered", "failed", "afterwards"):
+        table.add_column(count)
+    table.columns[0].no_wrap = True
     for name in names:
         figures[name] = measure(name, seconds)
         table.add_row(name, *map(str, figures[name].values()))
