@@ -77,6 +77,7 @@ class LabelledColumns(NamedTuple):
     impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if not needed
     weights: npt.NDArray[np.float32]  # (n,) what each counts as, or (0,) if all are 1
     ends: npt.NDArray[np.int64]  # (n,) the first example after the slate of each
+    chosen: bool = False  # whether the loss is that of a choice among the slate
 
 
 class InputScratch(NamedTuple):

@@ -22,7 +22,7 @@ from headrace.learner.inputs.click_histories import ClickHistories
 from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
 from headrace.learner.inputs.slates import slate_ends
 from headrace.learner.inputs.statistics import empty_memory, with_room
-from headrace.learner.spec import COUNT, PROBABILITY
+from headrace.learner.spec import CHOICE, COUNT, PROBABILITY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -73,6 +73,7 @@ class InputPreparation:
         self._levels = self.program.kinds.shape[0]
         self.memory = empty_memory(self._levels)
         self._admission, self._buckets = spec.admission, buckets
+        self._chosen = spec.structure.loss == CHOICE
         self._calibrates = spec.calibration is not None
         self._own = threading.local()
         self.pulling: RowPuller | None = None
@@ -117,6 +118,7 @@ class InputPreparation:
             read_only(impressions, np.uint64),
             read_only(np.zeros(0) if examples.weights is None else examples.weights, np.float32),
             read_only(slate_ends(examples), np.int64),
+            self._chosen,
         )
 
     def with_histories(

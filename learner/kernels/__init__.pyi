@@ -3,8 +3,10 @@ from .ftrl import step as step
 from .ftrl import weight as weight
 from .initialization import initial as initial
 from .initialization import origin as origin
-from .loss import gradient_of as gradient_of
+from .loss import choose as choose
+from .loss import choose_in_each as choose_in_each
 from .loss import probability_of as probability_of
+from .loss import slope_of as slope_of
 from .optimizers import ParameterGroup as ParameterGroup
 from .optimizers import begin_step as begin_step
 from .optimizers import gained_at as gained_at

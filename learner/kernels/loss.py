@@ -1,11 +1,25 @@
-"""Probabilities from sums of weights, and the slope of the loss for each label policy. Compiled."""
+"""Probabilities from sums of weights, and the slope of the loss for each label policy. Compiled.
+
+Under `loss = "logistic"` each candidate of a request is clicked or not by itself. Under
+`loss = "choice"` the user clicks one of the candidates or none. With z_j the sum of the weights of
+candidate j, the probability that candidate i is clicked is
+
+    exp(z_i) / (1 + sum of exp(z_j) over the candidates of the request)
+
+the conditional logit with the alternative of no click, whose utility is 0 (McFadden, "Conditional
+logit analysis of qualitative choice behavior", 1974, eq. (12)). Its derivatives by z need no
+candidate besides: p_i for a candidate that was not clicked, p_i - 1 for the one that was. With
+`immediate`, a request is first learned as one without a click. The click then changes its
+log-likelihood by z_i alone, hence by a slope of -1, so no other candidate is learned again. A
+candidate by itself has the logistic probability.
+"""
 
 from __future__ import annotations
 
 import math
 
 from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import inlined, inlined_ieee_division
+from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
 
 _CLICKED, _CLOSED = int(Kind.CLICKED), int(Kind.CLOSED)
 _MOST_WEIGHED = 0.8
@@ -20,6 +34,20 @@ _FARTHEST = 35.0
 def probability_of(total):  # type: ignore[no-untyped-def]
     """Return the probability of a click whose log-odds are `total`."""
     return 1.0 / (1.0 + math.exp(-min(max(total, -_FARTHEST), _FARTHEST)))
+
+
+@inlined_ieee_division
+def choose(scores, begin, end):  # type: ignore[no-untyped-def]
+    """Turn logistic probabilities of candidates [begin, end) of one request into those of a choice.
+
+    NaN counts as no candidate, and stays.
+    """
+    total = 1.0
+    for i in range(begin, end):
+        if not math.isnan(scores[i]):
+            total += scores[i] / (1.0 - scores[i])
+    for i in range(begin, end):
+        scores[i] = scores[i] / (1.0 - scores[i]) / total
 
 
 @inlined
@@ -47,3 +75,23 @@ def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
     if kind == _CLICKED:
         return -(1.0 + weighed) * (1.0 - p)
     return (1.0 - weighed) * (1.0 + weighed) * p
+
+
+@inlined
+def slope_of(labelled, i, p):  # type: ignore[no-untyped-def]
+    """Return the derivative of the loss of example i by the sum of its weights."""
+    kind, label = labelled.kinds[i], labelled.labels[i]
+    if not labelled.chosen:
+        return gradient_of(kind, label, p)
+    if kind == _CLICKED:
+        return -1.0
+    return p - label if kind == _CLOSED else p
+
+
+@kernel
+def choose_in_each(scores, ends):  # type: ignore[no-untyped-def]
+    """`choose` in each request; ends: (n,) the first candidate after the request of each."""
+    begin = 0
+    while begin < scores.shape[0]:
+        choose(scores, begin, ends[begin])
+        begin = ends[begin]

@@ -32,6 +32,7 @@ from headrace.learner.kernels import (
     shrink_of,
 )
 from headrace.learner.spec import (
+    CHOICE,
     DCN_V2,
     DEEPFM,
     DIN,
@@ -156,6 +157,9 @@ def _check(spec: ModelSpec) -> None:
     if pooled:
         wanted = "bags without pooling, decay and last, which the graph lacks"
         raise NotExportable(spec.name, wanted, ", ".join(pooled))
+    if spec.structure.loss == CHOICE:
+        wanted = 'loss = "logistic", since the graph scores each row by itself'
+        raise NotExportable(spec.name, wanted, f'"{CHOICE}"')
     if spec.calibration is not None and spec.calibration.kind != PLATT:
         wanted = 'a [calibration] of kind "platt", or none'
         raise NotExportable(spec.name, wanted, spec.calibration.kind)

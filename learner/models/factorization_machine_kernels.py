@@ -30,14 +30,15 @@ from headrace.learner.intrinsics import LANES, add, eight, put, take
 from headrace.learner.kernels import (
     NUMBER_BITS,
     begin_step,
+    choose,
     count_row,
-    gradient_of,
     origin,
     probability_of,
     read_id,
     read_weight,
     shift_of,
     shrink_of,
+    slope_of,
     step_at,
     value_at,
 )
@@ -178,6 +179,8 @@ def learn(  # type: ignore[no-untyped-def]
             reads = scratch.reads if strangers else scratch.places[row]
             scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, row, count)
         if together:
+            if labelled.chosen:
+                choose(scores, learned, stop)
             admit_slate(columns, gate, labelled, learned, stop, scratch, learned - begin)
         for i in range(learned, stop):
             row = i - begin
@@ -185,7 +188,7 @@ def learn(  # type: ignore[no-untyped-def]
                 find_again(columns, gate, labelled, i, scratch, row)
             elif strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
-            slope = gradient_of(labelled.kinds[i], labelled.labels[i], scores[i])
+            slope = slope_of(labelled, i, scores[i])
             slope, counted = slope * weight_of(labelled, i), counts_of(labelled, i)
             count = scratch.totals[row]
             _step(columns, gaining, machine, slope, counted, scratch, work, row, count)

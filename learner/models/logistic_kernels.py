@@ -25,10 +25,11 @@ from headrace.learner.inputs import (
 from headrace.learner.intrinsics import add_two
 from headrace.learner.kernels import (
     NUMBER_BITS,
+    choose,
     count_row,
-    gradient_of,
     probability_of,
     shift_of,
+    slope_of,
     step,
     weight,
 )
@@ -221,6 +222,8 @@ def learn(  # type: ignore[no-untyped-def]
         if lacks:
             break
         if together:
+            if labelled.chosen:
+                choose(scores, learned, stop)
             admit_slate(columns, gate, labelled, learned, stop, scratch, learned - begin)
         for i in range(learned, stop):
             row = i - begin
@@ -231,7 +234,7 @@ def learn(  # type: ignore[no-untyped-def]
                 _weigh(ftrl, scratch, count)
             elif strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
-            slope = gradient_of(labelled.kinds[i], labelled.labels[i], scores[i])
+            slope = slope_of(labelled, i, scores[i])
             _step(ftrl, slope * weight_of(labelled, i), scratch, row, count)
             counted = counts_of(labelled, i)
             _scatter_common(scratch, 0, 1)

@@ -27,6 +27,7 @@ from headrace.learner.inputs import (
     longest_slate,
     weigh_shows,
 )
+from headrace.learner.kernels import choose_in_each
 from headrace.learner.models.explanations import (
     INTERCEPT_PART,
     Explanations,
@@ -36,7 +37,7 @@ from headrace.learner.models.explanations import (
     part_names,
 )
 from headrace.learner.models.uncertainty import rates_of, uncertainty
-from headrace.learner.spec import ISOTONIC, PLATT, REQUEST, SHRINKAGE
+from headrace.learner.spec import CHOICE, ISOTONIC, PLATT, REQUEST, SHRINKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +75,7 @@ class RowModel(ABC):
         self._delay_s = spec.structure.click_delay_s
         self._name, self._optimizer = spec.name, spec.optimizer
         window_ms = spec.fields.label.window_ms
+        self._chosen = spec.structure.loss == CHOICE
         self._calibrated: PlattScaling | None = None
         if spec.calibration is not None:
             layer = _CALIBRATIONS[spec.calibration.kind]
@@ -122,6 +124,8 @@ class RowModel(ABC):
     ) -> npt.NDArray[np.float64]:
         """Return what `predict` does, for features with their histories."""
         scores = self._answers(view, features, event_ms)
+        if self._chosen:
+            choose_in_each(scores, np.full(len(scores), len(scores)) if ends is None else ends)
         if self._calibrated is not None:
             self._calibrated.apply(view, scores, ends)
         return scores
@@ -281,10 +285,13 @@ class SequentialModel(RowModel):
         )
         parts[:, names.names.index(INTERCEPT_PART)] += self._first_log_odds
         calibration = np.zeros(0)
-        if self._calibrated is not None:
+        if self._chosen or self._calibrated is not None:
             raw = parts.sum(axis=1) + pairs.sum(axis=(1, 2))
             scores = 1.0 / (1.0 + np.exp(-raw))
-            self._calibrated.apply(view, scores)
+            if self._chosen:
+                choose_in_each(scores, np.full(len(scores), len(scores)))
+            if self._calibrated is not None:
+                self._calibrated.apply(view, scores)
             calibration = log_odds_of(scores) - raw
         return exact(names, parts, pairs, calibration)
 

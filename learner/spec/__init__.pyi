@@ -1,5 +1,6 @@
 from .architecture import ATTENTION as ATTENTION
 from .architecture import AUTO as AUTO
+from .architecture import CHOICE as CHOICE
 from .architecture import CUDA as CUDA
 from .architecture import DCN_V2 as DCN_V2
 from .architecture import DEEPFM as DEEPFM

@@ -38,6 +38,7 @@ SEQUENCE = "sequence"
 MODULE = "module"
 DEEP = (FIELD_WEIGHTED_FM, WIDE_AND_DEEP, DEEPFM, DCN_V2, DIN, SEQUENCE, MODULE)
 """Architectures that are torch modules."""
+LOGISTIC, CHOICE = "logistic", "choice"
 GRU = "gru"
 ATTENTION = "attention"
 CUDA = "cuda"
@@ -64,6 +65,11 @@ class Structure(Struct, frozen=True):
     base_rate: Annotated[float, Meta(ge=1e-6, le=0.999)] = 0.5
     """Click rate that an untrained model predicts. If the log's rate differs, the weights of all
     ids have to learn the difference from the first thousands of examples."""
+    loss: Annotated[str, Meta(pattern=r"^(logistic|choice)\Z"), expected("logistic or choice")] = (
+        LOGISTIC
+    )
+    """`logistic`: each candidate is clicked or not by itself. `choice`: the user clicks one
+    candidate of a request, or none."""
     click_delay_s: Annotated[float, Meta(ge=0.0, le=604_800.0)] = 0.0
     """Mean seconds from an impression to its click. While a model under the policy `immediate` is
     not much older, its clicks are still missing, and impressions count less. At 0, they always
@@ -134,12 +140,12 @@ class Structure(Struct, frozen=True):
         keys = [each for each in (*kind.takes, *kind.needs) if each not in _DEVICES]
         found = {each: getattr(self, each) for each in keys}
         # only if set: models older than these keys keep their fingerprint
-        younger = {"synchronous": False, "base_rate": 0.5, "click_delay_s": 0.0}
+        younger = {"synchronous": False, "base_rate": 0.5, "loss": LOGISTIC, "click_delay_s": 0.0}
         return {each: value for each, value in found.items() if younger.get(each) != value}
 
 
 _DEVICES = ("device", "devices")
-_START = ("base_rate", "click_delay_s")
+_START = ("base_rate", "loss", "click_delay_s")
 _VECTOR = (*_START, "dimensions", "init_scale", "seed")
 _STREAM = (*_VECTOR, "mini_batch", "device", "devices", "synchronous")
 _DEEP = (*_STREAM, "layers")

@@ -27,12 +27,13 @@ from headrace.ingest.features import (
     table_of,
 )
 from headrace.learner.spec.architecture import (
+    CHOICE,
     MODEL,
     Structure,
     check_history,
     check_synchronous,
 )
-from headrace.learner.spec.calibration_spec import CALIBRATION, Calibration
+from headrace.learner.spec.calibration_spec import CALIBRATION, REQUEST, Calibration
 from headrace.learner.spec.growth import Admission, parse_admission, parse_expiry
 from headrace.learner.spec.optimizer_spec import (
     Optimizer,
@@ -157,6 +158,10 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
         raise where.error(("examples", "negative_rate"), wanted, found)
     optimizers = parse_optimizers(tables, structure.groups, where)
     check_coin(optimizers, fields, where)
+    if structure.loss == CHOICE and fields.weights.sampling:
+        wanted = 'no negative_rate beside [model] loss = "choice": a choice needs all candidates'
+        found = f"negative_rate {fields.weights.negative_rate:g}"
+        raise where.error(("examples", "negative_rate"), wanted, found)
     check_synchronous(structure, optimizers.dense, where)
     admission = expiry = calibration = None
     if "admission" in tables:
@@ -167,6 +172,9 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
     if "calibration" in tables:
         table = table_of(tables, where, "calibration")
         calibration = CALIBRATION.read(table, where, "calibration")
+        if structure.loss == CHOICE and calibration.kind == REQUEST:
+            wanted = 'another kind beside [model] loss = "choice", which compares candidates itself'
+            raise where.error(("calibration", "kind"), wanted, f'"{REQUEST}"')
     spec = ModelSpec(
         name=structure.name,
         structure=structure,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace.ingest.runtime import inlined, kernel
 from headrace.learner.inputs import weight_of
 from headrace.learner.intrinsics import LANES, add, eight, take
-from headrace.learner.kernels import gradient_of, shrink_of, step_row
+from headrace.learner.kernels import choose, shrink_of, slope_of, step_row
 from headrace.pserver.intrinsics import prefetch, prefetch_row, row_of
 
 _ROWS_AHEAD = 8
@@ -19,11 +19,18 @@ _ROWS_AHEAD = 8
 
 @kernel
 def loss_gradients(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def]
-    """Write the slope of the loss of each example from `begin` on, by its log-odds."""
-    for k in range(probabilities.shape[0]):
+    """Write the slope of the loss of each example from `begin` on, by its log-odds.
+
+    Where the loss is that of a choice, `probabilities` become those of the choice first.
+    """
+    k, count = 0, probabilities.shape[0]
+    while labelled.chosen and k < count:
+        stop = labelled.ends[begin + k] - begin
+        choose(probabilities, k, stop)
+        k = stop
+    for k in range(count):
         i = begin + k
-        slope = gradient_of(labelled.kinds[i], labelled.labels[i], probabilities[k])
-        made[k] = slope * weight_of(labelled, i)
+        made[k] = slope_of(labelled, i, probabilities[k]) * weight_of(labelled, i)
 
 
 @inlined

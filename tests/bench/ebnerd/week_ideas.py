@@ -3,10 +3,10 @@
     python -m tests.bench.week_ideas [--quick] [--json] [--data DIR]
 
 The base is a model of `tests.bench.week_table` with statistics and the immediate policy. Each idea
-adds inputs to it, or changes its vectors. The first half of the week decides what is together. The
-second half is reported, as in the table of models. *Mixed* is the mean of the log-odds of several
-models, which learn the same events. `--quick` measures logistic regression alone; otherwise DCN-V2
-follows.
+adds inputs to it, or changes its vectors or its loss. The first half of the week decides what is
+together. The second half is reported, as in the table of models. *Mixed* is the mean of the
+log-odds of several models, which learn the same events. `--quick` measures logistic regression
+alone; otherwise DCN-V2 follows.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Idea(NamedTuple):
     statistics: str = ""
     dimensions: int | None = None
     """Of all vectors; None: those of the base."""
+    choice: bool = False
+    """Whether the candidates of a request compete."""
 
 
 def _rate(number: int, name: str, of: str, per_doubling: int = 4) -> str:
@@ -80,6 +82,7 @@ _DEVICE = Idea(
     _rate(83, "device_article_rate", "article_device"),
 )
 _USER = Idea(statistics=_rate(84, "user_article_rate", "user_article"))
+_ALL = _together(_SHOWS, _PAGE, _DEVICE, _USER)
 IDEAS = {
     "base": Idea(),
     "rate in 10 minutes": _window(20, 600),
@@ -91,7 +94,9 @@ IDEAS = {
     "rate of the article on the page": _PAGE,
     "rate of the article on the device": _DEVICE,
     "rate of the user and article": _USER,
-    "shows and all three rates": _together(_SHOWS, _PAGE, _DEVICE, _USER),
+    "shows and all three rates": _ALL,
+    "choice": Idea(choice=True),
+    "choice, shows and all three rates": _ALL._replace(choice=True),
 }
 VECTORS = {f"vectors of {n}": Idea(dimensions=n) for n in (4, 16)}
 """Only for models with vectors."""
@@ -110,6 +115,8 @@ def changed(spec: ModelSpec, idea: Idea) -> ModelSpec:
         + idea.statistics
         + text[optimizer:]
     )
+    if idea.choice:
+        text = text.replace("[model]\n", '[model]\nloss = "choice"\n', 1)
     if idea.dimensions is not None:
         text = re.sub("dimensions = .*", f"dimensions = {idea.dimensions}", text)
     return parse_spec(text, "an idea")

@@ -164,6 +164,7 @@ def test_the_file_states_its_opset_and_its_columns(tmp_path: Path) -> None:
     [
         (OWN, "", False, r"an architecture whose graph .*, got module\. For devices"),
         ("", '[calibration]\nkind = "isotonic"\n', False, "got isotonic"),
+        ('loss = "choice"\n', "", False, 'loss = "logistic", .*, got "choice"'),
         ("", "", True, "got item_rate, item_shows"),
         ("", HISTORY, False, "no field of transform history, .*, got recent"),
     ],
