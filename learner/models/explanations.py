@@ -56,6 +56,17 @@ class Explanations(NamedTuple):
     pairs: list[tuple[str, str]]
     pair_parts: Numbers  # (n, pairs)
 
+    def within(self, scores: Numbers) -> Explanations:
+        """Return the explanations as those of scores in a request with further candidates.
+
+        scores: (n,) with these candidates. The part `calibration` takes the difference.
+        """
+        parts, log_odds = self.parts, log_odds_of(scores)
+        if CALIBRATION_PART in self.names:
+            parts = np.array(parts)
+            parts[:, self.names.index(CALIBRATION_PART)] += log_odds - self.log_odds
+        return self._replace(log_odds=log_odds, parts=parts)
+
 
 class PartNames(NamedTuple):
     """The parts of an exact explanation."""

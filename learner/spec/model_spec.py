@@ -115,6 +115,12 @@ class ModelSpec:
         return self.optimizers.weights
 
     @property
+    def compares_candidates(self) -> bool:
+        """Whether a score depends on the other candidates of the request."""
+        layer = self.calibration
+        return self.structure.loss == CHOICE or (layer is not None and layer.kind == REQUEST)
+
+    @property
     def histories(self) -> tuple[str, ...]:
         """Names of the fields whose items the learner keeps."""
         return tuple(each.name for each in self.fields.bags if each.transform is Transform.HISTORY)

@@ -117,7 +117,11 @@ def explanations(ready: ReadyRequest, scored: ScoredRequest) -> Explanations:
     if scored.chosen is not None:
         assert isinstance(candidates, EventCandidates)  # only JSON asks for rankings
         candidates = candidates.at(scored.chosen.tolist())
-    return ready.target.served.predictor.explain(ready.rows, candidates, ready.now_ms)
+    served = ready.target.served
+    found = served.predictor.explain(ready.rows, candidates, ready.now_ms)
+    if scored.chosen is not None and served.spec.compares_candidates:
+        return found.within(scored.scores[scored.chosen])
+    return found
 
 
 def check_complete(standing: ReplicaStatus) -> None:

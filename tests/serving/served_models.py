@@ -78,8 +78,9 @@ BUCKETS = 4
 NOW_MS = 1_760_000_000_000
 
 
-def news() -> ModelSpec:
-    return parse_spec(SPEC, "news.toml")
+def news(model: str = "") -> ModelSpec:
+    """model: further lines of the section of that name."""
+    return parse_spec(SPEC.replace("[model]\n", "[model]\n" + model), "news.toml")
 
 
 def shape_of(spec: ModelSpec) -> Shape:
@@ -190,9 +191,15 @@ class Serving:
     """A server without threads and ports. `follow` polls."""
 
     def __init__(
-        self, store: Store, limits: RequestLimits | None = None, tokens: Sequence[str] = ()
+        self,
+        store: Store,
+        limits: RequestLimits | None = None,
+        tokens: Sequence[str] = (),
+        *,
+        spec: ModelSpec | None = None,
     ) -> None:
-        self.spec, self.clock, self.limits = news(), Clock(), limits or RequestLimits()
+        self.spec = news() if spec is None else spec
+        self.clock, self.limits = Clock(), limits or RequestLimits()
         self.tokens, self.grants = Tokens(tokens), list[TokenGrant]()
         self.registry = CollectorRegistry()
         self.readiness = Readiness()

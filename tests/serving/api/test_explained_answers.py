@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from tests.serving.api.app_client import PREDICT, ask, complete
-from tests.serving.served_models import NOW_MS, deltas_of_article
+from tests.serving.served_models import (
+    NOW_MS,
+    Pusher,
+    Serving,
+    deltas_of_article,
+    memory_store,
+    news,
+)
 
 RANK = "/v1/models/news:rank"
 
@@ -34,6 +41,23 @@ def test_an_explained_prediction_has_parts_that_sum_to_its_log_odds() -> None:
     assert "explanation" not in plain[0]
     both = ask(serving, "POST", PREDICT, json={**asked, "explain": True, "uncertainty": True})
     assert both.json()["predictions"][1]["explanation"] == known["explanation"]
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_an_explained_ranking_of_a_choice_counts_candidates_outside_of_it(top_k: int) -> None:
+    spec = news('loss = "choice"\n')
+    store = memory_store(spec)
+    serving = Serving(store, spec=spec)
+    Pusher(store).push(deltas_of_article(spec, 1, -3.0))
+    serving.follow()
+    candidates = [{"article_id": each} for each in (9, 1, 8)]
+    body = {"candidates": candidates, "timestamp_ms": NOW_MS, "explain": True, "top_k": top_k}
+    ranking = ask(serving, "POST", RANK, json=body).json()["ranking"]
+    assert len(ranking) == top_k
+    for each in ranking:
+        explained, odds = each["explanation"], each["score"] / (1.0 - each["score"])
+        assert explained["log_odds"] == pytest.approx(np.log(odds), abs=1e-5)
+        assert sum(explained["parts"].values()) == pytest.approx(explained["log_odds"], abs=1e-6)
 
 
 def test_a_request_to_explain_too_many_scores_gets_422() -> None:
