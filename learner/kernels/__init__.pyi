@@ -5,6 +5,7 @@ from .initialization import initial as initial
 from .initialization import origin as origin
 from .loss import choose as choose
 from .loss import choose_in_each as choose_in_each
+from .loss import compete as compete
 from .loss import probability_of as probability_of
 from .loss import slope_of as slope_of
 from .optimizers import ParameterGroup as ParameterGroup

@@ -78,6 +78,13 @@ def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def compete(labelled, scores, begin, end):  # type: ignore[no-untyped-def]
+    """`choose` within the slate of examples [begin, end), where the loss is that of a choice."""
+    if labelled.chosen:
+        choose(scores, begin, end)
+
+
+@inlined
 def slope_of(labelled, i, p):  # type: ignore[no-untyped-def]
     """Return the derivative of the loss of example i by the sum of its weights."""
     kind, label = labelled.kinds[i], labelled.labels[i]

@@ -30,7 +30,7 @@ from headrace.learner.intrinsics import LANES, add, eight, put, take
 from headrace.learner.kernels import (
     NUMBER_BITS,
     begin_step,
-    choose,
+    compete,
     count_row,
     origin,
     probability_of,
@@ -179,8 +179,7 @@ def learn(  # type: ignore[no-untyped-def]
             reads = scratch.reads if strangers else scratch.places[row]
             scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, row, count)
         if together:
-            if labelled.chosen:
-                choose(scores, learned, stop)
+            compete(labelled, scores, learned, stop)
             admit_slate(columns, gate, labelled, learned, stop, scratch, learned - begin)
         for i in range(learned, stop):
             row = i - begin

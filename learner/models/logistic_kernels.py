@@ -25,7 +25,7 @@ from headrace.learner.inputs import (
 from headrace.learner.intrinsics import add_two
 from headrace.learner.kernels import (
     NUMBER_BITS,
-    choose,
+    compete,
     count_row,
     probability_of,
     shift_of,
@@ -222,20 +222,18 @@ def learn(  # type: ignore[no-untyped-def]
         if lacks:
             break
         if together:
-            if labelled.chosen:
-                choose(scores, learned, stop)
+            compete(labelled, scores, learned, stop)
             admit_slate(columns, gate, labelled, learned, stop, scratch, learned - begin)
         for i in range(learned, stop):
-            row = i - begin
-            count = scratch.totals[row]
+            row, count = i - begin, scratch.totals[i - begin]
             if together:
                 find_again(columns, gate, labelled, i, scratch, row)
                 _gather_inputs(columns, scratch.places[row], scratch, singles, fixed, count)
                 _weigh(ftrl, scratch, count)
             elif strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
-            slope = slope_of(labelled, i, scores[i])
-            _step(ftrl, slope * weight_of(labelled, i), scratch, row, count)
+            slope = slope_of(labelled, i, scores[i]) * weight_of(labelled, i)
+            _step(ftrl, slope, scratch, row, count)
             counted = counts_of(labelled, i)
             _scatter_common(scratch, 0, 1)
             _scatter(columns, gaining, counted, scratch, row, 1, singles)

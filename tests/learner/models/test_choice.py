@@ -47,7 +47,8 @@ def _in_requests(examples: Examples) -> Examples:
 def _chosen(logistic: Floats) -> Floats:
     """Return the probabilities of a choice in each request of `SHOWN`, by the formula."""
     odds = (logistic / (1.0 - logistic)).reshape(-1, SHOWN)
-    return (odds / (1.0 + odds.sum(axis=1, keepdims=True))).ravel()
+    found: Floats = (odds / (1.0 + odds.sum(axis=1, keepdims=True))).ravel()
+    return found
 
 
 @pytest.mark.parametrize("model", ["", MACHINE, DEEP])
@@ -99,7 +100,7 @@ def _slate(spec: ModelSpec, kinds: list[Kind], labels: list[int]) -> Examples:
 
 @pytest.mark.parametrize("model", ["", MACHINE])
 def test_the_first_steps_are_the_derivatives_of_the_log_likelihood(model: str) -> None:
-    """Of an untrained model, every candidate of n has the probability 1 / (1 + n)."""
+    """An untrained model gives each of n candidates the probability 1 / (1 + n)."""
     closed = Bench(_spec(CHOICE + model))
     closed.learn(_slate(closed.spec, [Kind.CLOSED] * 3, [0, 1, 0]))
     assert _gradients(closed, 3) == pytest.approx([0.25, -0.75, 0.25], abs=1e-3)
