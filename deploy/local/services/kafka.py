@@ -30,7 +30,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class KafkaNodeSettings:
-    """Memory, message size and timeouts of a broker."""
+    """Address, memory, message size and timeouts of a broker."""
+
+    host: str = HOST
+    """Address of this machine that clients connect to."""
 
     heap_mb: int = 512
     """The page cache serves reads; the heap holds requests in flight. 310 MB are resident in "
@@ -83,7 +86,7 @@ class KafkaNode(ServerProcess):
     @property
     def address(self) -> str:
         """`host:port` of the listener."""
-        return f"{HOST}:{self.port}"
+        return f"{self.settings.host}:{self.port}"
 
     def launch(self) -> None:
         """Start the broker without waiting for it."""
@@ -129,7 +132,7 @@ class KafkaNode(ServerProcess):
             if READY_LINE.encode() not in log.read():
                 return False
         try:
-            with socket.create_connection((HOST, self.port), timeout=1):
+            with socket.create_connection((self.settings.host, self.port), timeout=1):
                 return True
         except OSError:
             return False

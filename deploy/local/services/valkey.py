@@ -38,6 +38,10 @@ NODES_FILE = "nodes.conf"  # a node keeps its identity, its slots and its peers 
 class ValkeySettings:
     """Settings of a server, as in valkey.conf."""
 
+    host: str = HOST
+    """Address of this machine that clients and other nodes connect to. It needs no password, so
+    other machines must not reach it."""
+
     repl_backlog_mb: int = 512
     """A replica that was away for a second must not need a full copy: at 100 MB/s of log the
     default of 10 MB is a tenth of a second. Allocated once a replica connects."""
@@ -69,7 +73,9 @@ class ValkeySettings:
             *("--client-output-buffer-limit", "replica 2gb 1gb 60"),
             *("--repl-diskless-sync-delay", "0"),  # do not wait 5 s for a second replica
             *("--hash-max-listpack-value", str(self.hash_max_listpack_value)),
-            *("--bind", HOST, "--daemonize", "no", "--pidfile", ""),
+            *("--bind", self.host, "--daemonize", "no", "--pidfile", ""),
+            # clients on another address than loopback are refused without this
+            *("--protected-mode", "yes" if self.host == HOST else "no"),
         ]
 
 
@@ -104,7 +110,7 @@ class ValkeyNode(ServerProcess):
     @property
     def address(self) -> str:
         """`host:port` of the server."""
-        return f"{HOST}:{self.port}"
+        return f"{self.settings.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -143,7 +149,7 @@ class ValkeyNode(ServerProcess):
 
         Raises ConnectionError if the node is unreachable, ValueError if it answers with an error.
         """
-        return call(HOST, self.port, *words)
+        return call(self.settings.host, self.port, *words)
 
     def _answers(self) -> bool:
         try:
@@ -208,7 +214,8 @@ class ValkeyCluster:
         first_node, *others = self.nodes
         for other in others:  # from one node: handshakes in both directions can undo each other
             assert other.bus_port is not None
-            first_node.call("CLUSTER", "MEET", HOST, other.port, other.bus_port)
+            host = other.settings.host
+            first_node.call("CLUSTER", "MEET", host, other.port, other.bus_port)
         for index, replica in enumerate(self.nodes[self._primaries :]):
             self._attach(replica, self.nodes[index // self._replicas_each])
 

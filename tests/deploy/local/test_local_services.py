@@ -14,14 +14,21 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.deploy.local.services import ports
-from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
 from headrace.deploy.local.services.service_errors import DidNotStart, StackError
 from headrace.deploy.local.services.services import LocalServices
-from headrace.deploy.local.services.valkey import SLOTS, ValkeyCluster, ValkeyNode, call
+from headrace.deploy.local.services.valkey import (
+    SLOTS,
+    ValkeyCluster,
+    ValkeyNode,
+    ValkeySettings,
+    call,
+)
 from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.local.processes import ENDED_WITHIN_S, descendants, parent, still_running
+from tests.running_server import jars, running_server
 
 ONE_MACHINE = """
 import signal, sys, time
@@ -48,6 +55,21 @@ def keys_of(cluster: ValkeyCluster) -> list[str]:
 def directory(tmp_path: Path) -> Path:
     """A directory to keep data in, not made yet."""
     return tmp_path / "data"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address")
+def test_kafka_and_valkey_are_where_their_settings_say_and_not_on_the_usual_address(
+    directory: Path,
+) -> None:
+    elsewhere = "127.0.0.2"
+    kafka = KafkaNode(directory / "kafka", jars(), KafkaNodeSettings(host=elsewhere))
+    cluster = ValkeyCluster(directory / "valkey", 2, ValkeySettings(host=elsewhere))
+    with running_server(kafka), running_server(cluster):
+        brokers = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30)
+        assert [each.host for each in brokers.brokers.values()] == [elsewhere]
+        assert cluster.nodes[0].call("CLUSTER", "SLOTS").splitlines().count(elsewhere) == 2
+        for port in (kafka.port, cluster.nodes[0].port):
+            assert is_free(port, HOST)
 
 
 def test_a_cluster_serves_other_slots_while_a_node_is_dead_and_the_node_returns(
