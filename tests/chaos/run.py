@@ -11,21 +11,16 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.drain import Drain, DrainTimeout
 from headrace.deploy.models import path_of
-from headrace.deploy.reports import copied, count_rows, read_refusals
 from headrace.ingest.errors import StreamError
-from headrace.ingest.joiner import read_state
-from headrace.ingest.kafka import EventTopics, read_all
 from headrace.pserver.errors import StoreError
-from tests.chaos.accounting import Counted, differences, growth
+from tests.chaos.accounting import differences, growth
+from tests.chaos.counting import count
 from tests.chaos.director import Director
 from tests.chaos.faults import Injector
 from tests.chaos.fleet import Fleet
@@ -40,6 +35,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from tests.chaos.accounting import Counted
     from tests.chaos.servers import Servers
 
 PARTITIONS, BUCKETS = 4, 16
@@ -138,29 +134,11 @@ class _Play:
                     return None
             finally:
                 drain.close()
-            rows = count_rows(copied(store).table, fleet.spec.fields)
-        self._tell("counting")
+            self._tell("counting")
+            counted = count(fleet.kafka, fleet.spec, store, traffic.impressions, traffic.clicks)
         trail = follow(fleet.kafka, fleet.spec)
         self._director.violations += trail.lost + trail.unscored
-        state = read_state(fleet.kafka, fleet.spec)
-        topics = EventTopics()
-        return Counted(
-            traffic.impressions,
-            traffic.clicks,
-            self._different(topics.impressions),
-            self._different(topics.clicks),
-            state.late_clicks,
-            state.unmatched_clicks,
-            state.dead_letters,
-            read_refusals(fleet.kafka, fleet.spec).held.examples,
-            rows.shows_by_field,
-            rows.clicks_by_field,
-        )
-
-    def _different(self, topic: str) -> int:
-        """Count the different keys of a topic, by 64 bits of each."""
-        keys = array("q", (hash(record.key) for record in read_all(self._fleet.kafka, topic)))
-        return int(np.unique(np.frombuffer(keys, np.int64)).size)
+        return counted
 
     def _record(self, seconds: float, counted: Counted | None) -> Run:
         options, sampler, asked = self._options, self._sampler, self._traffic.requests
