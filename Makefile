@@ -76,9 +76,10 @@ image: $(WHOLE) ## Build the container image with buildah and test it under runc
 	$(BIN)/python -m pytest tests/deploy/image -m 'long or not long'
 	$(BIN)/python -m tests.deploy.image.cold_start
 
-cluster: $(WHOLE) ## Build Kubernetes once (needs Go, 10 minutes) and test the chart on it
+cluster: $(WHOLE) ## Build Kubernetes once (needs Go, 15 minutes) and test the chart on it; as root also on a real node
 	$(BIN)/python -m tests.cluster.build
-	$(BIN)/python -m pytest tests/cluster
+	-$(BIN)/python -m tests.deploy.image.build
+	$(BIN)/python -m pytest tests/cluster -m 'long or not long'
 	$(BIN)/python -m tests.cluster.day_and_night
 
 test-cluster: cluster

@@ -1,7 +1,8 @@
 """Runs a Kubernetes control plane on free ports of this machine, with simulated nodes.
 
 The API server, the controllers and the scheduler are the real ones, so validation, defaults,
-quotas, priorities and preemption are real, too. Nodes are KWOK's.
+quotas, priorities and preemption are real, too. The nodes of `add_nodes` are KWOK's; `node` adds
+a real one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _SIMULATED_PODS = Path(__file__).with_name("simulated_pods.yaml")
 _READY_S = 120.0
-_KUBECTL_S = 120.0
+_KUBECTL_S = 900.0
+"""Longer than any `--timeout` of a wait."""
 
 
 class Refused(Exception):
@@ -43,7 +45,8 @@ class ControlPlane:
         self._running: list[ChildProcess] = []
         self._token = secrets.token_hex(16)
         self._port, self._etcd, self._peers = free_port(), free_port(), free_port()
-        self._kubeconfig = directory / "kubeconfig"
+        self.kubeconfig = directory / "kubeconfig"
+        """A file with the address of the API server, and an administrator's token."""
 
     def __enter__(self) -> Self:
         """Start every part and wait until the API server is ready."""
@@ -67,7 +70,7 @@ class ControlPlane:
         """Run kubectl and return its output; `given` is its standard input. Raises Refused."""
         command = [str(self._programs.control_plane), "kubectl", *arguments]
         done = subprocess.run(
-            [*command, f"--kubeconfig={self._kubeconfig}"],
+            [*command, f"--kubeconfig={self.kubeconfig}"],
             input=given,
             capture_output=True,
             text=True,
@@ -117,7 +120,7 @@ class ControlPlane:
         command = ["openssl", "genrsa", "-out", str(key), "2048"]
         subprocess.run(command, check=True, capture_output=True)
         (directory / "tokens.csv").write_text(f"{self._token},admin,admin,system:masters\n")
-        self._kubeconfig.write_text(yaml.safe_dump(self._client_settings()))
+        self.kubeconfig.write_text(yaml.safe_dump(self._client_settings()))
         etcd, peers = f"http://127.0.0.1:{self._etcd}", f"http://127.0.0.1:{self._peers}"
         self._run(
             *(parts, "etcd", f"--data-dir={directory / 'etcd'}"),
@@ -139,7 +142,7 @@ class ControlPlane:
         )
         if not wait_until(self._ready, _READY_S, lambda: server.alive):
             raise TimeoutError(f"expected a ready API server, got:\n{server.log_tail()}")
-        client = f"--kubeconfig={self._kubeconfig}"
+        client = f"--kubeconfig={self.kubeconfig}"
         self._run(
             *(parts, "kube-controller-manager", client, "--leader-elect=false"),
             *("--secure-port=0", f"--service-account-private-key-file={key}"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NODES, CORES = 40, 16
 POD_CORES = 2
-"""Of a pod of the server, and of an experiment."""
+"""Cores of a pod of the server, and of an experiment."""
 NIGHT, DAY = 20, 240
 """Replicas of the server."""
 EXPERIMENTS = 320

@@ -34,15 +34,15 @@ def example(name: str) -> dict[str, Any]:
     return values
 
 
-def render(values: dict[str, Any]) -> list[dict[str, Any]]:
+def render(values: dict[str, Any], chart: Path = CHART) -> list[dict[str, Any]]:
     """Return all objects of a release with these values, by the name of their template.
 
-    Raises ValueError with Helm's message.
+    `chart`: a folder. Raises ValueError with Helm's message.
     """
     helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this system")
     try:
-        with helm.Chart.load(CHART) as chart:
-            files = chart.render(values=values, name=RELEASE, namespace=NAMESPACE)
+        with helm.Chart.load(chart) as loaded:
+            files = loaded.render(values=values, name=RELEASE, namespace=NAMESPACE)
     except helm.HelmError as error:
         raise ValueError(str(error)) from error
     return [

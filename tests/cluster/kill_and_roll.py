@@ -1,0 +1,232 @@
+"""Plays what happens to a release on a real node while events flow, and counts at the end.
+
+install       topics, model and pods; the time until the first prediction
+kill          a joiner and a learner, without a grace period
+roll          another version of the chart and another name of the image: every pod
+drain         the budget protects the last learner of two; then the node is used again
+servers       the broker is killed and started again; a primary is killed, its replica takes over
+count         every impression once in the rows of each field, every click once
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.table import Table
+
+from headrace.deploy.local.drain import Drain, DrainTimeout
+from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
+from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.models.shipped import path_of
+from headrace.ingest.kafka import KafkaSettings
+from headrace.learner.spec import load_spec
+from headrace.pserver.redis_backend import StoreSettings, open_store
+from tests.chaos.accounting import Counted, differences
+from tests.chaos.counting import count
+from tests.chaos.trail import follow
+from tests.cluster.control_plane import Refused
+from tests.cluster.node import BRIDGE_ADDRESS, NAME
+from tests.cluster.release import Release, chart_of_version
+from tests.cluster.site_traffic import MODEL, Client, SiteTraffic, ask
+from tests.faults.shards import shards_of, wait_healthy, wait_promoted
+from tests.running_server import jars, running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cluster.control_plane import ControlPlane
+
+IMAGE, TAG, NEXT_TAG = "localhost/headrace", "plain", "next"
+EVENTS_S = 200.0
+"""Impressions per second."""
+_MORE = 2000
+"""Impressions after a step, before the next one begins."""
+_EVICTION_S = 20
+_WAIT_S = 300.0
+
+
+class Played(NamedTuple):
+    """The figures and counts of one run."""
+
+    first_prediction_s: float
+    """From the first object that is applied to the first answer."""
+    steps: list[tuple[str, float]]
+    """Each step, with the seconds until every pod was ready."""
+    refused_eviction: str
+    """Why the second of two learners was not evicted."""
+    questions: int
+    repeated: int
+    """Questions and batches of events that were sent again."""
+    longest_question_s: float
+    """Until a question was answered, with all attempts."""
+    counted: Counted
+    violations: list[str]
+
+
+def play(control_plane: ControlPlane, directory: Path, tell: Callable[[str], None]) -> Played:
+    """Play everything on a control plane whose node has the image under both tags."""
+    kafka = KafkaNode(directory / "kafka", jars(), KafkaNodeSettings(host=BRIDGE_ADDRESS))
+    settings = replace(FAILING_OVER, host=BRIDGE_ADDRESS)
+    valkey = ValkeyCluster(directory / "valkey", 3, settings, replicas_each=1)
+    with ExitStack() as stack:
+        tell("starting Kafka and a Valkey Cluster on the bridge")
+        stack.enter_context(running_server(kafka))
+        stack.enter_context(running_server(valkey))
+        return _Play(control_plane, directory, tell, kafka, valkey).play()
+
+
+class _Play:
+    """One run, with its release, its servers and its traffic."""
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        directory: Path,
+        tell: Callable[[str], None],
+        kafka: KafkaNode,
+        valkey: ValkeyCluster,
+    ) -> None:
+        self._tell, self._kafka, self._valkey = tell, kafka, valkey
+        self._next_chart = chart_of_version("0.2.0", directory)
+        self._spec = load_spec(path_of(MODEL))
+        self._release = Release(control_plane)
+        self._traffic = SiteTraffic(self._release, EVENTS_S, seed=1)
+        self._steps: list[tuple[str, float]] = []
+        self._refused = ""
+
+    def play(self) -> Played:
+        first_s = self._install()
+        try:
+            self._traffic.start()
+            self._step("kill a joiner", lambda: self._release.kill("joiner"))
+            self._step("kill a learner", lambda: self._release.kill("learner"))
+            self._step("roll to another version", self._roll)
+            self._step("drain and uncordon the node", self._drain)
+            self._step("kill the broker", self._kill_broker)
+            self._step("kill a primary", self._kill_primary)
+            self._tell("the traffic ends; waiting until every event is learned")
+            self._traffic.finish()
+        finally:
+            self._traffic.close()
+        counted, violations = self._count()
+        asked, sent = self._traffic.server, self._traffic.collector
+        return Played(
+            first_s,
+            self._steps,
+            self._refused,
+            self._traffic.questions,
+            asked.repeated + sent.repeated,
+            asked.longest_s,
+            counted,
+            violations,
+        )
+
+    def _install(self) -> float:
+        self._tell("installing the chart")
+        began_s = time.monotonic()
+        self._release.install(_values(self._kafka, self._valkey, TAG))
+        with closing(Client(self._release, "server")) as client:
+            ask(client, _CANDIDATES)
+        first_s = time.monotonic() - began_s
+        self._release.wait_rolled_out()
+        self._steps.append(("install", time.monotonic() - began_s))
+        return first_s
+
+    def _step(self, name: str, act: Callable[[], None]) -> None:
+        """Act, wait until every pod is ready, and let more events flow."""
+        self._tell(name)
+        began_s = time.monotonic()
+        act()
+        self._release.wait_rolled_out()
+        self._steps.append((name, time.monotonic() - began_s))
+        stream = self._traffic.stream
+        enough = stream.impressions + _MORE
+        flowing = wait_until(lambda: stream.impressions >= enough, _WAIT_S, stream.is_alive)
+        assert flowing, f"expected more events after {name}: {stream.failure}"
+
+    def _roll(self) -> None:
+        values = _values(self._kafka, self._valkey, NEXT_TAG)
+        self._release.install(values, self._next_chart)
+
+    def _drain(self) -> None:
+        try:
+            self._release.drain(NAME, "learner", _EVICTION_S)
+        except Refused as refused:
+            self._refused = str(refused)
+        self._release.uncordon(NAME)
+
+    def _kill_broker(self) -> None:
+        self._kafka.kill()
+        self._kafka.launch()
+        self._kafka.wait_ready()
+
+    def _kill_primary(self) -> None:
+        shard = shards_of(self._valkey)[0]
+        shard.primary.kill()
+        wait_promoted(shard.replica)
+        shard.primary.launch()
+        shard.primary.wait_ready()
+        wait_healthy(self._valkey)
+
+    def _count(self) -> tuple[Counted, list[str]]:
+        kafka, spec, stream = KafkaSettings(self._kafka.bootstrap), self._spec, self._traffic.stream
+        with closing(
+            open_store(self._valkey.url, spec.name, StoreSettings(read_only=True))
+        ) as store:
+            with closing(Drain(kafka, spec, store)) as drain:
+                drain.wait(threading.Event(), DrainTimeout(_WAIT_S), lambda _: None)
+            counted = count(kafka, spec, store, stream.impressions, stream.clicks)
+        trail = follow(kafka, spec)
+        return counted, [*differences(counted), *trail.lost, *trail.unscored]
+
+
+_CANDIDATES = [
+    {"user_id": "u1", "device": "phone", "item_id": "i1", "category": "sport", "position": 1}
+]
+
+
+def _values(kafka: KafkaNode, valkey: ValkeyCluster, tag: str) -> dict[str, Any]:
+    """Return the values of the release, with requests that fit a machine of two cores."""
+    little = {"resources": {"requests": {"cpu": "50m"}}}
+    model = {
+        "spec": path_of(MODEL).read_text(),
+        "partitions": 4,
+        "buckets": 8,
+        "rows": 100_000,
+        "joiners": {"replicas": 1, **little},
+        "learners": {"replicas": 2, **little},
+        "keepers": {"replicas": 1, **little},
+        "evaluation": {"replicas": 1, **little},
+    }
+    return {
+        "image": {"repository": IMAGE, "tag": tag, "pullPolicy": "Never"},
+        "kafka": {"bootstrap": kafka.bootstrap, "replicas": 1},
+        "redis": {"url": valkey.url},
+        "models": {MODEL: model},
+        "server": {"anyone": True, "replicas": 1, **little},
+        "collector": {"anyone": True, "replicas": 1, **little},
+    }
+
+
+def as_table(played: Played) -> Table:
+    """Return the figures as a table."""
+    table = Table("on one real node", "", show_lines=False)
+    counted = played.counted
+    table.add_row("first prediction after the first apply", f"{played.first_prediction_s:.1f} s")
+    for name, seconds in played.steps:
+        table.add_row(f"{name}, until every pod is ready", f"{seconds:.1f} s")
+    table.add_row("eviction of the second learner", played.refused_eviction.splitlines()[-1][:90])
+    table.add_row("questions, all answered", f"{played.questions:,}")
+    table.add_row("sent again", f"{played.repeated:,}")
+    table.add_row("longest wait for an answer", f"{played.longest_question_s:.1f} s")
+    table.add_row("impressions, each once in every field", f"{counted.impressions:,}")
+    table.add_row("clicks, each once", f"{counted.clicks:,}")
+    table.add_row("late clicks", f"{counted.late_clicks:,}")
+    table.add_row("violations", "\n".join(played.violations) or "none")
+    return table

@@ -1,0 +1,109 @@
+"""Installs the chart on a node, as `helm install` and `helm upgrade` do, and acts on its pods.
+
+kubectl applies the rendered objects. Those that Helm calls hooks come first: the Jobs that create
+topics and models have to end well before the other objects are changed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from headrace.deploy.local.services.waiting import wait_until
+from tests.deploy.chart.helm import CHART, NAMESPACE, RELEASE, render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cluster.control_plane import ControlPlane
+
+_HOOK = "helm.sh/hook"
+_PATIENCE = "--timeout=600s"
+_REPLACED_S = 120.0
+
+
+class Release:
+    """A release in a namespace of its own."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._control_plane = control_plane
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        control_plane.apply([namespace])
+
+    def install(self, values: dict[str, Any], chart: Path = CHART) -> None:
+        """Install or upgrade the release; does not wait for its pods."""
+        objects = render(values, chart)
+        for each in objects:
+            each["metadata"]["namespace"] = NAMESPACE
+        hooks = [each for each in objects if _HOOK in each["metadata"].get("annotations", {})]
+        self._control_plane.apply(hooks)
+        self._kubectl("wait", "--for=condition=Complete", "jobs", "--all", _PATIENCE)
+        self._kubectl("delete", "jobs", "--all")
+        self._control_plane.apply([each for each in objects if each not in hooks])
+
+    def wait_rolled_out(self) -> None:
+        """Wait until every pod is of the newest version, and ready."""
+        for name in self._names("deployments"):
+            self._kubectl("rollout", "status", f"deployment/{name}", _PATIENCE)
+
+    def kill(self, component: str) -> None:
+        """Delete one pod of a component without a grace period, and wait for its successor."""
+        before = self._names("pods", component)
+        self._kubectl("delete", f"pod/{before[0]}", "--grace-period=0", "--force")
+
+        def replaced() -> bool:
+            self.wait_rolled_out()  # may end before the Deployment has noticed
+            return len(set(self._names("pods", component)) - {before[0]}) >= len(before)
+
+        assert wait_until(replaced, _REPLACED_S), f"expected a successor of {before[0]}"
+        self.wait_rolled_out()
+
+    def drain(self, node: str, component: str, seconds: int) -> None:
+        """Cordon the node and evict the pods of a component; raises Refused if one may not go."""
+        self._kubectl(
+            *("drain", node, f"--pod-selector={_label(component)}"),
+            *("--delete-emptydir-data", f"--timeout={seconds}s"),
+        )
+
+    def uncordon(self, node: str) -> None:
+        """Let the scheduler use the node again, and wait for the pods that waited for it."""
+        self._kubectl("uncordon", node)
+        self.wait_rolled_out()
+
+    def pods(self, component: str) -> list[dict[str, Any]]:
+        """Return the pods of a component."""
+        return self._control_plane.get("pods", f"-n={NAMESPACE}", f"-l={_label(component)}")
+
+    def ready_addresses(self, component: str) -> list[str]:
+        """Return `host:port` of the pods that the Service of a component balances among."""
+        name = f"kubernetes.io/service-name={RELEASE}-{component}"
+        return [
+            f"{address}:{port['port']}"
+            for each in self._control_plane.get("endpointslices", f"-n={NAMESPACE}", f"-l={name}")
+            for port in each["ports"] or []
+            for endpoint in each["endpoints"] or []
+            if endpoint["conditions"].get("ready")
+            for address in endpoint["addresses"]
+        ]
+
+    def _names(self, kind: str, component: str = "") -> list[str]:
+        chosen = [f"-l={_label(component)}"] if component else []
+        found = self._control_plane.get(kind, f"-n={NAMESPACE}", *chosen)
+        return [each["metadata"]["name"] for each in found]
+
+    def _kubectl(self, *arguments: str) -> str:
+        return self._control_plane.kubectl(*arguments, f"-n={NAMESPACE}")
+
+
+def chart_of_version(version: str, directory: Path) -> Path:
+    """Copy the chart to a folder under another version, which changes a label of every pod."""
+    copy = shutil.copytree(CHART, directory / "chart")
+    described = copy / "Chart.yaml"
+    lines = described.read_text().splitlines()
+    lines = [f"version: {version}" if each.startswith("version:") else each for each in lines]
+    described.write_text("\n".join(lines) + "\n")
+    return copy
+
+
+def _label(component: str) -> str:
+    return f"app.kubernetes.io/component={component}"

@@ -1,0 +1,50 @@
+"""A release on a real node keeps every event through kills, an upgrade, evictions and outages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from tests.cluster.build import built
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.kill_and_roll import IMAGE, NEXT_TAG, as_table, play
+from tests.cluster.node import Node, node_lacks
+from tests.deploy.image.build import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture
+def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """A control plane whose only node is real, with the image."""
+    programs = built()
+    if programs is None:
+        pytest.skip("Kubernetes is not built: `make cluster` builds it and runs these tests")
+    if reason := node_lacks(programs):
+        pytest.skip(reason)
+    for name in ("control-plane", "node"):
+        (tmp_path / name).mkdir()
+    with (
+        ControlPlane(programs, tmp_path / "control-plane") as control_plane,
+        Node(control_plane, programs, tmp_path / "node") as node,
+    ):
+        node.load(PLAIN, f"{IMAGE}:{NEXT_TAG}")
+        yield control_plane
+
+
+def test_every_event_counts_once_while_pods_and_servers_are_killed_and_replaced(
+    control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        console = Console()
+        played = play(control_plane, tmp_path, lambda line: console.print(line, highlight=False))
+        console.print(as_table(played))
+    assert played.violations == []
+    assert "disruption budget" in played.refused_eviction
+    assert played.questions > 0
