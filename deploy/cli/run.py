@@ -141,7 +141,8 @@ def up(
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.termination import STOPPING, stopped_by_signals
 
-    settings = replace(pipeline.settings(model, port), collector_port=collector_port)
+    settings = pipeline.settings(model, port)
+    settings = replace(settings, collector_port=collector_port, deployments=True)
     show_warnings_only()
     with stopped_by_signals(STOPPING) as stop:
         keep_up(settings, stop)

@@ -16,6 +16,8 @@ from .field_importance import measure_importance as measure_importance
 from .history import ArmRecord as ArmRecord
 from .history import ExperimentProgress as ExperimentProgress
 from .history import ExperimentResult as ExperimentResult
+from .promotion_rules import LARGEST_FRESHNESS_S as LARGEST_FRESHNESS_S
+from .promotion_rules import LARGEST_P99_MS as LARGEST_P99_MS
 from .promotion_rules import PromotionRules as PromotionRules
 from .run_folder import RunFolder as RunFolder
 from .run_folder import read_history as read_history

@@ -30,6 +30,8 @@ _SECTION = "promotion"
 
 LARGEST_FIRST_STEP = 5.0
 """Percent."""
+LARGEST_P99_MS, LARGEST_FRESHNESS_S = 1_000.0, 10.0
+"""Largest bounds of the histograms of servers: a longer time is not measured."""
 Seconds = Annotated[int, Meta(ge=1, le=30 * 86_400)]
 Percent = Annotated[float, Meta(gt=0.0, le=100.0)]
 
@@ -63,9 +65,9 @@ class PromotionRules(Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds of the arm's mean score, divided by the control's. It needs no clicks, so it detects a
     model of nonsense within seconds."""
     p99_ms: Annotated[float, Meta(gt=0.0)] = 50.0
-    """Bound of the time to answer."""
+    """Bound of the time to answer, LARGEST_P99_MS at most."""
     freshness_s: Annotated[float, Meta(gt=0.0)] = 10.0
-    """Bound of the time from a click to its arrival in the servers."""
+    """Bound of the time from a click to its arrival in the servers, LARGEST_FRESHNESS_S at most."""
     quarantined: Annotated[int, Meta(ge=0)] = 0
     """Bound of the batches that the arm's learners quarantine."""
     blind_s: Seconds = 60
@@ -95,6 +97,10 @@ def read_promotion(table: Mapping[str, object], where: SpecText) -> PromotionRul
             f"a multiple of {rules.window_s}, the shortest window of live evaluation (window_s)"
         )
         raise where.error((_SECTION, "batch_s"), wanted, str(rules.batch_s))
+    for name, most in (("p99_ms", LARGEST_P99_MS), ("freshness_s", LARGEST_FRESHNESS_S)):
+        if getattr(rules, name) > most:
+            wanted = f"at most {most:g}, because servers do not measure longer times"
+            raise where.error((_SECTION, name), wanted, f"{getattr(rules, name):g}")
     for name in ("calibration", "level"):
         low, high = getattr(rules, name)
         if not 0.0 < low < 1.0 < high:

@@ -18,6 +18,8 @@ import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.learner.experiments import LARGEST_FRESHNESS_S, LARGEST_P99_MS
+
 if TYPE_CHECKING:
     from headrace.learner.experiments import PromotionRules
 
@@ -65,8 +67,8 @@ def promotion_checks(rules: PromotionRules, served: ServedFigures) -> list[Promo
         _loss(rules, served),
         _calibration(rules, served),
         _bounded("level", served.level, low, high, "of the control's mean score"),
-        _bounded("p99", served.p99_ms, 0.0, rules.p99_ms, "ms"),
-        _bounded("freshness", served.freshness_s, 0.0, rules.freshness_s, "s"),
+        _bounded("p99", served.p99_ms, 0.0, rules.p99_ms, "ms", LARGEST_P99_MS),
+        _bounded("freshness", served.freshness_s, 0.0, rules.freshness_s, "s", LARGEST_FRESHNESS_S),
         _bounded("quarantined", served.quarantined, 0.0, rules.quarantined, "batches"),
     ]
 
@@ -102,9 +104,18 @@ def _calibration(rules: PromotionRules, served: ServedFigures) -> PromotionCheck
     )
 
 
-def _bounded(name: str, value: float | None, low: float, high: float, unit: str) -> PromotionCheck:
+def _bounded(
+    name: str,
+    value: float | None,
+    low: float,
+    high: float,
+    unit: str,
+    largest: float = math.inf,
+) -> PromotionCheck:
+    """Return the check of a figure with bounds. largest: the largest value that is measured."""
     if value is None:
         return PromotionCheck(name, PromotionResult.UNKNOWN, "no figure yet")
-    text = f"{value:.4g} {unit}, expected {f'{low:g} to ' if low else 'at most '}{high:g}"
+    shown = f"more than {largest:g}" if value > largest else f"{value:.4g}"
+    text = f"{shown} {unit}, expected {f'{low:g} to ' if low else 'at most '}{high:g}"
     holds = low <= value <= high  # False for NaN
     return PromotionCheck(name, PromotionResult.HOLDS if holds else PromotionResult.VIOLATED, text)

@@ -169,7 +169,8 @@ class KafkaPromotionPorts:
         rows_ready = promotion.stage is not PromotionStage.PREPARING or self._rows_ready()
         behind_s = figures.behind_s(now_ms)
         return PromotionFigures(
-            *(target, max(0, now_ms - newest_ms), rows_ready, behind_s, servers, ready, served)
+            *(target, max(0, now_ms - newest_ms), rows_ready, behind_s, servers, ready, served),
+            figures.not_following(now_ms),
         )
 
     def _read_statuses(self) -> None:

@@ -43,10 +43,12 @@ class PromotionFigures(NamedTuple):
     behind_s: float | None
     """Time by which its learners are behind; None: unknown."""
     servers: int
-    """Servers that follow the topic."""
+    """Servers that answer."""
     servers_ready: int
     """Those of them that have loaded the model."""
     served: ServedFigures
+    not_following: tuple[str, ...] = ()
+    """Names of the servers that do not follow the topic `deployments`."""
 
 
 def next_promotion(state: Promotion, figures: PromotionFigures, now_ms: int) -> Promotion:
@@ -78,12 +80,14 @@ def next_promotion(state: Promotion, figures: PromotionFigures, now_ms: int) -> 
 def waits_for(state: Promotion, figures: PromotionFigures, now_ms: int) -> str:
     """Return why a promotion does not go on now; empty if it ended."""
     lasted_s = max(0, now_ms - state.since_ms) / 1000
+    unfollowing = _not_following(figures)
     match state.stage:
         case PromotionStage.PREPARING:
-            return "rows in the parameter server"
+            return "; ".join(["rows in the parameter server", *unfollowing])
         case PromotionStage.CATCHING_UP:
             behind_s = figures.behind_s
-            return "learners" if behind_s is None else f"learners, {behind_s:.1f} s behind"
+            learners = "learners" if behind_s is None else f"learners, {behind_s:.1f} s behind"
+            return "; ".join([learners, *unfollowing])
         case PromotionStage.SHADOW | PromotionStage.CANARY:
             open_checks = promotion_checks(state.rules, figures.served)
             return _waiting(state, figures, open_checks, lasted_s)
@@ -136,9 +140,19 @@ def _waiting(
     ]
     if not figures.servers or figures.servers_ready < figures.servers:
         missing.append(f"servers: {figures.servers_ready} of {figures.servers} have the model")
+        missing += _not_following(figures)
     if lasted_s < least_s:
         missing.append(f"time: {lasted_s:.0f} of {least_s} s")
     return "; ".join(missing)
+
+
+def _not_following(figures: PromotionFigures) -> list[str]:
+    """Return what to do about servers that never load the model; empty if all follow the topic."""
+    if not figures.not_following:
+        return []
+    names = ", ".join(figures.not_following)
+    what = f"servers that do not follow the topic deployments: {names}"
+    return [f"{what} (restart them with headrace serving run --deployments)"]
 
 
 def _holds(check: PromotionCheck) -> bool:

@@ -26,6 +26,8 @@ LEAST_SCORES, LEAST_REQUESTS = 100, 20
 """Fewest scores for a level, and fewest requests or clicks for a percentile."""
 _SERVER = "headrace_server"
 _LEARNER = "headrace_learner"
+_FOLLOWING = f"{_SERVER}_deployments_waiting"
+"""A metric that only servers with --deployments have."""
 
 SampleKey = tuple[str, str, str]
 """Name, model, and the bound of a bucket or the stage."""
@@ -47,6 +49,8 @@ class StatusFigures:
         """By learner: its counter of quarantined batches, at its newest status."""
         self._quarantined = 0.0
         """Batches quarantined since the first status, also by learners that restarted or ended."""
+        self._following: dict[str, bool] = {}
+        """By server: whether it follows the topic `deployments`, at its newest status."""
 
     def take(self, status: ProcessStatus) -> None:
         """Take a status."""
@@ -61,6 +65,9 @@ class StatusFigures:
             for each in status.figures
             if each.labels.get("model") in (self.model, self.control)
         }
+        if status.process == "server":
+            names = {each.name for each in status.figures}
+            self._following[status.instance] = _FOLLOWING in names
         moments = self._moments[key]
         moments.append(_Moment(status.time_ms, values))
         while len(moments) > 2 and moments[1].time_ms < status.time_ms - WINDOW_MS:
@@ -81,6 +88,15 @@ class StatusFigures:
         newest = self._newest("server", now_ms)
         ready = (f"{_SERVER}_deployed_model", self.model, "ready")
         return len(newest), sum(each.get(ready, 0.0) == 1.0 for each in newest)
+
+    def not_following(self, now_ms: int) -> tuple[str, ...]:
+        """Return the servers that answer and do not follow the topic `deployments`, by name."""
+        answering = [
+            instance
+            for (process, instance), moments in self._moments.items()
+            if process == "server" and now_ms - moments[-1].time_ms <= GONE_MS
+        ]
+        return tuple(sorted(each for each in answering if not self._following[each]))
 
     def behind_s(self, now_ms: int) -> float | None:
         """Return the time by which joiners and learners of the model are behind; None: unknown."""

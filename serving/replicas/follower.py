@@ -157,6 +157,8 @@ class Follower:
         self._caught_up |= was_complete and not (self._behind or stale)
         self._polled_ms = now = self._now_ms()
         self._tell_stale(stale)
+        if self._replica.complete and not was_complete:
+            self._freshness.began(now)
         self._arrived(self._freshness.arrived(now))
         self.standing = self._stand()
 

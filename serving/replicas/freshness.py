@@ -10,7 +10,8 @@ A click counts once. A source may be read again, after another learner took over
 refused. Its offsets are then listed again, but they wait already or are behind the frontier. The
 entry that lists a click is its bucket's first entry to cover the click, so the frontier cannot pass
 a click that was never listed. A click in a copied bucket never counts, because it may have been
-learned long before this server started.
+learned long before this server started. Neither does a click from before the first copy of all
+buckets was complete: the time that the copy took is not freshness.
 
 Ages are different: the age of the newest event that a bucket learned from. They grow while no
 events arrive, because a server cannot tell a pause of events from a failure.
@@ -96,6 +97,11 @@ class FreshnessTracker:
         self._append_ms = np.zeros(buckets, np.int64)
         self._recent: npt.NDArray[np.float64] = np.zeros(RECENT)
         self._count = 0
+        self._since_ms = 0
+
+    def began(self, now_ms: int) -> None:
+        """Record that the first copy is complete: older clicks give no samples."""
+        self._since_ms = now_ms
 
     def copied(self, bucket: int, append_ms: int, stops: Mapping[str, int]) -> None:
         """Record a bucket's copy, learned up to these offsets. Its clicks give no samples."""
@@ -117,6 +123,7 @@ class FreshnessTracker:
             max(0, now_ms - append_ms)
             for frontier in self._frontiers.values()
             for append_ms in frontier.arrived()
+            if append_ms >= self._since_ms
         ]
         for sample in samples:
             self._recent[self._count % RECENT] = sample

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 
 import pytest
+from typer.testing import CliRunner
 
+from headrace.deploy.cli.main import app
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.progress import SilentSetupProgress
@@ -49,3 +51,17 @@ def test_a_free_port_that_a_user_chose_is_taken_as_it_is() -> None:
     port = free_port()
     pipeline = LocalPipeline(PipelineSettings(path_of("demo"), port=port), SilentSetupProgress())
     assert pipeline.address == f"http://127.0.0.1:{port}"
+
+
+def test_the_server_of_a_standing_pipeline_follows_deployments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[PipelineSettings] = []
+    monkeypatch.setattr("headrace.deploy.process_logs.show_warnings_only", lambda: None)
+    monkeypatch.setattr("headrace.deploy.local.keep_up", lambda settings, _: given.append(settings))
+    result = CliRunner().invoke(app, ["up", "--model", str(path_of("demo"))])
+    assert result.exit_code == 0, result.output
+    [settings] = given
+    pipeline = LocalPipeline(settings, SilentSetupProgress())
+    [server, *_] = pipeline._parts("kafka:9092", "redis://redis")
+    assert "--deployments" in server.arguments

@@ -61,6 +61,8 @@ def test_a_spec_without_changes_keeps_its_meaning(path: Path) -> None:
         (("[rungs]", "[promotion]\nbatch_s = 90\n[rungs]"), "a multiple of 60"),
         (("[rungs]", "[promotion]\nwindow_s = 7\nbatch_s = 9\n[rungs]"), "a multiple of 7"),
         (("[rungs]", "[promotion]\nlevel = [1.5, 2.0]\n[rungs]"), "a bound below 1"),
+        (("[rungs]", "[promotion]\np99_ms = 1001\n[rungs]"), "at most 1000, .*found 1001"),
+        (("[rungs]", "[promotion]\nfreshness_s = 300\n[rungs]"), "at most 10, .*found 300"),
         (("[rungs]", "[rung]"), r'did you mean "rungs"'),
         (('"fields.price" = "off"', '"label.window_s" = 5'), r"\[label\] and \[examples\]"),
         (('"fields.price" = "off"', '"fields.price.number" = 9'), "a field of the control"),

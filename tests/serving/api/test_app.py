@@ -174,9 +174,10 @@ def test_the_model_status_has_rows_freshness_and_errors() -> None:
     serving, pusher = complete()
     pusher.push(
         deltas_of_article(serving.spec, 1, -1.0),
-        clicks=[NOW_MS - 250, NOW_MS - 250],
+        clicks=[NOW_MS, NOW_MS],
         append_ms=NOW_MS,
     )
+    serving.clock.ms += 250
     serving.follow()
     status = ask(serving, "GET", "/v1/models/news").json()
     assert status["rows"] == 1
@@ -188,7 +189,9 @@ def test_the_model_status_has_rows_freshness_and_errors() -> None:
 
 def test_metrics_have_requests_candidates_freshness_and_rows() -> None:
     serving, pusher = complete()
-    pusher.push(deltas_of_article(serving.spec, 1, -1.0), clicks=[NOW_MS - 250])
+    serving.clock.ms += 250
+    deltas = deltas_of_article(serving.spec, 1, -1.0)
+    pusher.push(deltas, clicks=[NOW_MS], append_ms=serving.clock.ms)
     serving.follow()
     ask(serving, "POST", PREDICT, json={"candidates": [{}, {}]})
     answer = ask(serving, "GET", "/metrics")

@@ -156,7 +156,8 @@ def test_a_good_arm_passes_every_stage_and_takes_all_requests() -> None:
         ({"level": 0.1}, "level: 0.1 of the control's mean score"),
         ({"level": float("nan")}, "level: nan"),
         ({"p99_ms": 51.0}, "p99: 51 ms, expected at most 50"),
-        ({"freshness_s": 11.0}, "freshness: 11 s"),
+        ({"freshness_s": float("inf")}, "freshness: more than 10 s, expected at most 10"),
+        ({"p99_ms": float("inf")}, "p99: more than 1000 ms, expected at most 50"),
         ({"quarantined": 1}, "quarantined: 1 batches"),
     ],
 )
@@ -210,6 +211,21 @@ def test_a_canary_waits_for_servers_that_have_not_loaded_the_model() -> None:
     for how in counts:
         assert next_promotion(shadow, figures(shadow, **how), 60_000) is shadow
     assert next_promotion(shadow, figures(shadow), 60_000).stage is PromotionStage.CANARY
+
+
+@pytest.mark.parametrize(
+    "stage", [PromotionStage.PREPARING, PromotionStage.CATCHING_UP, PromotionStage.SHADOW]
+)
+def test_servers_that_do_not_follow_deployments_are_named_with_the_way_to_change_it(
+    stage: PromotionStage,
+) -> None:
+    state = at(stage)
+    waiting = waits_for(state, figures(state, servers_ready=0, not_following=("a-7", "b-9")), 1)
+    assert (
+        "servers that do not follow the topic deployments: a-7, b-9 (restart them with "
+        "headrace serving run --deployments)"
+    ) in waiting
+    assert "do not follow" not in waits_for(state, figures(state, servers_ready=0), 1)
 
 
 def test_an_alias_that_an_operator_changed_is_left_alone() -> None:

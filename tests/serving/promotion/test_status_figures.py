@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+from headrace.learner.experiments.promotion_rules import LARGEST_FRESHNESS_S, LARGEST_P99_MS
+from headrace.serving.api.request_metrics import _REQUEST_S
 from headrace.serving.promotion.status_figures import GONE_MS, StatusFigures
+from headrace.serving.replicas.replica_metrics import _FRESHNESS_S
 
 MODEL, CONTROL = "news-2", "news"
 
@@ -76,6 +79,26 @@ def test_servers_are_added_and_those_that_are_gone_do_not_count(figures: StatusF
     figures.take(status(2000, name="b", ended=True))
     assert figures.servers(2000) == (1, 1)
     assert figures.newest_ms() == 0
+
+
+def test_servers_without_metrics_of_deployments_do_not_follow_the_topic(
+    figures: StatusFigures,
+) -> None:
+    waiting = ("server_deployments_waiting", 0.0, {"kind": "alias"})
+    for name in ("b", "a"):
+        figures.take(status(0, name=name))
+    figures.take(status(0, waiting, name="c"))
+    figures.take(status(0, name="learner", process="learner"))
+    assert figures.not_following(1000) == ("a", "b")
+    figures.take(status(2000, waiting, name="a"))
+    figures.take(status(2000, name="b", ended=True))
+    assert figures.not_following(2000) == ()
+    assert figures.not_following(2000 + GONE_MS + 1) == ()
+
+
+def test_bounds_of_rules_are_the_largest_bounds_of_the_histograms() -> None:
+    assert _FRESHNESS_S[-1] == LARGEST_FRESHNESS_S
+    assert 1000 * _REQUEST_S[-1] == LARGEST_P99_MS
 
 
 def test_the_p99_is_a_bound_of_recent_requests(figures: StatusFigures) -> None:

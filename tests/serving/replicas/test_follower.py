@@ -26,10 +26,12 @@ from tests.serving.served_models import (
 )
 
 
-def follower_of(store: Fallible, arrived: list[int] | None = None) -> Follower:
+def follower_of(
+    store: Fallible, arrived: list[int] | None = None, clock: Clock | None = None
+) -> Follower:
     noted = [] if arrived is None else arrived
     replica = Replica(store, store.shape())  # type: ignore[arg-type]
-    return Follower(replica, Following(poll_interval_ms=1), Clock(), noted.extend)
+    return Follower(replica, Following(poll_interval_ms=1), clock or Clock(), noted.extend)
 
 
 def test_the_follower_thread_folds_pushes_until_it_is_stopped() -> None:
@@ -53,7 +55,8 @@ def test_clicks_pushed_before_the_first_copy_give_no_freshness_samples() -> None
     pusher.push(deltas, clicks=[NOW_MS - 3_600_000])
     store.away = {0}
     arrived: list[int] = []
-    follower = follower_of(store, arrived)
+    clock = Clock()
+    follower = follower_of(store, arrived, clock)
     for _ in range(3):
         follower.step()
     pusher.push(deltas, clicks=[NOW_MS - 60_000])  # three buckets follow, one is not there
@@ -61,10 +64,30 @@ def test_clicks_pushed_before_the_first_copy_give_no_freshness_samples() -> None
         follower.step()
     store.away = set()
     follow(follower)
-    pusher.push(deltas, clicks=[NOW_MS - 70])
+    clock.ms += 100
+    pusher.push(deltas, clicks=[clock.ms - 70])
     follower.step()
     assert arrived == [70]
     assert follower.freshness().count == 1
+
+
+def test_clicks_appended_while_the_copy_was_made_give_no_freshness_samples() -> None:
+    store = Fallible(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    deltas = deltas_of_article(news(), 1, -1.0)
+    arrived: list[int] = []
+    clock = Clock()
+    follower = follower_of(store, arrived, clock)
+    clock.ms += 37_000  # the copy takes this long
+    while not follower.standing.complete:
+        follower.step()
+    pusher.push(deltas, clicks=[NOW_MS + 5_000])  # the copy began before this click
+    follower.step()
+    assert arrived == []
+    clock.ms += 300
+    pusher.push(deltas, clicks=[clock.ms - 200])
+    follower.step()
+    assert arrived == [200]
 
 
 def test_a_store_error_before_the_first_copy_is_a_failure_until_it_is_fixed(
