@@ -365,6 +365,10 @@ class ExperimentRunner:
         self._run.kept = self._run.kept or first
         return self._run.kept
 
+    def keep(self, kept: Any) -> None:
+        """Replace what the source wants saved."""
+        self._run.kept = kept
+
     def save(self) -> None:
         """Save the state, between two steps."""
         self._saved_steps = self._run.steps

@@ -2,8 +2,8 @@
 
 A live runner is the runner over files with another source (`topic_source`). It reads the topic from
 the first retained example, so its arms catch up on hours of stream in seconds, and then reads on.
-The order of partitions is a function of the log, so a runner that reads the log again decides the
-same.
+The order of partitions is a function of the log and of the published places of late batches
+(`published_order`), so a runner that reads the log again decides the same.
 
 The state stays in a folder, as over files. After each save, and never before, the runner publishes
 the records that belong to the saved state to the compacted topic `experiments` (`history_topic`). A

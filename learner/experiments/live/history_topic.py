@@ -4,6 +4,7 @@
     NAME/00000001 ...  records of arms, rungs, scores and decisions, as in history.ndjson
     NAME/stop          a request to stop, until the experiment is begun again
     NAME/group         the folder, the first offsets and the messages of a group of runners
+    NAME/front, NAME/late/00000000 ...  the order of late batches (`published_order`)
 
 Each record has a key of its own, so compaction keeps all of them, and a record that is published
 twice stays one. Keys of other forms belong to other parts and are skipped.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.ingest.kafka import Source, TopicSpec, read_all
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.history import ArmRecord, decoded
+from headrace.learner.experiments.live.published_order import FRONT, LATE, PublishedOrder
 from headrace.learner.experiments.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.ingest.kafka import KafkaSettings, Record, Writer
+    from headrace.learner.experiments.live.topic_source import FirstPass
 
 EXPERIMENTS_TOPIC = "experiments"
 _TARGET = Source(EXPERIMENTS_TOPIC, 0)
@@ -40,6 +43,8 @@ class PublishedHistory(NamedTuple):
     """Records as JSON, in their order."""
     stop: bool = False
     """Whether the experiment should stop."""
+    order: tuple[tuple[str, bytes], ...] = ()
+    """Records of `published_order`, by the rest of their keys."""
 
     @property
     def records(self) -> list[ArmRecord]:
@@ -56,21 +61,30 @@ def histories_of(records: Iterable[Record]) -> dict[str, PublishedHistory]:
     """Return the history of each experiment by its name, from the records of the topic."""
     numbered: dict[str, dict[int, bytes]] = {}
     stops: dict[str, bool] = {}
+    orders: dict[str, dict[str, bytes]] = {}
     for record in records:
         name, _, rest = (record.key or b"").decode().partition("/")
         if rest == _STOP:
             stops[name] = bool(record.value)
-        elif rest.isdecimal() and len(rest) == len(_key(name, 0)) - len(name) - 1:
+        elif rest == FRONT or rest.startswith(LATE):
+            orders.setdefault(name, {})[rest] = record.value
+        elif rest.isdecimal() and len(rest) == len(_key(0)):
             held = numbered.setdefault(name, {})
             if record.value:
                 held[int(rest)] = record.value
             else:
                 held.pop(int(rest), None)
     return {
-        name: PublishedHistory(_consecutive(held), stops.get(name, False))
+        name: PublishedHistory(
+            _consecutive(held), stops.get(name, False), _present(orders.get(name, {}))
+        )
         for name, held in numbered.items()
         if held
     }
+
+
+def _present(order: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
+    return tuple((rest, value) for rest, value in order.items() if value)
 
 
 def _consecutive(held: dict[int, bytes]) -> tuple[bytes, ...]:
@@ -100,8 +114,8 @@ def stop_asked(record: Record, name: str) -> bool | None:
 def forget(writer: Writer, name: str, published: PublishedHistory) -> None:
     """Remove an experiment from the topic, its last record first."""
     for number in reversed(range(len(published.lines))):
-        writer.send(_TARGET, b"", _key(name, number).encode())
-    for rest in (_STOP, _GROUP):
+        writer.send(_TARGET, b"", f"{name}/{_key(number)}".encode())
+    for rest in (_STOP, _GROUP, *(rest for rest, _ in published.order)):
         writer.send(_TARGET, b"", f"{name}/{rest}".encode())
     writer.flush()
 
@@ -124,11 +138,16 @@ def publish_group_record(writer: Writer, name: str, value: bytes) -> None:
 class PublishedFolder(RunFolder):
     """A run's folder whose history is published after each save."""
 
+    taken: FirstPass | None = None
+    """The order of batches, which is published before the history."""
+
     def __init__(self, path: Path, writer: Writer, name: str, published: PublishedHistory) -> None:
         """`published`: what the topic has. Raises BusyExperiment."""
         super().__init__(path)
         self._writer, self._name = writer, name
         self._published, self._checked = list(published.lines), 0
+        self.order = PublishedOrder(dict(published.order))
+        """The published order of batches."""
 
     def save(self, fingerprint: str, source: str, run: object) -> None:
         """Make `run` the state, then publish all records so far. Raises DivergedHistory."""
@@ -137,15 +156,20 @@ class PublishedFolder(RunFolder):
 
     def publish(self) -> None:
         """Publish what the folder has and the topic lacks, and compare the rest."""
+        if self.taken is not None:
+            self.order.publish(self.taken, self._send)
         lines = self.saved_lines()
         for number in range(self._checked, len(lines)):
             if number < len(self._published):
                 self._compare(number, lines[number])
             else:
-                self._writer.send(_TARGET, lines[number], _key(self._name, number).encode())
+                self._send(_key(number), lines[number])
                 self._published.append(lines[number])
         self._writer.flush()
         self._checked = len(lines)
+
+    def _send(self, rest: str, value: bytes) -> None:
+        self._writer.send(_TARGET, value, f"{self._name}/{rest}".encode())
 
     def _compare(self, number: int, line: bytes) -> None:
         if self._published[number] != line:
@@ -167,5 +191,5 @@ def first_record(topic: str, topic_id: str, begins: Iterable[int], fingerprint: 
     return ArmRecord("log", 0, "log", settings=settings)
 
 
-def _key(name: str, number: int) -> str:
-    return f"{name}/{number:08}"
+def _key(number: int) -> str:
+    return f"{number:08}"

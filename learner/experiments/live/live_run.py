@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.learner.experiments.live.history_topic import first_record
+from headrace.learner.experiments.live.history_topic import PublishedFolder, first_record
 from headrace.learner.experiments.live.topic_source import FirstPass, TopicPosition
 from headrace.learner.experiments.runner import ExperimentRunner
 
@@ -47,6 +47,10 @@ class LiveRun:
         position = self.runner.position if self.runner.resumed else None
         front = position if isinstance(position, TopicPosition) else source.first()
         source.first_pass = self.runner.kept(FirstPass(front))
+        if isinstance(folder, PublishedFolder):
+            source.first_pass = folder.order.at_least(source.first_pass)
+            self.runner.keep(source.first_pass)
+            folder.taken = source.first_pass
         if not self.runner.resumed:
             topic, topic_id = source.identity.split(" ")[:2]
             begin = first_record(topic, topic_id, source.begins, experiment.fingerprint)
@@ -58,7 +62,7 @@ class LiveRun:
         """Run until `stop` (returns None), until `tell` returns True, or until no arm is left."""
 
         def told(progress: ExperimentProgress) -> None:
-            asked = tell(progress)
+            asked = tell(progress) and not self.replays
             over = progress.arms == self._experiment.arms or not self._whole
             if asked or (over and not progress.learning):
                 position = self.runner.position
@@ -66,6 +70,18 @@ class LiveRun:
                     self._source.end_at(position)
 
         return self.runner.run(stop, told)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the runner repeats a part of the log that is published.
+
+        A request to stop waits for its end: the runner that published it was not yet stopped.
+        """
+        position = self.runner.position
+        return (
+            isinstance(position, TopicPosition)
+            and position.offsets != self._source.first_pass.front.offsets
+        )
 
     def _may_begin(self) -> bool:
         # retention never gives back what it deleted

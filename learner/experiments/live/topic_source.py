@@ -9,8 +9,10 @@ for longer than `hold_s`: a partition that is idle must not stop the experiment.
 no progress for longer than that in one partition alone, its batches are late: the control took
 others before them. Each arm must learn the same examples in the same order as the control, or their
 losses could not be paired. So the first pass notes where it took each late batch, and every cohort
-that reads the log again takes it there (`FirstPass`). The notes are saved with the run. A run that
-lost its folder lost them, too. *Refused:* the order of arrival, which differs from read to read.
+that reads the log again takes it there (`FirstPass`). The notes are saved with the run, and
+published before the records that depend on them (`published_order`). A run that lost its folder
+therefore takes every batch where it was taken. *Refused:* the order of arrival, which differs from
+read to read.
 
 In a group of runners, one runner decides the order, and the others follow it (`BlockOrder`).
 """
@@ -25,7 +27,7 @@ from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.errors import LearnerError, WrongExamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import Reader
@@ -81,11 +83,18 @@ class FirstPass:
     lower key than the batch before it, so it gets the next higher one here, by its offset.
     """
 
-    def __init__(self, front: TopicPosition) -> None:
+    def __init__(
+        self, front: TopicPosition, late: Mapping[tuple[int, int], int] | None = None
+    ) -> None:
         self.front = front
         """The place that no reading has passed."""
-        self._late: dict[tuple[int, int], int] = {}
-        """Partition and offset of a late batch -> its event time."""
+        self._late = dict(late or {})
+        """Partition and offset of a late batch -> its event time, in the order of the notes."""
+
+    @property
+    def late(self) -> Mapping[tuple[int, int], int]:
+        """Partition and offset of each late batch -> its event time, in the order of the notes."""
+        return self._late
 
     def key(self, partition: int, offset: int, reached_ms: int) -> tuple[int, int]:
         """Return the key of a batch. `reached_ms`: event time of its partition with it."""

@@ -113,9 +113,17 @@ class Broker:
         return histories_of(sent).get(self.experiment.name, PublishedHistory())
 
     def run(
-        self, folder: Path, *, kill_after: int = 10**9, end: bool = True, save_every_s: float = 0.0
+        self,
+        folder: Path,
+        *,
+        kill_after: int = 10**9,
+        impatient: bool = False,
+        save_every_s: float = 0.0,
     ) -> ExperimentResult | None:
-        """Run one process of the runner; each step appends, and it stops with the stream's end."""
+        """Run one process of the runner; each step appends, and it stops with the stream's end.
+
+        impatient: asked to stop from the first step on.
+        """
         held = PublishedFolder(folder, self.experiments, self.experiment.name, self.published())
         source, steps, idle = self.source(), 0, 0
         before = -1
@@ -132,7 +140,7 @@ class Broker:
                 more = self.append(int(self._dice.integers(3)))
                 idle = idle + 1 if progress.steps == before and not more else 0
                 before = progress.steps
-                return end and idle > 20
+                return impatient or idle > 20
 
             return live.run(Event(), tell)
         finally:

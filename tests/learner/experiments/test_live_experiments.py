@@ -75,6 +75,42 @@ def test_a_lost_folder_is_replayed_from_the_log_and_decides_the_same(tmp_path: P
     assert len(broker.experiments.sent) == sent
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lost_folder_is_replayed_with_late_batches_where_they_were_learned(
+    tmp_path: Path, seed: int
+) -> None:
+    broker, dice = Broker(write_files(tmp_path), seed), np.random.default_rng(seed)
+    broker.hold_s, broker.pauses = 0.0, 0.7
+    for kill in range(5):
+        before = broker.published().lines
+        with pytest.raises(Killed):
+            broker.run(tmp_path / f"run{kill // 2}", kill_after=int(dice.integers(5, 15)))
+        assert broker.published().lines[: len(before)] == before, f"seed {seed}"
+    broker.run(tmp_path / "run2")
+    published = broker.published()
+    assert any(rest.startswith("late/") for rest, _ in published.order), "the seed is of use"
+    sent = len(broker.experiments.sent)
+    request_stop(broker.experiments, "rates")
+    broker.run(tmp_path / "lost", impatient=True)
+    assert broker.published()[::2] == published[::2], f"seed {seed}"
+    assert len(broker.experiments.sent) == sent + 1
+
+
+def test_a_history_without_notes_of_late_batches_goes_on_from_its_folder(tmp_path: Path) -> None:
+    broker = Broker(write_files(tmp_path), seed=1)
+    broker.hold_s, broker.pauses = 0.0, 0.7
+    with pytest.raises(Killed):
+        broker.run(tmp_path / "run", kill_after=20)
+    sent = broker.experiments.sent
+    sent[:] = [each for each in sent if (each.key or b"").partition(b"/")[2].isdigit()]
+    assert not broker.published().order
+    broker.run(tmp_path / "run")
+    published = broker.published()
+    assert published.order
+    broker.run(tmp_path / "lost")
+    assert broker.published() == published
+
+
 def test_another_experiment_under_the_same_name_is_refused(tmp_path: Path) -> None:
     broker = Broker(write_files(tmp_path))
     broker.run(tmp_path / "first")

@@ -142,7 +142,7 @@ class GroupMember:
             asked = self._tell(progress)
             act()
             if arms.may_propose and not arms.stopping:
-                if asked:
+                if asked and not live.replays:
                     arms.propose("stop")
                     act()
                 elif arms.place.step != saved_step and self._ports.now_s() >= self._save_at_s:
