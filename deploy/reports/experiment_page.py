@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _LEFT = 640, 180, 70
 _COLOURS = {"better": "#1a7f37", "eliminated": "#b42318", "stopped": "#8a6d3b"}
 _PLAIN = "#2456a6"
+_HEADS = ("arm", "state", "examples", "difference", "reason")
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 1rem auto; max-width: 60rem; padding: 0 1rem }
 section { border-top: 1px solid #ccc; padding: .5rem 0 }
 svg { width: 100%; height: auto } .wide { overflow-x: auto }
 table { border-collapse: collapse } td, th { padding: .2rem .6rem; text-align: left }
 .bar { width: 20rem } .bar i { background: #2456a6; display: block; height: .6rem }
-code { background: #f2f2f2 } @media (prefers-color-scheme: dark) {
+code { background: #f2f2f2; overflow-wrap: anywhere } @media (max-width: 600px) {
+.bar { width: 40% } .arms, .arms tbody { display: block } .arms tr:first-child { display: none }
+.arms tr { border-top: 1px solid #ccc; display: grid; gap: .1rem .6rem; padding: .5rem 0;
+grid-template-columns: repeat(2, minmax(0, 1fr)) }
+.arms td { overflow-wrap: anywhere; padding: 0 } .arms td:last-child { grid-column: 1 / -1 }
+.arms td::before { color: #777; content: attr(data-head); display: block; font-size: .75rem } }
+@media (prefers-color-scheme: dark) {
 body { background: #16181d; color: #ddd } code { background: #2a2d35 } }
 """
 
@@ -41,14 +48,14 @@ def render_experiment(
     title = html.escape(f"Experiment {name}")
     ordered = sorted((each for number, each in arms.items() if number), key=_order)
     rows = "".join(_row(records) for records in ordered)
+    heads = "".join(f"<th>{head}</th>" for head in _HEADS)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>"
         f"<p>{len(ordered)} arms. The difference is an arm's mean log loss minus the control's, on "
         "the same examples. Lower is better. Bands are confidence sequences.</p>"
-        '<div class="wide"><table><tr><th>arm</th><th>state</th><th>examples</th>'
-        f"<th>difference</th><th>reason</th></tr>{rows}</table></div>"
+        f'<div class="wide"><table class="arms"><tr>{heads}</tr>{rows}</table></div>'
         f"{''.join(_traffic(promotion) for promotion in promotions)}"
         f"{''.join(_section(records) for records in ordered)}</body></html>\n"
     )
@@ -90,7 +97,9 @@ def _row(records: Sequence[ArmRecord]) -> str:
         "" if last.difference is None else f"{last.difference:+.5f}",
         last.reason,
     )
-    return "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in texts) + "</tr>"
+    cells = zip(_HEADS, texts, strict=True)
+    row = "".join(f'<td data-head="{head}">{html.escape(text)}</td>' for head, text in cells)
+    return f"<tr>{row}</tr>"
 
 
 def _section(records: Sequence[ArmRecord]) -> str:
