@@ -78,6 +78,7 @@ class MemoryStore:
         self._buckets: dict[int, BucketState] = {}
         self._loads: dict[int, int] = {}  # bucket -> the last load that began, until it ends
         self._begun_loads = 0
+        self._row_limit = 0
         self._lock = threading.RLock()
 
     def create(self, shape: Shape) -> None:
@@ -140,6 +141,14 @@ class MemoryStore:
         """See Store.drop."""
         with self._lock:
             self._shape, self._complete, self._buckets, self._loads = None, False, {}, {}
+
+    def row_limit(self) -> int:
+        """See Store.row_limit."""
+        return self._row_limit
+
+    def limit_rows(self, most_rows: int) -> None:
+        """See Store.limit_rows."""
+        self._row_limit = most_rows
 
     def shape(self) -> Shape:
         """See Store.shape."""

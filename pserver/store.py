@@ -21,6 +21,10 @@ one. In both cases rows would lack entries that the log then loses. The count al
 either. A failover may lose the folds of the keeper before, and bring back entries that the present
 keeper never read. A trim therefore also names the version from which its keeper knows the log.
 
+A limit on the rows of a model belongs to its name, not to the model: an operator may set it before
+the model exists, and it outlives `drop`. Keepers keep to it by deletions, like all entries of the
+log, so it changes nothing in the protocol.
+
 A bucket that its shard lost is filled by `load`, with rows and marks of a snapshot or with none. It
 gets a new nonce, so processes that had the old history copy the bucket again.
 
@@ -274,6 +278,15 @@ class Store(Protocol):
         """Remove the model, if it exists; a repetition completes an interrupted call. Raises
         Unreachable.
         """
+
+    def row_limit(self) -> int:
+        """Return the most rows that the model may have; 0: no limit. The model need not exist.
+
+        Raises Unreachable.
+        """
+
+    def limit_rows(self, most_rows: int) -> None:
+        """Set the most rows that the model may have; 0 removes the limit. Raises Unreachable."""
 
     def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
         """Return the state of each bucket, in the order asked. Raises MissingBucket."""

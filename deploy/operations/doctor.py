@@ -61,6 +61,7 @@ def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagno
         *server_checks.check_clocks(survey.nodes),
         *cluster_checks.check_cluster(survey.nodes),
         *model_checks.check_model(survey, spec),
+        *model_checks.check_rows(survey),
         *model_checks.check_buckets(survey),
         *model_checks.check_keepers(survey),
         *model_checks.check_layout(survey),

@@ -63,6 +63,7 @@ def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
         "shape": shape
         and {"buckets": shape.buckets, "width": shape.width, "fingerprint": shape.fingerprint},
         "rows": sum(_rows(each) for each in survey.buckets),
+        "row_limit": survey.row_limit or None,
         "bytes": _total_bytes(survey.buckets),
         "log_bytes": sum(each.log_bytes for each in survey.buckets),
         "kafka_trouble": _kafka_trouble(topic),
@@ -108,6 +109,9 @@ def _summary(survey: Survey, topic: HeldTopic | None) -> str:
         head = f"{survey.model}: {shape.buckets} buckets, {shape.width} floats a row"
         head += f", spec {shape.fingerprint}"
     parts = [f"{head}, {_rows_in_all(buckets)}"]
+    if survey.row_limit:
+        share = sum(map(_rows, buckets)) / survey.row_limit
+        parts.append(f"{share:.0%} of the limit of {survey.row_limit:,} rows")
     if away := sum(not each.there for each in buckets):
         parts.append(f"{away} buckets are missing or unreachable")
     if (total := _total_bytes(buckets)) is not None:

@@ -22,6 +22,8 @@ LARGE_LOG_BYTES = 16 << 20
 """Twice the size to which a keeper trims the log of a bucket."""
 LARGEST_LOG_BYTES = 64 << 20
 """Size at which learners wait for the keepers."""
+NEARLY_FULL = 0.9
+"""Share of its limit on rows from which a model is reported. Keepers delete down to 0.94."""
 UNTENDED_MS = 60_000
 """Six leases. Another keeper replaces a dead one within one lease."""
 
@@ -47,6 +49,22 @@ def check_model(survey: Survey, spec: ModelSpec) -> Iterator[CheckResult]:
         remedy = "see docs/guides/operating.md"
     yield CheckResult(
         Severity.BROKEN, "model", spec.name, "a complete model", str(survey.trouble), remedy
+    )
+
+
+def check_rows(survey: Survey) -> Iterator[CheckResult]:
+    """Check that the model has room for more rows, if an operator limits them."""
+    rows = sum(each.rows for each in survey.buckets)
+    if not survey.row_limit or rows < NEARLY_FULL * survey.row_limit:
+        return
+    yield CheckResult(
+        Severity.WARNING,
+        "model",
+        survey.model,
+        f"less than {NEARLY_FULL:.0%} of the limit of {survey.row_limit:,} rows",
+        f"{rows:,} rows: keepers delete the least recently seen ones beyond the limit",
+        "raise it with headrace pserver limit --rows, or reduce rows: [expiry] and [admission] in "
+        "the spec",
     )
 
 

@@ -43,6 +43,8 @@ class Survey:
     """None if it could not be read; see `trouble`."""
     trouble: StoreError | None = None
     """The error of reading the shape. The buckets are then those of which keys were found."""
+    row_limit: int = 0
+    """Most rows of the model; 0: no limit, or unknown without the shape."""
 
 
 def survey(
@@ -59,7 +61,7 @@ def survey(
         found = survey_buckets(store, range(guess.buckets), guess.sub_hashes)
         return Survey(model, at_ms, nodes, found, None, error)
     found = survey_buckets(store, range(shape.buckets), store.sub_hashes)
-    return Survey(model, at_ms, nodes, found, shape)
+    return Survey(model, at_ms, nodes, found, shape, row_limit=store.row_limit())
 
 
 def drop_leftovers(store: RedisStore, found: Sequence[NodeSurvey]) -> None:

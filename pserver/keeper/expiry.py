@@ -5,12 +5,19 @@ stream therefore expires nothing, and a replay of history expires the same rows 
 Rows that were never seen, such as those of dense layers, have no age: they stay, and do not count.
 
 Above the cap, a sixteenth of it is deleted at once, so the next row does not exceed it again.
+
+An operator may set another cap in the store (`Store.limit_rows`), where several models share its
+memory. The lower cap counts. It is enforced here because only keepers make stored rows and see all
+of them. *Refused:* a limit in the functions of the store. They do not read the rows in a push, and
+could only refuse all of it, which would stop the model. *Refused:* an admission that stops at the
+limit. Learners with only some rows do not know the number of all, most specs have no rare rows for
+other ids, and a model without new ids becomes stale.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -40,6 +47,22 @@ class Expiry:
     def __bool__(self) -> bool:
         return self.after_s > 0 or self.most_rows > 0
 
+    def within(self, limit: int) -> Expiry:
+        """Return the expiry of a model that may have so many rows; 0: no limit."""
+        if not limit or 0 < self.most_rows <= limit:
+            return self
+        return replace(self, most_rows=limit)
+
+
+class ExpiredRows(NamedTuple):
+    """The rows of one bucket to delete."""
+
+    bucket: int
+    places: npt.NDArray[np.int64]
+    """Indexes of the rows, ascending by id; shape (n,)."""
+    beyond: int
+    """Rows among them that are not too old, only too many."""
+
 
 def expired(
     last_seen: npt.NDArray[np.uint32], after_s: int, most_rows: int
@@ -64,16 +87,21 @@ def expired(
     return seen[goes]
 
 
-def expired_rows(
-    rows: FoldedRows, shape: Shape, expiry: Expiry
-) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield bucket and indexes into `rows`, ascending by id, of the rows to delete there."""
+def expired_rows(rows: FoldedRows, shape: Shape, expiry: Expiry) -> Iterator[ExpiredRows]:
+    """Yield the buckets that have rows to delete; places are indexes into `rows`."""
     buckets = shape.bucket_of(rows.ids).astype(np.uint16)
     order = np.argsort(buckets, kind="stable")
     starts = np.searchsorted(buckets[order], np.arange(shape.buckets + 1))
     most_rows = expiry.most_rows and max(1, expiry.most_rows // shape.buckets)
     for bucket in range(shape.buckets):
         here = order[starts[bucket] : starts[bucket + 1]]
-        going = here[expired(rows.last_seen[here], expiry.after_s, most_rows)][:ROWS_AN_ENTRY]
-        if going.shape[0]:
-            yield bucket, going[np.argsort(rows.ids[going])]
+        times = rows.last_seen[here]
+        going = here[expired(times, expiry.after_s, most_rows)]
+        if not going.shape[0]:
+            continue
+        beyond = going.shape[0] if most_rows else 0
+        if beyond and expiry.after_s:
+            beyond -= expired(times, expiry.after_s, 0).shape[0]
+        going = going[:ROWS_AN_ENTRY]
+        places = going[np.argsort(rows.ids[going])]
+        yield ExpiredRows(bucket, places, min(beyond, going.shape[0]))

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +84,7 @@ class Keeper:
         self._token = self._draw_token()
         self._claim_at_ms = 0
         self._expire_at_ms = now_ms() + keeping.expiry.interval_ms
+        self._row_limit = 0
         self._since = np.zeros(0, np.bool_)  # (room,) whether some entry's `places` has it
 
     @property
@@ -131,7 +133,7 @@ class Keeper:
         self._expire()
         self._compact()
         size_bytes = sum(lease.size_bytes for lease in self._leases.values())
-        self._metrics.hold(len(self._leases), size_bytes)
+        self._metrics.hold(len(self._leases), size_bytes, len(self.replica.table))
         return busy
 
     def release(self) -> None:
@@ -315,13 +317,17 @@ class Keeper:
 
     def _expire(self) -> None:
         """Append deletions of rows that are too old or too many."""
-        expiry, now = self._keeping.expiry, self._now_ms()
-        if not expiry or now < self._expire_at_ms:
+        now = self._now_ms()
+        if now < self._expire_at_ms:
             return
-        self._expire_at_ms = now + expiry.interval_ms
+        self._expire_at_ms = now + self._keeping.expiry.interval_ms
+        expiry = self._keeping.expiry.within(self._read_limit())
+        if not expiry:
+            return
+        limited = expiry.most_rows == self._row_limit > 0
         rows = self.replica.table.everything()
         deletes, counts = [], []
-        for bucket, going in expired_rows(rows, self._shape, expiry):
+        for bucket, going, beyond in expired_rows(rows, self._shape, expiry):
             lease = self._leases.get(bucket)
             if lease is None or not lease.stocked:
                 continue
@@ -329,15 +335,23 @@ class Keeper:
             blob = _deleting(position, Deletions(rows.ids[going], rows.last_seen[going]))
             fence = (lease.token, lease.folds, position.version, position.nonce)
             deletes.append(Delete(bucket, *fence, self._draw_nonce(), blob))
-            counts.append(going.shape[0])
+            counts.append((going.shape[0], beyond if limited else 0))
         if not deletes:
             return
         answers = self._store.delete(deletes)
-        for delete, count, answer in zip(deletes, counts, answers, strict=True):
+        for delete, (count, beyond), answer in zip(deletes, counts, answers, strict=True):
             if answer is not None:
                 self._refused(delete.bucket, answer)
             else:
                 self._metrics.deleted_rows.inc(count)
+                self._metrics.limited_rows.inc(beyond)
+
+    def _read_limit(self) -> int:
+        """Return the operator's limit on the rows, as last read if the store does not answer."""
+        with suppress(Unreachable):
+            self._row_limit = self._store.row_limit()
+        self._metrics.row_limit.set(self._row_limit)
+        return self._row_limit
 
     def _compact(self) -> None:
         # before a bucket is stocked, deleted rows that the store still has are unknown

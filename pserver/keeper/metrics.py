@@ -27,6 +27,21 @@ class KeeperMetrics:
             labels,
             registry=registry,
         ).labels(*values)
+        self.limited_rows = Counter(
+            named("limited_rows"),
+            "Deleted rows beyond the limit that `headrace pserver limit` set.",
+            labels,
+            registry=registry,
+        ).labels(*values)
+        self.row_limit = Gauge(
+            named("row_limit"),
+            "Most rows of the model, set by `headrace pserver limit`; 0: no limit.",
+            labels,
+            registry=registry,
+        ).labels(*values)
+        self._rows = Gauge(
+            named("rows"), "Rows of the buckets that this keeper holds.", labels, registry=registry
+        ).labels(*values)
         self.lost_leases = Counter(
             named("lost_leases"), "Leases lost to another keeper.", labels, registry=registry
         ).labels(*values)
@@ -43,7 +58,8 @@ class KeeperMetrics:
             registry=registry,
         ).labels(*values)
 
-    def hold(self, buckets: int, log_bytes: int) -> None:
-        """Record the number of held buckets and the size of their logs."""
+    def hold(self, buckets: int, log_bytes: int, rows: int) -> None:
+        """Record the number of held buckets, the size of their logs and their rows."""
         self._buckets_held.set(buckets)
+        self._rows.set(rows)
         self._log_bytes.set(log_bytes)

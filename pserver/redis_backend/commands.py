@@ -7,6 +7,7 @@ All keys of a bucket have one hash tag and are therefore on one node:
     {model:bucket}:log      stream
     {model:bucket}:rows:n   hashes
     {model}:reshard         while a reshard runs: a token, with a time to live
+    {model}:row_limit       the most rows of the model, if an operator set it; outlives the model
 
 A model that was resharded has its buckets under other keys, so that no process takes a bucket of
 the old count for one of the new: {model:1.bucket} after the first reshard, then {model:2.bucket}.
@@ -108,7 +109,7 @@ class RedisCommands:
             )
 
     def model_key(self, name: str) -> bytes:
-        """Return the key of the model's `shape` or `reshard`."""
+        """Return the key of the model's `shape`, `reshard` or `row_limit`."""
         return f"{{{self.prefix}{self.model}}}:{name}".encode()
 
     def key(self, bucket: int, name: str) -> bytes:

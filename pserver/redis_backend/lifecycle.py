@@ -232,6 +232,19 @@ class ModelLifecycle:
             self.remove(each)
         self._calls.one(key, "DEL", key)
 
+    def row_limit(self) -> int:
+        """See Store.row_limit."""
+        key = self._calls.model_key("row_limit")
+        return int(self._calls.one(key, "GET", key) or 0)
+
+    def limit_rows(self, most_rows: int) -> None:
+        """See Store.limit_rows."""
+        key = self._calls.model_key("row_limit")
+        if most_rows:
+            self._calls.one(key, "SET", key, most_rows)
+        else:
+            self._calls.one(key, "DEL", key)
+
     def remove(self, buckets: BucketGeneration | None) -> None:
         """Remove all buckets of a generation."""
         if buckets is not None:

@@ -115,6 +115,14 @@ class RedisStore:
         self._stored = None
         self._lifecycle.drop()
 
+    def row_limit(self) -> int:
+        """See Store.row_limit."""
+        return self._lifecycle.row_limit()
+
+    def limit_rows(self, most_rows: int) -> None:
+        """See Store.limit_rows."""
+        self._lifecycle.limit_rows(most_rows)
+
     def successor(self, buckets: int) -> BucketSuccessor:
         """Return the buckets that a reshard to this number fills. See `BucketSuccessor`."""
         return BucketSuccessor(self._lifecycle, self._calls, buckets)

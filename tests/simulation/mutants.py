@@ -346,6 +346,13 @@ MUTANTS = (
         "bounded",
     ),
     Mutant(
+        "a keeper does not keep to an operator's limit on rows",
+        "headrace.pserver.keeper.expiry:Expiry.within",
+        "return replace(self, most_rows=limit)",
+        "return self",
+        0,
+    ),
+    Mutant(
         "a round of pushes is sent at once",
         "headrace.pserver.redis_backend.node_connection:NodeExchange.send",
         "size, limit = 0, self.node.piece_bytes",

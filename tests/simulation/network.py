@@ -273,7 +273,15 @@ class Connection:
             for each in deletes
         ]
 
+    def row_limit(self) -> int:
+        """See Store. It is read again in 200 ms, so a lost reply changes nothing for long."""
+        return self._store.row_limit()
+
     # ---------------------------------------------------------------- what operators call
+
+    def limit_rows(self, most_rows: int) -> None:
+        """See Store."""
+        self._store.limit_rows(most_rows)
 
     def create(self, shape: Shape) -> None:
         """See Store."""

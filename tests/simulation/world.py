@@ -78,6 +78,8 @@ class World:
             projected=partial(projected, plan=plan),
         )
         self.store.create(self.shape)
+        if plan.row_limit:
+            self.store.limit_rows(plan.row_limit)
         self.learners = [LearnerProcess(f"learner {i}", self) for i in range(plan.learners)]
         self.store.accepting = lambda: any(learner.accepting for learner in self.learners)
         self.keepers = [KeeperProcess(f"keeper {i}", self) for i in range(plan.keepers)]

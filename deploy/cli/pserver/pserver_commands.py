@@ -20,7 +20,12 @@ from headrace.deploy.cli.options import (
     StatusKafka,
     TopicsPrefix,
 )
-from headrace.deploy.cli.pserver import pserver_reshard, pserver_restore, pserver_snapshots
+from headrace.deploy.cli.pserver import (
+    pserver_limit,
+    pserver_reshard,
+    pserver_restore,
+    pserver_snapshots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +45,7 @@ app = typer.Typer(help="Manage models in the parameter server.", no_args_is_help
 pserver_snapshots.register(app)
 pserver_restore.register(app)
 pserver_reshard.register(app)
+pserver_limit.register(app)
 
 HeldBy = Annotated[
     str | None,

@@ -171,6 +171,8 @@ FAULTS: list[tuple[str, Callable[[Survey], Survey], Severity, str, str, str]] = 
      "replication", ":7000", "CONFIG SET client-output-buffer-limit"),
     ("link down", of_node(3, info={**INFO, "master_link_status": "down"}), W, "replication",
      ":7003", "logs"),
+    ("near its limit on rows", lambda survey: replace(survey, row_limit=1000 * BUCKETS + 1), W,
+     "model", SPEC.name, "headrace pserver limit --rows"),
     ("clock ahead", of_node(2, ahead_ms=5000.0, unsure_ms=1.0), W, "clocks", ":7002", "NTP"),
     ("cluster down", info(cluster_state="fail"), B, "cluster", ":7000", "restart the failed"),
     ("slots lost", info(cluster_slots_assigned="16000"), B, "cluster", ":7000", "ADDSLOTSRANGE"),

@@ -158,6 +158,24 @@ def test_inspect_shows_a_table_with_a_summary(
     store.release(3, "keeper-7:0102")
 
 
+@pytest.mark.usefixtures("store")
+def test_a_limit_on_rows_is_set_shown_and_removed(
+    headrace: Commands, to: tuple[str, ...], spec: ModelSpec
+) -> None:
+    rows, name = ROWS * BUCKETS, spec.name
+    assert headrace("pserver", "limit", *to).out == f"{name}: no limit on rows\n"
+    assert inspected(headrace, *to)[1]["row_limit"] is None
+    ended = headrace("pserver", "limit", *to, "--rows", str(rows))
+    assert (ended.code, ended.out) == (0, f"{name}: at most {rows:,} rows\n")
+    assert inspected(headrace, *to)[1]["row_limit"] == rows
+    shown = headrace("pserver", "inspect", *to).out.splitlines()[0]
+    assert f"100% of the limit of {rows:,} rows" in shown
+    findings = diagnosed(headrace, *to)[1]
+    assert [each["subject"] for each in findings if "the limit of" in each["expected"]] == ["model"]
+    assert headrace("pserver", "limit", *to, "--rows", "0").out == f"{name}: no limit on rows\n"
+    assert inspected(headrace, *to)[1]["row_limit"] is None
+
+
 def test_inspect_counts_unfolded_rows_once(
     headrace: Commands, to: tuple[str, ...], store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

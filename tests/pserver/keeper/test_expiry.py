@@ -53,11 +53,16 @@ def test_expiry_has_a_present_and_a_share_of_the_cap_for_each_bucket() -> None:
     zeros = np.zeros(6, np.uint64)
     times = np.array([100, 50, 99, 20, 10, 19], np.uint32)
     rows = FoldedRows(ids, zeros, zeros, times, times, np.zeros((6, WIDTH), np.float32))
-    found = {b: ids[i].tolist() for b, i in expired_rows(rows, shape, Expiry(after_s=5))}
-    assert found == {0: [1], 1: [high | 2]}
-    found = {b: ids[i].tolist() for b, i in expired_rows(rows, shape, Expiry(most_rows=4))}
-    assert found == {0: [1], 1: [high | 2]}
+    found = [(b, ids[i].tolist(), n) for b, i, n in expired_rows(rows, shape, Expiry(after_s=5))]
+    assert found == [(0, [1], 0), (1, [high | 2], 0)]
+    found = [(b, ids[i].tolist(), n) for b, i, n in expired_rows(rows, shape, Expiry(most_rows=4))]
+    assert found == [(0, [1], 1), (1, [high | 2], 1)]
     assert not list(expired_rows(rows, shape, Expiry(most_rows=6, after_s=60)))
+    both = expired_rows(rows, shape, Expiry(most_rows=2, after_s=5))
+    assert [(b, sorted(ids[i].tolist()), n) for b, i, n in both] == [
+        (0, [1, 3], 1),
+        (1, [high | 2, high | 4], 1),
+    ], "one row is too old, another one too many"
 
 
 def test_expiry_deletes_at_most_one_entry_of_rows_at_a_time() -> None:
@@ -65,8 +70,18 @@ def test_expiry_deletes_at_most_one_entry_of_rows_at_a_time() -> None:
     ids, zeros = np.arange(1, count + 1, dtype=np.uint64), np.zeros(count, np.uint64)
     times = np.arange(1, count + 1, dtype=np.uint32)
     rows = FoldedRows(ids, zeros, zeros, times, times, np.zeros((count, 0), np.float32))
-    [(_, going)] = expired_rows(rows, Shape("m", 1, 0, "f", "s"), Expiry(most_rows=1))
-    assert going.shape[0] == ROWS_AN_ENTRY
+    [(_, going, beyond)] = expired_rows(rows, Shape("m", 1, 0, "f", "s"), Expiry(most_rows=1))
+    assert going.shape[0] == beyond == ROWS_AN_ENTRY
+
+
+@pytest.mark.parametrize(
+    ("own", "limit", "most"), [(0, 0, 0), (0, 7, 7), (7, 0, 7), (5, 7, 5), (7, 5, 5)]
+)
+def test_the_lower_of_the_specs_cap_and_the_operators_limit_counts(
+    own: int, limit: int, most: int
+) -> None:
+    expiry = Expiry(after_s=3, most_rows=own, interval_ms=500).within(limit)
+    assert expiry == Expiry(after_s=3, most_rows=most, interval_ms=500)
 
 
 class Town:
@@ -203,3 +218,51 @@ def test_a_compacted_table_finds_the_same_rows(seed: int) -> None:
         if moved[old] >= 0:
             assert int(table.columns.ids[moved[old]]) == row_id
     assert np.count_nonzero(table.everything().exist()) == np.count_nonzero(~gone)
+
+
+def limited(town: Town) -> float:
+    return float(town.metrics.limited_rows._value.get())
+
+
+def test_a_running_model_keeps_to_a_limit_that_an_operator_sets_raises_and_removes() -> None:
+    town = Town(Expiry(interval_ms=500))
+    server = town.fresh()
+    town.live(50, new=10)
+    assert limited(town) == 0
+    sizes = []
+    for limit in (300, 600, 0):
+        town.store.limit_rows(limit)
+        town.live(100, new=10)
+        server.poll(1000)
+        sizes.append(len(existing(server)))
+        assert 1 in existing(server), "the row that is always seen stays"
+        assert existing(server) == existing(town.fresh())
+        assert town.metrics.row_limit._value.get() == limit
+    assert 250 <= sizes[0] <= 300 + 50
+    assert 500 <= sizes[1] <= 600 + 50
+    assert sizes[2] >= sizes[1] + 900
+    assert limited(town) == town.metrics.deleted_rows._value.get() > 0
+    [head] = town.store.marks([0])
+    assert not isinstance(head, Unreachable)
+    assert head.marks == {SOURCE: town.offset}, "every example is learned"
+
+
+def test_a_keeper_keeps_to_the_last_known_limit_while_the_store_does_not_answer() -> None:
+    town = Town(Expiry(interval_ms=500))
+    town.store.limit_rows(300)
+    town.live(20, new=10)
+
+    def away() -> int:
+        raise Unreachable("the shape's server is down")
+
+    town.store.row_limit = away  # type: ignore[method-assign]
+    town.live(100, new=10)
+    assert len(existing(town.fresh())) <= 300 + 50
+
+
+def test_rows_deleted_by_the_specs_own_cap_do_not_count_as_limited() -> None:
+    town = Town(Expiry(most_rows=300, interval_ms=500))
+    town.store.limit_rows(400)
+    town.live(100, new=10)
+    assert town.metrics.deleted_rows._value.get() > 0
+    assert limited(town) == 0

@@ -46,6 +46,19 @@ def folded_bucket(world: World, bucket: int) -> FoldedRows:
 class MakingLaws:
     """The laws of models and buckets, a part of the laws of a store."""
 
+    def test_a_limit_on_rows_outlives_the_model_and_can_be_changed(self, world: World) -> None:
+        assert world.store.row_limit() == 0
+        world.store.limit_rows(7)
+        assert world.store.row_limit() == 7
+        world.store.drop()
+        assert world.store.row_limit() == 7, "a tenant may drop the model and create it again"
+        world.store.create(world.shape)
+        world.store.limit_rows(10**12)
+        assert world.store.row_limit() == 10**12
+        world.store.limit_rows(0)
+        assert world.store.row_limit() == 0
+        world.store.limit_rows(0)
+
     def test_single_rows_are_found_by_id(self, world: World) -> None:
         wanted = {}
         expected = {}

@@ -143,6 +143,19 @@ def test_an_acl_role_cannot_do_the_work_of_another(valkey_node: str, shape: Shap
         assert all(isinstance(answer, BucketAnswer) for answer in learner.push([push]))
 
 
+@pytest.mark.parametrize("role", ["learner", "keeper", "server"])
+def test_only_an_operator_can_change_the_limit_on_rows(
+    valkey_node: str, shape: Shape, role: str
+) -> None:
+    with closing(opened(valkey_node, "operator", shape.model)) as operator:
+        operator.limit_rows(1000)
+    with closing(opened(valkey_node, role, shape.model)) as store:
+        for most_rows in (0, 5000):
+            with pytest.raises(AccessRefused):
+                store.limit_rows(most_rows)
+        assert store.row_limit() == 1000
+
+
 def test_an_acl_user_cannot_read_another_model(
     valkey_node: str, shape: Shape, fresh_name: Callable[[str], str]
 ) -> None:

@@ -1,0 +1,46 @@
+"""`headrace pserver limit`: the most rows that a model may have, set by the operator."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the group `pserver`."""
+    app.command()(limit)
+
+
+def limit(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            "--rows",
+            min=0,
+            max=10**12,
+            help="Most rows of the model; 0 removes the limit. Default: only show the limit.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Set the most rows that a model may have, so that it leaves room for other models.
+
+    Keepers delete the least recently seen rows beyond it, as with `most_rows` in the section
+    [expiry] of the spec; the lower of both counts. Running keepers follow within ten seconds. The
+    limit belongs to the name of the model: set it before the model exists, and it outlives `drop`.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.learner.spec import load_spec
+
+    name = load_spec(model).name
+    store = open_store(redis, name)
+    try:
+        if rows is not None:
+            store.limit_rows(rows)
+        found = store.row_limit()
+    finally:
+        store.close()
+    typer.echo(f"{name}: at most {found:,} rows" if found else f"{name}: no limit on rows")
