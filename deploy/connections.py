@@ -6,6 +6,7 @@ HEADRACE_TOPICS_PREFIX, which --topics-prefix sets, separates environments that 
 import json
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,3 +142,29 @@ def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStor
 
     settings = StoreSettings(read_only=read_only, key_prefix=environment_names().prefix)
     return open_store(redis_url(redis), model, settings)
+
+
+def kafka_words(kafka: str) -> list[str]:
+    """Return the options that give a shown command the same Kafka."""
+    prefix = environment_names().prefix
+    return ["--kafka", kafka, *(["--topics-prefix", prefix] if prefix else [])]
+
+
+def redis_words(redis: str) -> list[str]:
+    """Return the options that give a shown command the same store.
+
+    None for a URL with a password: the command needs HEADRACE_REDIS.
+    """
+    return [] if "@" in redis else ["--redis", redis]
+
+
+def addresses_line(kafka: str, redis: str) -> str:
+    """Return the line for a shell that gives its commands the same Kafka and store."""
+    shown = {"HEADRACE_KAFKA": kafka}
+    if "@" not in redis:
+        shown["HEADRACE_REDIS"] = redis
+    prefix = environment_names().prefix
+    if prefix:
+        shown["HEADRACE_TOPICS_PREFIX"] = prefix
+    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in shown.items())
+    return f"for commands in other terminals:\nexport {words}"

@@ -92,7 +92,12 @@ def demo(
     events = events or (EVENTS_S if experiment else 2000)
     parts = pipeline.settings(spec, port, port_may_differ=True)
     if experiment:
-        parts = replace(parts, deployments=True, evaluation_window_s=EVALUATION_WINDOW_S)
+        parts = replace(
+            parts,
+            deployments=True,
+            evaluation_gives_way=False,
+            evaluation_window_s=EVALUATION_WINDOW_S,
+        )
     settings = DemoSettings(
         parts,
         seconds,

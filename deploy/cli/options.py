@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option, Typer, echo
+from typer import BadParameter, Option, Typer, echo
 
 if TYPE_CHECKING:
     from headrace.ingest.logs import LogLayout
@@ -318,5 +318,24 @@ Evaluated = Annotated[
     Option(
         "--evaluate/--no-evaluate",
         help="Run live evaluation as well.",
+    ),
+]
+
+
+def divides_a_minute(seconds: int) -> int:
+    """Return the seconds. Raises BadParameter unless a minute is a multiple of them."""
+    if 60 % seconds:
+        raise BadParameter(f"expected a divisor of 60, got {seconds}")
+    return seconds
+
+
+EvaluationWindow = Annotated[
+    int,
+    Option(
+        "--evaluation-window",
+        min=1,
+        max=60,
+        callback=divides_a_minute,
+        help="Shortest window of live evaluation, in seconds: window_s in [promotion].",
     ),
 ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.deploy.cli.options import (
     Buckets,
     Evaluated,
+    EvaluationWindow,
     Host,
     KafkaClient,
     KafkaJars,
@@ -41,6 +42,7 @@ class PipelineOptions:
     partitions: Partitions = 2
     buckets: Buckets = 8
     evaluate: Evaluated = True
+    evaluation_window: EvaluationWindow = 60
     host: Host = "127.0.0.1"
     metrics_host: MetricsHost = "127.0.0.1"
 
@@ -60,6 +62,7 @@ class PipelineOptions:
             partitions=self.partitions,
             buckets=self.buckets,
             evaluated=self.evaluate,
+            evaluation_window_s=self.evaluation_window,
             host=self.host,
             metrics_host=self.metrics_host,
             port=port,

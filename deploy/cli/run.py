@@ -55,16 +55,24 @@ def run(
     runs: RunsFolder = "",
     track: TrackUri = "",
 ) -> None:
-    """Replay logs through a pipeline on this machine and report the accuracy."""
+    """Replay logs through a pipeline on this machine and report the accuracy.
+
+    With --serve-after, the server goes on to serve, and loads models of the topic `deployments`.
+    """
     times_real_time = speed_of(speed)
+    from dataclasses import replace
+
     from headrace.deploy.local import RunSettings, run_log
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.reports.tracking import RunKind, RunState, record_run
     from headrace.deploy.termination import INTERRUPTED, STOPPING, stopped_by_signals
     from headrace.learner.spec import load_spec
 
+    parts = replace(
+        pipeline.settings(model, port), deployments=True, evaluation_gives_way=not serve_after
+    )
     settings = RunSettings(
-        pipeline.settings(model, port),
+        parts,
         tuple(data),
         report,
         times_real_time,
@@ -142,7 +150,9 @@ def up(
     from headrace.deploy.termination import STOPPING, stopped_by_signals
 
     settings = pipeline.settings(model, port)
-    settings = replace(settings, collector_port=collector_port, deployments=True)
+    settings = replace(
+        settings, collector_port=collector_port, deployments=True, evaluation_gives_way=False
+    )
     show_warnings_only()
     with stopped_by_signals(STOPPING) as stop:
         keep_up(settings, stop)

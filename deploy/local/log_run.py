@@ -117,7 +117,8 @@ def run_log(
         if settings.serve_after:
             shown = first_impressions(settings.data[-1], 2, settings.layout)
             curl = curl_of(pipeline.address, pipeline.spec, shown)
-            console.print(f"serving until Ctrl-C; try:\n{curl}", highlight=False, soft_wrap=True)
+            text = f"{pipeline.addresses}\nserving until Ctrl-C; try:\n{curl}"
+            console.print(text, highlight=False, soft_wrap=True, markup=False)
             while not stop.wait(0.2):
                 pipeline.check()
 

@@ -16,7 +16,12 @@ import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from headrace.deploy.connections import client_variable, kafka_settings, open_store
+from headrace.deploy.connections import (
+    addresses_line,
+    client_variable,
+    kafka_settings,
+    open_store,
+)
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
@@ -86,6 +91,8 @@ class PipelineSettings:
     """Shortest window of live evaluation."""
     deployments: bool = False
     """Whether the server loads models and switches aliases as the topic `deployments` says."""
+    evaluation_gives_way: bool = True
+    """Whether live evaluation has a low priority. The canary of a promotion waits for it."""
     ready_within_s: float = 240.0
     """Deadline of the start of all parts, which takes 3 to 5 s on an idle machine."""
 
@@ -165,6 +172,11 @@ class LocalPipeline:
     def address(self) -> str:
         """URL of the server."""
         return f"http://{_reachable(self._settings.host)}:{self._port}"
+
+    @property
+    def addresses(self) -> str:
+        """The line for a shell that gives later commands the addresses of Kafka and the store."""
+        return addresses_line(self.kafka_address, self._machine.redis)
 
     @property
     def collector(self) -> str | None:
@@ -264,8 +276,7 @@ class LocalPipeline:
         def supervised(part: str, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
             arguments = (*words[:2], *common, *words[2:], *metrics(part))
             given = f"{prefix}.{part}" if prefix else part
-            # a canary waits for evaluation
-            way = part == "evaluation" and not settings.deployments
+            way = part == "evaluation" and settings.evaluation_gives_way
             parts.append(SupervisedPart(given, arguments, environment, gives_way=way))
 
         parts: list[SupervisedPart] = []

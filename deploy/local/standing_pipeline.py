@@ -44,7 +44,7 @@ def keep_up(settings: PipelineSettings, stop: threading.Event) -> None:
         replay = shlex.join(words)
         text += (
             "\n\nsend a whole log (--layout for your columns, --sort if it is not in order):"
-            f"\n{replay}\n\nserving until Ctrl-C"
+            f"\n{replay}\n\n{pipeline.addresses}\n\nserving until Ctrl-C"
         )
         console.print(text, highlight=False, soft_wrap=True, markup=False)
         while not stop.wait(_LOOK_S):

@@ -14,6 +14,8 @@ from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.http.http_errors import AddressTaken
 
+RUN = ["run", "--data", ".", "--runs", "off"]
+
 
 def hosts_of_metrics(settings: PipelineSettings) -> dict[str, str]:
     """The metrics host of each part that serves metrics on a port."""
@@ -53,15 +55,20 @@ def test_a_free_port_that_a_user_chose_is_taken_as_it_is() -> None:
     assert pipeline.address == f"http://127.0.0.1:{port}"
 
 
-def test_the_server_of_a_standing_pipeline_follows_deployments(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("words", [["up"], RUN, [*RUN, "--serve-after"]])
+def test_the_server_of_a_local_pipeline_follows_deployments(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[PipelineSettings] = []
     monkeypatch.setattr("headrace.deploy.process_logs.show_warnings_only", lambda: None)
     monkeypatch.setattr("headrace.deploy.local.keep_up", lambda settings, _: given.append(settings))
-    result = CliRunner().invoke(app, ["up", "--model", str(path_of("demo"))])
-    assert result.exit_code == 0, result.output
+    monkeypatch.setattr(
+        "headrace.deploy.local.run_log", lambda settings, *_: given.append(settings.pipeline)
+    )
+    CliRunner().invoke(app, [*words, "--model", str(path_of("demo"))])
     [settings] = given
     pipeline = LocalPipeline(settings, SilentSetupProgress())
-    [server, *_] = pipeline._parts("kafka:9092", "redis://redis")
-    assert "--deployments" in server.arguments
+    parts = {each.name: each for each in pipeline._parts("kafka:9092", "redis://redis")}
+    assert "--deployments" in parts["server"].arguments
+    serves_on = words != RUN
+    assert parts["evaluation"].gives_way != serves_on, "a canary waits for evaluation"
