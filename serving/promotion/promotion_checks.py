@@ -76,7 +76,8 @@ def promotion_checks(rules: PromotionRules, served: ServedFigures) -> list[Promo
 def _loss(rules: PromotionRules, served: ServedFigures) -> PromotionCheck:
     low, high = served.loss_low, served.loss_high
     if low is None:
-        return PromotionCheck("loss", PromotionResult.UNKNOWN, "too few batches yet")
+        text = f"too few batches of {rules.batch_s} s with known outcomes yet"
+        return PromotionCheck("loss", PromotionResult.UNKNOWN, text)
     shown = "unbounded" if high is None else f"{high:+.5f}"
     text = f"{low:+.5f} to {shown}, expected at most {rules.worse_by:+.5f}"
     if low > rules.worse_by or math.isnan(low):

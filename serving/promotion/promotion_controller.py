@@ -108,7 +108,6 @@ def drive_promotion(
             after = next_promotion(state, figures, now_ms())
             if after is not state:
                 ports.write(after)
-                log.info("%s: %s", after.model, after.decisions[-1])
             shown(after, waits_for(after, figures, now_ms()))
         except (KafkaUnreachable, TransactionAborted) as error:
             # unknown whether it was written: the next look reads the topic

@@ -6,20 +6,26 @@ one. A process that restarted begins its counters at 0, so its newest values are
 
 - The level covers the last 10 s, so that a bad model is noticed soon.
 - p99 and freshness cover the last minute, since a canary has few requests.
+- With too few scores, requests or clicks in this time, a figure covers twice the time, and so on up
+  to an hour. The canary of a small site would otherwise never have figures.
+
+A percentile is interpolated between the bounds of its bucket, as Prometheus does. A rule such as
+`p99_ms = 60` between two bounds would otherwise act as the lower one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.ingest.runtime import ProcessStatus
 
-LEVEL_MS, WINDOW_MS = 10_000, 60_000
+LEVEL_MS, WINDOW_MS, LONGEST_MS = 10_000, 60_000, 3_600_000
 GONE_MS = 15_000
 """Age of the last status of a process that counts as gone."""
 LEAST_SCORES, LEAST_REQUESTS = 100, 20
@@ -44,7 +50,9 @@ class StatusFigures:
     def __init__(self, model: str, control: str) -> None:
         self.model, self.control = model, control
         self._moments: dict[tuple[str, str], deque[_Moment]] = defaultdict(deque)
-        """By process and instance, oldest first."""
+        """By process and instance, oldest first, of the last minute."""
+        self._older: dict[tuple[str, str], deque[_Moment]] = defaultdict(deque)
+        """The moments before them, one a minute."""
         self._held: dict[str, float] = {}
         """By learner: its counter of quarantined batches, at its newest status."""
         self._quarantined = 0.0
@@ -59,6 +67,7 @@ class StatusFigures:
             return
         if status.ended:
             self._moments.pop(key, None)
+            self._older.pop(key, None)
             return
         values = {
             (each.name, each.labels["model"], _detail(each.labels)): each.value
@@ -68,15 +77,22 @@ class StatusFigures:
         if status.process == "server":
             names = {each.name for each in status.figures}
             self._following[status.instance] = _FOLLOWING in names
-        moments = self._moments[key]
-        moments.append(_Moment(status.time_ms, values))
-        while len(moments) > 2 and moments[1].time_ms < status.time_ms - WINDOW_MS:
-            moments.popleft()
+        self._keep(key, _Moment(status.time_ms, values))
         held = values.get((f"{_LEARNER}_held_batches_total", self.model, ""))
         if held is not None:
             before = self._held.get(status.instance, held)
             self._quarantined += held if held < before else held - before  # 0 after a restart
             self._held[status.instance] = held
+
+    def _keep(self, key: tuple[str, str], moment: _Moment) -> None:
+        moments, older = self._moments[key], self._older[key]
+        moments.append(moment)
+        while len(moments) > 2 and moments[1].time_ms < moment.time_ms - WINDOW_MS:
+            passed = moments.popleft()
+            if not older or passed.time_ms - older[-1].time_ms >= WINDOW_MS:
+                older.append(passed)
+        while len(older) > 1 and older[1].time_ms < moment.time_ms - LONGEST_MS:
+            older.popleft()
 
     def newest_ms(self) -> int:
         """Return the time of the newest status of a server; 0 without any."""
@@ -126,46 +142,60 @@ class StatusFigures:
 
     def level(self, now_ms: int) -> float | None:
         """Return the mean score of the model, divided by the control's; None: too few."""
-        gained = self._gained(now_ms, LEVEL_MS)
-        means = []
-        for name in (self.model, self.control):
-            count = gained[f"{_SERVER}_scores_total", name, ""]
-            if count < LEAST_SCORES:
-                return None
-            means.append(gained[f"{_SERVER}_score_sum_total", name, ""] / count)
+        counts = [(f"{_SERVER}_scores_total", name, "") for name in (self.model, self.control)]
+        gained = self._gained_enough(now_ms, LEVEL_MS, LEAST_SCORES, counts)
+        if gained is None:
+            return None
+        means = [gained[f"{_SERVER}_score_sum_total", *of[1:]] / gained[of] for of in counts]
         return means[0] / means[1] if means[1] else math.inf
 
     def p99_ms(self, now_ms: int) -> float | None:
-        """Return a bound of the 99th percentile of the time to answer; None: too few requests."""
+        """Return the 99th percentile of the time to answer; None: too few requests."""
         found = self._percentile(f"{_SERVER}_request_seconds_bucket", now_ms)
         return None if found is None else 1000 * found
 
     def freshness_s(self, now_ms: int) -> float | None:
-        """Return a bound of the 99th percentile of freshness; None: too few clicks."""
+        """Return the 99th percentile of freshness; None: too few clicks."""
         return self._percentile(f"{_SERVER}_freshness_seconds_bucket", now_ms)
 
     def _percentile(self, name: str, now_ms: int) -> float | None:
-        gained = self._gained(now_ms, WINDOW_MS)
+        every = [(name, self.model, "+Inf")]
+        gained = self._gained_enough(now_ms, WINDOW_MS, LEAST_REQUESTS, every)
+        if gained is None:
+            return None
         buckets = sorted(
             (float(bound), count)
             for (each, model, bound), count in gained.items()
             if (each, model) == (name, self.model) and bound
         )
-        total = buckets[-1][1] if buckets else 0.0
-        if total < LEAST_REQUESTS:
-            return None
-        return next(bound for bound, count in buckets if count >= 0.99 * total)
+        return _interpolated(buckets, 0.99)
+
+    def _gained_enough(
+        self, now_ms: int, window_ms: int, least: int, counts: Sequence[SampleKey]
+    ) -> Mapping[SampleKey, float] | None:
+        """Return the growth over the shortest time in which each count grew by `least`.
+
+        The time is `window_ms` or more, and `LONGEST_MS` at most. None: it did not grow enough.
+        """
+        while True:
+            gained = self._gained(now_ms, window_ms)
+            if all(gained[each] >= least for each in counts):
+                return gained
+            if window_ms >= LONGEST_MS:
+                return None
+            window_ms = min(2 * window_ms, LONGEST_MS)
 
     def _gained(self, now_ms: int, window_ms: int) -> Mapping[SampleKey, float]:
         """Return the growth of all counters of servers over the last `window_ms`."""
         gained: dict[SampleKey, float] = defaultdict(float)
-        for (process, _), moments in self._moments.items():
-            if process != "server" or now_ms - moments[-1].time_ms > GONE_MS:
+        for key, moments in self._moments.items():
+            if key[0] != "server" or now_ms - moments[-1].time_ms > GONE_MS:
                 continue
-            before = _before(moments, moments[-1].time_ms - window_ms)
-            for key, value in moments[-1].values.items():
-                old = before.get(key, 0.0)
-                gained[key] += value if value < old else value - old
+            known = chain(self._older[key], moments)
+            before = _before(known, moments[-1].time_ms - window_ms)
+            for sample, value in moments[-1].values.items():
+                old = before.get(sample, 0.0)
+                gained[sample] += value if value < old else value - old
         return gained
 
     def _newest(self, process: str, now_ms: int) -> list[Mapping[SampleKey, float]]:
@@ -184,6 +214,21 @@ def _before(moments: Iterable[_Moment], time_ms: int) -> Mapping[SampleKey, floa
             found = each
     assert found is not None  # a process has a status
     return found.values
+
+
+def _interpolated(buckets: Sequence[tuple[float, float]], share: float) -> float:
+    """Return a quantile of a histogram; infinite above its last finite bound.
+
+    buckets: (bound, count up to it), rising; the last bound is infinite and has all.
+    """
+    wanted = share * buckets[-1][1]
+    low, below = 0.0, 0.0
+    for bound, count in buckets:
+        if count >= wanted:
+            part = (wanted - below) / (count - below) if count > below else 1.0
+            return bound if math.isinf(bound) else low + part * (bound - low)
+        low, below = bound, count
+    return math.inf
 
 
 def _detail(labels: Mapping[str, str]) -> str:

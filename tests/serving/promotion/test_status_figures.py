@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from headrace.ingest.runtime.status import MetricSample, ProcessStatus
-from headrace.learner.experiments.promotion_rules import LARGEST_FRESHNESS_S, LARGEST_P99_MS
+from headrace.learner.experiments.promotion_rules import (
+    LARGEST_FRESHNESS_S,
+    LARGEST_P99_MS,
+    PromotionRules,
+)
 from headrace.serving.api.request_metrics import _REQUEST_S
+from headrace.serving.promotion.promotion_checks import (
+    PromotionResult,
+    ServedFigures,
+    promotion_checks,
+)
 from headrace.serving.promotion.status_figures import GONE_MS, StatusFigures
 from headrace.serving.replicas.replica_metrics import _FRESHNESS_S
 
@@ -101,7 +110,65 @@ def test_bounds_of_rules_are_the_largest_bounds_of_the_histograms() -> None:
     assert 1000 * _REQUEST_S[-1] == LARGEST_P99_MS
 
 
-def test_the_p99_is_a_bound_of_recent_requests(figures: StatusFigures) -> None:
+def test_a_level_of_few_scores_covers_a_longer_time(figures: StatusFigures) -> None:
+    for second in range(0, 600, 2):
+        figures.take(both(1000 * second, 0.2 if second > 200 else 0.1, 0.1, second))
+    for second in range(600, 640, 2):
+        figures.take(both(1000 * second, 0.2, 0.1, second))
+    level = figures.level(638_000)
+    assert level is not None, "100 scores in 160 s"
+    figures.take(both(640_000, 0.2, 0.1, 640))
+    assert figures.level(640_000 + GONE_MS + 1) is None
+
+
+def test_figures_of_a_long_time_need_few_moments(figures: StatusFigures) -> None:
+    for second in range(0, 4 * 3600, 2):
+        figures.take(both(1000 * second, 0.1, 0.1, second / 100))
+    assert figures.level(1000 * second) is None, "36 scores in an hour"
+    kept = len(figures._moments["server", "a"]) + len(figures._older["server", "a"])
+    assert kept < 100
+
+
+@pytest.mark.parametrize("bound_ms", [10.0, 30.0, 50.0])
+def test_a_bound_between_two_buckets_holds_for_a_p99_between_them(
+    figures: StatusFigures, bound_ms: float
+) -> None:
+    bounds = (0.01, 0.05, math.inf)
+    fast = sum(1 for each in range(1000) if each < 985)
+
+    def at(time_ms: int, times: int) -> ProcessStatus:
+        counts = (fast * times, 1000 * times, 1000 * times)
+        name = "server_request_seconds_bucket"
+        samples = [
+            (name, float(count), {"model": MODEL, "le": "+Inf" if math.isinf(le) else str(le)})
+            for le, count in zip(bounds, counts, strict=True)
+        ]
+        return status(time_ms, *samples)
+
+    figures.take(at(0, 1))
+    figures.take(at(2000, 2))
+    p99_ms = figures.p99_ms(2000)
+    assert p99_ms is not None
+    assert p99_ms == pytest.approx(10 + 40 * 5 / 15)
+    rules = PromotionRules(p99_ms=bound_ms)
+    check = next(
+        each for each in promotion_checks(rules, ServedFigures(p99_ms=p99_ms)) if each.name == "p99"
+    )
+    holds = PromotionResult.HOLDS if bound_ms > p99_ms else PromotionResult.VIOLATED
+    assert check.result is holds
+
+
+def test_a_p99_beyond_the_last_bucket_is_infinite(figures: StatusFigures) -> None:
+    name = "server_request_seconds_bucket"
+    for time_ms, count in ((0, 0.0), (2000, 100.0)):
+        labels = [{"model": MODEL, "le": le} for le in ("1", "+Inf")]
+        both_counts = zip((0.0, count), labels, strict=True)
+        samples = [(name, each, of) for each, of in both_counts]
+        figures.take(status(time_ms, *samples))
+    assert figures.p99_ms(2000) == math.inf
+
+
+def test_the_p99_is_that_of_recent_requests(figures: StatusFigures) -> None:
     def at(time_ms: int, fast: float, slow: float) -> ProcessStatus:
         sums = {"0.01": fast, "0.05": fast + slow, "+Inf": fast + slow}
         name = "server_request_seconds_bucket"
@@ -111,9 +178,9 @@ def test_the_p99_is_a_bound_of_recent_requests(figures: StatusFigures) -> None:
     figures.take(at(30_000, 1019, 1000))
     assert figures.p99_ms(30_000) is None, "19 requests"
     figures.take(at(60_000, 2000, 1000))
-    assert figures.p99_ms(60_000) == 10.0
+    assert figures.p99_ms(60_000) == pytest.approx(9.9), "all in the first bucket"
     figures.take(at(62_000, 2000, 1100))
-    assert figures.p99_ms(62_000) == 50.0
+    assert figures.p99_ms(62_000) == pytest.approx(45.6)
 
 
 def test_a_learner_without_lag_is_not_behind_even_if_its_stream_pauses(
