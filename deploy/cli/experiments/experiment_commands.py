@@ -1,13 +1,13 @@
 """`headrace experiment`: many arms on the same examples, compared with a control."""
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.deploy.cli.experiments.experiment_promotion import promote, promotion, rollback
+from headrace.deploy.cli.experiments.experiment_table import table_of
 from headrace.deploy.cli.experiments.run_modes import (
     LiveOptions,
     LogOptions,
@@ -262,9 +262,11 @@ def show(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Print the arms of a run: how far each came, its difference to the control, and why it ended.
+    """Print the arms of a run: state, examples, difference to the control, and the reason.
 
-    The difference is that of the mean log loss. Lower is better.
+    The difference is that of the mean log loss, with its confidence sequence in brackets. Below 0,
+    the arm is better. A state is `learns`, `better` (it may be promoted and learns on), or why the
+    arm is over: `stopped` at a rung, `eliminated`, or `ended` with the log.
     """
     history, _ = _history_of(run, kafka, kafka_client)
     if page is not None:
@@ -278,20 +280,8 @@ def show(
 
         typer.echo(json.dumps([msgspec.to_builtins(each) for each in history]))
         return
-    told = [record for record in history if record.kind != "log"]
-    last = {record.arm: record for record in told}
-    settings = {record.arm: record.settings for record in told if record.kind == "begun"}
-    better = {record.arm for record in told if record.kind == "better"}
-    ordered = sorted(last.values(), key=_order)
-    for record in ordered:
-        keys = ", ".join(f"{key} = {value}" for key, value in settings[record.arm].items())
-        proven = " (proven better)" if record.arm in better else ""
-        typer.echo(
-            f"{record.name:12} {record.kind:10} {record.examples:>12,} examples  "
-            f"{_number(record.difference)}  {record.reason}{proven}"
-        )
-        if keys:
-            typer.echo(f"{'':12} {keys}")
+    for line in table_of(history):
+        typer.echo(line)
 
 
 def _promotions_of(
@@ -352,15 +342,6 @@ def stop_experiment(
     with closing(KafkaWriter(kafka_settings(kafka, kafka_client))) as writer:
         request_stop(writer, name)
     typer.echo(f"asked the runner of {name} to stop")
-
-
-def _order(record: "ArmRecord") -> tuple[int, float]:
-    difference = math.inf if record.difference is None else record.difference
-    return -record.examples, difference
-
-
-def _number(value: float | None) -> str:
-    return f"{'-':>9}" if value is None else f"{value:+9.5f}"
 
 
 def _say(result: "ExperimentResult") -> None:

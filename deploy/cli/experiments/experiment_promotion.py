@@ -1,5 +1,7 @@
 """`headrace experiment promote` and `rollback`: an arm takes over the traffic of its control."""
 
+import re
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -7,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.deploy.cli.experiments.promoted_processes import say_processes
 from headrace.deploy.cli.options import KAFKA, REDIS, KafkaAddress, KafkaClient, RedisUrl, TrackUri
 from headrace.deploy.cli.runs import OFF, run_outputs
 from headrace.deploy.errors import BadOption
+from headrace.deploy.process_logs import show_warnings_only
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking import RunExporter
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from headrace.learner.experiments.live import SavedArm
     from headrace.serving.promotion import Promotion, PromotionDecision
 
+_WAITING_EVERY_S = 30.0
+_FIGURES = re.compile("[:,(][^;]*")
+"""The parts of a reason to wait that change while the promotion waits for the same things."""
 EXIT_ROLLED_BACK = 1
 """Exit status of a promotion that ended otherwise than promoted."""
 
@@ -75,6 +82,7 @@ def promote(
         read_promotion_state,
     )
 
+    show_warnings_only()
     experiment = load_experiment(file)
     plan, settings = _winner(experiment, arm, run), kafka_settings(kafka, kafka_client)
     spec, control, rules = plan.spec, experiment.control.name, experiment.promotion
@@ -87,6 +95,9 @@ def promote(
         saved = "--fresh" if fresh else _saved(experiment, plan, run, settings)
         _write_spec(file.parent / f"{spec.name}.toml", spec.text)
         _prepare(experiment, plan, settings, redis, saved)
+    if begins or (state is not None and state.stage in ("preparing", "catching up")):
+        places = file.parent / f"{spec.name}.toml", kafka, redis
+        say_processes(spec.name, control, settings, places, rules.window_s)
     rows_ready = _rows_ready(spec.name, redis)
     with (
         stopped_by_signals() as stop,
@@ -113,6 +124,7 @@ def rollback(
     from headrace.ingest.runtime import wall_ms
     from headrace.serving.promotion import KafkaPromotionPorts, PromotionStage
 
+    show_warnings_only()
     settings = kafka_settings(kafka, kafka_client)
     state = _promotion(settings, model)
     with KafkaPromotionPorts(settings, model, state.control, lambda: True) as ports:
@@ -129,15 +141,23 @@ def promotion(
     """Print the decisions of a promotion, with their reasons."""
     from headrace.deploy.connections import kafka_settings
 
+    show_warnings_only()
     for each in _promotion(kafka_settings(kafka, kafka_client), model).decisions:
         typer.echo(_line(each))
 
 
 class _Lines:
-    """Prints and exports each decision once, and prints each new reason to wait."""
+    """Prints and exports each decision once, and prints what the promotion waits for.
 
-    def __init__(self, exporter: "RunExporter | None") -> None:
-        self._decisions, self._exporter = 0, exporter
+    Figures change at every look. A line follows only if it waits for other things than before, or
+    after `_WAITING_EVERY_S`.
+    """
+
+    def __init__(
+        self, exporter: "RunExporter | None", now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._decisions, self._exporter, self._now_s = 0, exporter, now_s
+        self._waiting, self._told_s = "", 0.0
 
     def __call__(self, state: "Promotion", waiting: str) -> None:
         from headrace.deploy.reports.tracking import promotion_run
@@ -146,8 +166,11 @@ class _Lines:
             typer.echo(_line(each))
         if len(state.decisions) > self._decisions and self._exporter is not None:
             self._exporter.export(promotion_run(state))
-        if len(state.decisions) > self._decisions and waiting:
+        kind = f"{len(state.decisions)} {_FIGURES.sub('', waiting)}"
+        late = self._now_s() - self._told_s > _WAITING_EVERY_S
+        if waiting and (kind != self._waiting or late):
             typer.echo(f"  waits for {waiting}", err=True)
+            self._waiting, self._told_s = kind, self._now_s()
         self._decisions = len(state.decisions)
 
 
@@ -155,7 +178,10 @@ def _line(decision: "PromotionDecision") -> str:
     from datetime import UTC, datetime
 
     at = datetime.fromtimestamp(decision.time_ms / 1000, UTC)
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC  {decision.stage} {decision.share:.0%}: {decision.reason}"
+    stage = str(decision.stage)
+    if decision.stage == "canary":
+        stage = f"canary, {100 * decision.share:g} % of the requests"
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC  {stage}: {decision.reason}"
 
 
 def _winner(experiment: "Experiment", arm: str, run: Path | None) -> "ArmPlan":
@@ -235,14 +261,11 @@ def _prepare(
     with closing(open_store(redis, spec.name)) as store:
         if isinstance(saved, str):
             store.create(shape)
-            said = f"begins without rows ({saved}): start its joiner, learner, keeper, evaluation"
+            said = f"begins without rows ({saved}), and learns the events that Kafka retains"
         elif saved.load(store, shape):
-            said = (
-                f"begins with the arm's rows after {saved.examples:,} examples: start its learner "
-                f"and evaluation with --examples-of {control}, and its keeper"
-            )
+            said = f"begins with the arm's rows, after {saved.examples:,} examples"
         else:
-            said = "has rows already, which stay: start it as before"
+            said = "has rows already, and keeps them"
     typer.echo(f"{spec.name} {said}", err=True)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from headrace.deploy.cli.experiments.experiment_table import table_of
 from headrace.deploy.reports import tracking
 from headrace.deploy.reports.experiment_page import render_experiment
 from headrace.deploy.reports.tracking.tracked_run import promotion_run
@@ -80,3 +82,30 @@ def test_a_run_is_shown_with_its_page_and_listed(tmp_path: Path, headrace: Comma
     assert page.read_text() == render_experiment("rates", HISTORY)
     listed = headrace("experiment", "list", str(tmp_path / "runs"))
     assert listed.out == "rates: unfinished, 1 arms, 30 examples\n"
+
+
+def test_a_table_shows_each_state_once_and_counts_the_examples_of_the_control() -> None:
+    reason = "better, waiting for the end of a whole cycle"
+    history = [
+        *HISTORY[:2],
+        *(ArmRecord("begun", number, f"arm{number}") for number in (1, 2, 3, 4)),
+        ArmRecord("scored", 1, "arm1", 900, 60_000, difference=-0.02, low=-0.03, high=-0.01),
+        ArmRecord("better", 1, "arm1", 900, 60_000, difference=-0.02, reason="better than it"),
+        ArmRecord("scored", 1, "arm1", 1000, 61_000, difference=-0.03, reason=reason),
+        ArmRecord("scored", 2, "arm2", 1000, 61_000, difference=-0.01, reason=reason),
+        ArmRecord("stopped", 3, "arm3", 500, 30_000, difference=0.1, reason="rank 4 of 4"),
+    ]
+    lines = list(table_of(history))
+    reached = "1,000 examples up to 1970-01-01 00:01:01 UTC"
+    assert lines[0] == f"{reached}; 5 arms with the control, 4 of them learn"
+    shown = [re.split(r"  +", line) for line in lines[1:]]
+    assert [each[0].split()[0] for each in shown] == ["control", "arm1", "arm2", "arm4", "arm3"]
+    control, better, waiting, begun, stopped = lines[1:]
+    assert "1,000 examples" in control
+    assert " better " in better
+    assert "waiting" not in better
+    assert better.endswith("better than it, at 1970-01-01 00:01:00 UTC")
+    assert " learns " in waiting
+    assert waiting.endswith(f"not decided: {reason}")
+    assert begun.endswith("no batch is complete yet")
+    assert "+0.10000" in stopped

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.deploy.cli.experiments import experiment_promotion
+from headrace.deploy.cli.experiments.promoted_processes import process_commands
 from headrace.ingest.errors import MissingTopic
-from headrace.learner.experiments import ArmRecord, live
+from headrace.learner.experiments import ArmRecord, PromotionRules, live
 from headrace.learner.experiments.history import encoded
 from headrace.serving import promotion
 from headrace.serving.deployments import Deployments
 from headrace.serving.promotion import DeployedState, Promotion, PromotionStage
 from tests.deploy.in_process import Commands, Ended, headrace
+from tests.docs.pages import command_of
 from tests.learner.experiments.experiment_runs import FILE, write_files
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headrace.learner.experiments import Experiment
 
 __all__ = ["headrace"]
@@ -132,7 +135,7 @@ def test_a_promotion_that_was_rolled_back_shows_its_reasons(
     moved = begun.moved(PromotionStage.ROLLED_BACK, "level: 0.1", 1_700_000_001_000)
     deployed(monkeypatch, DeployedState(Deployments(), moved))
     lines = headrace("experiment", "promotion", "news-slow").out.splitlines()
-    assert lines[-1] == "2023-11-14 22:13:21 UTC  rolled back 0%: level: 0.1"
+    assert lines[-1] == "2023-11-14 22:13:21 UTC  rolled back: level: 0.1"
 
 
 @pytest.mark.parametrize("words", [("list",), ("show", "rates"), ("stop", "rates")])
@@ -146,3 +149,53 @@ def test_before_the_first_experiment_the_topic_is_said_to_be_missing(
     ended = headrace("experiment", *words)
     assert "no experiments yet: topic experiments does not exist" in ended.out + ended.err
     assert ended.code == (0 if words == ("list",) else 2)
+
+
+def test_a_promotion_prints_each_decision_once_and_other_reasons_to_wait(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = iter(range(0, 1000, 2))
+    lines = experiment_promotion._Lines(None, lambda: float(next(seconds)))
+    begun = Promotion.begin("news-slow", "", "news", PromotionRules(), 0)
+    lines(begun, "learners")
+    lines(begun, "learners, 12.5 s behind")
+    lines(begun, "learners, 7.0 s behind")
+    moved = begun.moved(PromotionStage.CANARY, "level: 1", 1000, 0)
+    lines(moved, "loss: too few batches yet; time: 0 of 600 s")
+    lines(moved, "loss: -0.01 to +0.02, expected at most +0.001; time: 2 of 600 s")
+    lines(moved, "loss: -0.01 to +0.01, expected at most +0.001")
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "1970-01-01 00:00:00 UTC  preparing: begun",
+        "1970-01-01 00:00:01 UTC  canary, 1 % of the requests: level: 1",
+    ]
+    assert told.err.splitlines() == [
+        "  waits for learners",
+        "  waits for loss: too few batches yet; time: 0 of 600 s",
+        "  waits for loss: -0.01 to +0.01, expected at most +0.001",
+    ]
+    for _ in range(40):
+        lines(moved, "loss: -0.01 to +0.01, expected at most +0.001")
+    assert 0 < len(capsys.readouterr().err.splitlines()) < 4, "one line in half a minute"
+
+
+@pytest.mark.parametrize("examples_of", ["", "news"])
+def test_the_printed_processes_of_a_promoted_model_are_commands_with_addresses(
+    examples_of: str,
+) -> None:
+    places = "127.0.0.1:19092", "redis+cluster://127.0.0.1:7000"
+    found = process_commands(Path("news-slow.toml"), examples_of, 5, *places)
+    assert ("join" in {words[2] for words in found}) == (not examples_of)
+    for words in found:
+        options, rest = command_of(shlex.join(words))
+        assert {word for word in rest if word.startswith("--")} <= options
+        assert places[0] in rest
+        assert (places[1] in rest) == ("--redis" in options)
+        reads = words[2] == "run"
+        assert (examples_of in rest) == (reads and bool(examples_of))
+
+
+def test_a_password_is_not_printed_with_the_processes_of_a_promoted_model() -> None:
+    secret = "redis://user:secret@redis:6379"
+    found = process_commands(Path("news-slow.toml"), "", 60, "kafka:9092", secret)
+    assert "secret" not in str(found)

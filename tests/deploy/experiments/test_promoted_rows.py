@@ -80,7 +80,7 @@ def test_a_promoted_arm_counts_each_example_once(model: LearnedModel, tmp_path: 
     at = ("--kafka", model.kafka.bootstrap, "--redis", model.valkey)
     promote = ("experiment", "promote", file, "slow", "--run", str(tmp_path / "run"), *at)
     with running(*promote) as first:
-        first.wait_for("catching up 0%: rows created")
+        first.wait_for("catching up: rows created")
         assert f"--examples-of {model.spec.name}" in first.output
         first.process.kill()
         first.end()

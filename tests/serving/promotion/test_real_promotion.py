@@ -54,7 +54,7 @@ def test_a_rollback_by_an_operator_fences_the_controller(site: Site) -> None:
             app, ["experiment", "rollback", arm, "--kafka", site.kafka.bootstrap]
         )
         assert said.exit_code == 0, said.output
-        assert "rolled back 0%: by an operator" in said.output
+        assert "rolled back: by an operator" in said.output
         with pytest.raises(StreamError):
             ports.write(begun.moved(PromotionStage.PROMOTED, "late", 0))
     found = read_promotion_state(site.kafka, arm)
@@ -94,7 +94,7 @@ def test_a_promotion_killed_and_started_again_goes_on_until_it_is_rolled_back(
         return read_promotion_state(site.kafka, model).promotion
 
     with running(*promote) as first:
-        first.wait_for("catching up 0%: rows created")
+        first.wait_for("catching up: rows created")
         first.process.kill()
         first.end()
     before = state()
@@ -111,7 +111,7 @@ def test_a_promotion_killed_and_started_again_goes_on_until_it_is_rolled_back(
     assert after.decisions[:-1] == before.decisions
     assert read_deployments(site.kafka).aliases[site.alias] == control
     shown = headrace("experiment", "promotion", model, *kafka)
-    assert "rolled back 0%: by an operator" in shown.stdout
+    assert "rolled back: by an operator" in shown.stdout
     refused = headrace(*[each if each != "slow" else "fast" for each in promote])
     assert refused.returncode == 2
     assert "expected an arm (slow), got 'fast'" in refused.stderr
