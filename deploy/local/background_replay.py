@@ -17,7 +17,15 @@ from rich.progress import Progress as ProgressBar
 
 from headrace.ingest.joiner import StateReader
 from headrace.ingest.logs import open_log
-from headrace.ingest.replay import ReplayHooks, ReplayProgress, ReplayResult, ReplaySettings, replay
+from headrace.ingest.replay import (
+    LiveLog,
+    LivePace,
+    ReplayHooks,
+    ReplayProgress,
+    ReplayResult,
+    ReplaySettings,
+    replay,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import LogLayout
+    from headrace.ingest.logs import EventLog, LogLayout
     from headrace.ingest.replay import Before
     from headrace.learner.spec import ModelSpec
 
@@ -39,18 +47,23 @@ class BackgroundReplay(threading.Thread):
         kafka: KafkaSettings,
         spec: ModelSpec,
         paths: Sequence[Path],
-        speed: float | None,
+        speed: float | LivePace | None,
         *,
         layout: LogLayout | None = None,
         resume_as: str | None = None,
         before: Before | None = None,
         sort: bool = False,
     ) -> None:
-        """`layout` and `sort` open the logs; `before` is that of `ReplayHooks`."""
+        """`layout` and `sort` open the logs; `before` is that of `ReplayHooks`.
+
+        speed: multiple of real time; None: full speed; `LivePace`: events happen now.
+        """
         super().__init__(name="replay", daemon=True)
         self._kafka, self._spec, self._paths = kafka, spec, paths
         self._layout, self._before, self._sort = layout, before, sort
-        self._settings = ReplaySettings(speed=speed, resume_as=resume_as)
+        self._live = speed if isinstance(speed, LivePace) else None
+        pace = 1.0 if isinstance(speed, LivePace) else speed
+        self._settings = ReplaySettings(speed=pace, resume_as=resume_as)
         self._stop_it = threading.Event()
         self.began_s = time.monotonic()
         """Monotonic time just before the first event was read."""
@@ -76,7 +89,7 @@ class BackgroundReplay(threading.Thread):
             self.began_s = time.monotonic()
             self.replayed = replay(
                 self._kafka,
-                [open_log(path, self._layout, sort=self._sort) for path in self._paths],
+                [self._opened(path) for path in self._paths],
                 self._spec.fields.label.window_ms,
                 self._stop_it,
                 settings=self._settings,
@@ -84,6 +97,13 @@ class BackgroundReplay(threading.Thread):
             )
         except BaseException as error:  # noqa: BLE001  (raised by `watch_replay`)
             self.failure = error
+
+    def _opened(self, path: Path) -> EventLog:
+        log = open_log(path, self._layout, sort=self._sort)
+        if self._live is None:
+            return log
+        last = path == self._paths[-1]
+        return LiveLog(log, self._live if last else self._live._replace(repeat=False))
 
     def _note(self, progress: ReplayProgress) -> None:
         self.progress = progress

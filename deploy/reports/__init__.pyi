@@ -13,6 +13,7 @@ from .observer import copied as copied
 from .observer import copy_rows as copy_rows
 from .observer import curl_of as curl_of
 from .ranking_client import RankingClient as RankingClient
+from .ranking_client import RankingSettings as RankingSettings
 from .ranking_client import RequestStats as RequestStats
 from .refusals import Refusals as Refusals
 from .refusals import read_refusals as read_refusals

@@ -51,6 +51,8 @@ class RankingSettings:
     """A replay that is later than this skips requests until it has caught up."""
     again_s: float = 0.02
     """Pause before a retry at an overloaded server."""
+    kept: bool = True
+    """Keep scores and latencies. Without an end, they would fill the memory."""
 
 
 @dataclass(slots=True)
@@ -209,7 +211,8 @@ class RankingClient:
             return
         self._take(body)
         self.asked.answered += 1
-        self.asked.took_s.append(time.monotonic() - began_s)
+        if self._settings.kept:
+            self.asked.took_s.append(time.monotonic() - began_s)
 
     async def _answer(self, request: RankingRequest) -> tuple[int, bytes]:
         """Return status and body of the answer. Retries while the server is overloaded."""
@@ -227,6 +230,7 @@ class RankingClient:
         self.asked.by_model[model] = self.asked.by_model.get(model, 0) + 1
         ids = [each["impression_id"] for each in ranking]
         scores = [each["score"] for each in ranking]
-        self._ids += ids
-        self._scores += scores
+        if self._settings.kept:
+            self._ids += ids
+            self._scores += scores
         self._told(ids, scores)

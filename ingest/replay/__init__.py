@@ -1,7 +1,7 @@
 """Replay: writes logs of events from files to Kafka, at any speed.
 
 `replayer` is the process. It reads the logs of `headrace.ingest.logs`, and writes through
-`outputs`, plain or resumable.
+`outputs`, plain or resumable. `live_log` gives the events of an old log times of now.
 """
 
 import lazy_loader

@@ -1,4 +1,6 @@
 from .backfill import check_backfill as check_backfill
+from .live_log import LiveLog as LiveLog
+from .live_log import LivePace as LivePace
 from .replayer import Before as Before
 from .replayer import ReplayHooks as ReplayHooks
 from .replayer import ReplayProgress as ReplayProgress

@@ -6,23 +6,19 @@ from typing import Annotated
 import typer
 
 from headrace.deploy.cli.ingest import ingest_dead_letters
+from headrace.deploy.cli.ingest.ingest_replay import replay
 from headrace.deploy.cli.options import (
     KAFKA,
     LOOPBACK,
-    Data,
     Host,
     Instance,
     KafkaAddress,
     KafkaClient,
-    LayoutName,
     MetricsHost,
     MetricsPort,
     ModelFile,
     Partitions,
     Port,
-    Sort,
-    Speed,
-    layout_of,
     valid_specs,
 )
 from headrace.ingest.events import EventKind
@@ -31,6 +27,7 @@ app = typer.Typer(
     help="Collect, join, replay, archive and repair events.",
     no_args_is_help=True,
 )
+app.command()(replay)
 app.add_typer(ingest_dead_letters.app, name="dead-letters")
 
 ByRequest = Annotated[
@@ -202,67 +199,6 @@ def join(
             spec.fields,
             stop,
         )
-
-
-@app.command()
-def replay(
-    model: ModelFile,
-    data: Data,
-    speed: Speed = "max",
-    layout: LayoutName = "",
-    sort: Sort = False,
-    resume_as: Annotated[
-        str,
-        typer.Option(
-            "--resume-as",
-            metavar="NAME",
-            help="Name of this replay. A killed replay of the same name resumes without "
-            "duplicates.",
-        ),
-    ] = "",
-    onto_newer: Annotated[
-        bool,
-        typer.Option(
-            "--onto-newer",
-            help="Send a log even if it is older than the events in its topics. Joiners turn such "
-            "events into dead letters.",
-        ),
-    ] = False,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-) -> None:
-    """Send a log of events to Kafka in the order of their timestamps."""
-    from rich.console import Console
-
-    from headrace.deploy.cli.run import speed_of
-    from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.local import BackgroundReplay, watch_replay
-    from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.logs import open_log
-    from headrace.ingest.replay import check_backfill
-    from headrace.learner.spec import load_spec
-
-    spec, settings = load_spec(model), kafka_settings(kafka, kafka_client)
-    mapped = layout_of(layout, data)
-    if not (onto_newer or resume_as):  # a replay that resumes comes after its own events
-        logs = (open_log(path, mapped, sort=sort) for path in data)
-        check_backfill(settings, logs, spec.fields.label.window_ms)
-    replaying = BackgroundReplay(
-        settings,
-        spec,
-        data,
-        speed_of(speed),
-        layout=mapped,
-        resume_as=resume_as or None,
-        sort=sort,
-    )
-    with stopped_by_signals() as stop:
-        watch_replay(replaying, Console(stderr=True), stop)
-    replayed = replaying.replayed
-    impressions = sum(each.impressions for each in replayed.logs)
-    clicks = sum(each.clicks for each in replayed.logs)
-    before = f", {replayed.resumed:,} of them before the restart" if replayed.resumed else ""
-    typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks{before}")
 
 
 @app.command()

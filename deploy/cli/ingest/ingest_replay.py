@@ -1,0 +1,179 @@
+"""`headrace ingest replay`: a log becomes events in Kafka, or live traffic with requests."""
+
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import (
+    KAFKA,
+    Data,
+    KafkaAddress,
+    KafkaClient,
+    LayoutName,
+    ModelFile,
+    Sort,
+    Speed,
+    layout_of,
+)
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.deploy.reports import RankingClient
+    from headrace.ingest.logs import Line
+    from headrace.ingest.replay import LivePace
+    from headrace.learner.spec import ModelSpec
+
+ResumeAs = Annotated[
+    str,
+    typer.Option(
+        "--resume-as",
+        metavar="NAME",
+        help="Name of this replay. A killed replay of the same name resumes without duplicates.",
+    ),
+]
+OntoNewer = Annotated[
+    bool,
+    typer.Option(
+        "--onto-newer",
+        help="Send a log even if it is older than the events in its topics. Joiners turn such "
+        "events into dead letters.",
+    ),
+]
+Now = Annotated[
+    bool,
+    typer.Option(
+        "--now",
+        help="Live traffic: give each event the time at which it is sent, and ids of its own. "
+        "Needs --speed with a number.",
+    ),
+]
+Repeat = Annotated[
+    bool,
+    typer.Option("--repeat", help="With --now: send the log again and again, until stopped."),
+]
+Ask = Annotated[
+    str,
+    typer.Option(
+        "--ask",
+        metavar="URL",
+        help="Server, such as http://localhost:8000. It ranks each request of the log before the "
+        "events of the request are sent.",
+        show_default=False,
+    ),
+]
+Alias = Annotated[
+    str, typer.Option("--alias", metavar="NAME", help="Of --ask: alias or model that ranks.")
+]
+
+
+def replay(
+    model: ModelFile,
+    data: Data,
+    speed: Speed = "max",
+    layout: LayoutName = "",
+    sort: Sort = False,
+    resume_as: ResumeAs = "",
+    onto_newer: OntoNewer = False,
+    now: Now = False,
+    repeat: Repeat = False,
+    ask: Ask = "",
+    alias: Alias = "production",
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+) -> None:
+    """Send a log of events to Kafka in the order of their timestamps.
+
+    With --now and --ask, the log is the traffic of a site: requests, impressions and clicks.
+    """
+    from rich.console import Console
+
+    from headrace.deploy.cli.run import speed_of
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.local import BackgroundReplay, watch_replay
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.logs import open_log
+    from headrace.ingest.replay import check_backfill
+    from headrace.learner.spec import load_spec
+
+    pace = _pace(speed_of(speed), now=now, repeat=repeat, resume_as=resume_as)
+    spec, settings = load_spec(model), kafka_settings(kafka, kafka_client)
+    mapped = layout_of(layout, data)
+    if not (onto_newer or resume_as or now):  # a replay that resumes comes after its own events
+        logs = (open_log(path, mapped, sort=sort) for path in data)
+        check_backfill(settings, logs, spec.fields.label.window_ms)
+    with ExitStack() as stack:
+        client = stack.enter_context(_client(ask, alias, spec)) if ask else None
+        replaying = BackgroundReplay(
+            *(settings, spec, data, pace),
+            layout=mapped,
+            resume_as=resume_as or None,
+            before=None if client is None else _Asking(client, ask),
+            sort=sort,
+        )
+        stop = stack.enter_context(stopped_by_signals())
+        watch_replay(replaying, Console(stderr=True), stop)
+    replayed = replaying.replayed
+    impressions = sum(each.impressions for each in replayed.logs)
+    clicks = sum(each.clicks for each in replayed.logs)
+    before = f", {replayed.resumed:,} of them before the restart" if replayed.resumed else ""
+    typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks{before}")
+    if client is not None:
+        typer.echo(_answers(client))
+
+
+def _pace(
+    speed: float | None, *, now: bool, repeat: bool, resume_as: str
+) -> "float | LivePace | None":
+    """Return the speed of a replay. Raises BadOption for options that contradict --now."""
+    from headrace.ingest.replay import LivePace
+
+    if repeat and not now:
+        raise BadOption("--repeat: expected --now beside it, because each pass needs new times")
+    if not now:
+        return speed
+    if speed is None:
+        raise BadOption("--now: expected --speed with a number, such as --speed 60, got max")
+    if resume_as:
+        raise BadOption("--now: expected no --resume-as, because times differ after a restart")
+    return LivePace(speed, repeat)
+
+
+def _client(url: str, alias: str, spec: "ModelSpec") -> "RankingClient":
+    from headrace.deploy.reports import RankingClient, RankingSettings
+
+    ranks = f"{url.rstrip('/')}/v1/models/{alias}:rank"
+    return RankingClient(ranks, spec.fields, settings=RankingSettings(kept=False))
+
+
+class _Asking:
+    """Has requests ranked before their events are sent, and warns once if no answer comes."""
+
+    def __init__(self, client: "RankingClient", url: str) -> None:
+        self._client, self._url, self._warned = client, url, False
+
+    def __call__(self, lines: "Sequence[Line]", late_s: float) -> None:
+        with suppress(TimeoutError):  # the site goes on without the answers
+            self._client.ask(lines, late_s)
+        asked = self._client.asked
+        if not (asked.answered or self._warned) and asked.unanswered + asked.refused:
+            self._warned = True
+            typer.echo(
+                f"expected answers from {self._url} (--ask), got none yet: is the server running, "
+                "and does it have the alias (--alias)? Events are sent meanwhile",
+                err=True,
+            )
+
+
+def _answers(client: "RankingClient") -> str:
+    asked = client.asked
+    models = ", ".join(f"{name} {count:,}" for name, count in sorted(asked.by_model.items()))
+    rest = {
+        "skipped, because the replay was late": asked.late,
+        "without an answer in time": asked.unanswered,
+        "refused": asked.refused,
+    }
+    others = "".join(f"; {count:,} {what}" for what, count in rest.items() if count)
+    return f"answers to {asked.requests:,} requests: {models or 'none'}{others}"
