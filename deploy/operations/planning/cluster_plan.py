@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 _US, _GB, _MB = 1e-6, 1e9, 1e6
 _MOST_LEARNERS = 4096
-_PROCESS_GB = 0.3
+PROCESS_GB = 0.3
 """Memory of a process without rows: Python, libraries, compiled kernels."""
 _PENDING_FIXED_BYTES, _PENDING_FIELD_BYTES = 132.0, 8.0
 """Memory of an impression in the label window: 228 bytes with 12 fields (`docs/benchmarks.md`)."""
-_TABLE_FIXED_BYTES, _VIEW_FIXED_BYTES = 44.0, 60.0
+TABLE_FIXED_BYTES, _VIEW_FIXED_BYTES = 44.0, 60.0
 """Memory of a row without its floats, in a replica and in a learner's view: id, counters, slots of
 the index. A view holds those of pending deltas as well."""
 _LOGGED_ROW_BYTES, _ENTRY_BYTES = 24.0, 250.0
 """Bytes of a row in a log entry without its floats (id and counters), and of an entry without its
 rows: header, sources, names of the stream's fields."""
-_RELAY_INTERVAL_S = 0.2
+RELAY_INTERVAL_S = 0.2
 """Time between two writes of a relay, as `headrace serving relay` has it by default."""
 PUSH_INTERVALS_MS = (50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)
 """Times between pushes that `longer_pushes` tries, in milliseconds."""
@@ -168,7 +168,7 @@ class _Planner:
         self._learn_us = costs.of(costs.learn, load.architecture).at(load.fields)
         self._score_us = costs.of(costs.score, load.architecture).at(load.fields)
         self._logged_row_bytes = _LOGGED_ROW_BYTES + 4.0 * width
-        self._table_bytes = _TABLE_FIXED_BYTES + 4.0 * width
+        self._table_bytes = TABLE_FIXED_BYTES + 4.0 * width
         self._view_bytes = _VIEW_FIXED_BYTES + 8.0 * width
         both = (self._table_bytes + self._view_bytes) * load.rows / _GB
         self._cached: float | None = None
@@ -229,7 +229,7 @@ class _Planner:
 
     def _relay_mb(self) -> float:
         """Return what a relay writes in a second: each row once that changed in an interval."""
-        seconds = _RELAY_INTERVAL_S
+        seconds = RELAY_INTERVAL_S
         rows = self._values.distinct(self._load.events_per_second * seconds) / seconds
         return (rows * self._logged_row_bytes + self._load.buckets / seconds * _ENTRY_BYTES) / _MB
 
@@ -292,10 +292,10 @@ class _Planner:
         count = max(by_cores, by_memory)
         reason = "processor" if by_cores >= by_memory else "memory of the label window"
         cores += count * self._idle("joiners")
-        return PartPlan("joiners", count, cores, window_gb + count * _PROCESS_GB, reason)
+        return PartPlan("joiners", count, cores, window_gb + count * PROCESS_GB, reason)
 
     def _learner_part(self, learners: int) -> PartPlan:
-        each_gb = _PROCESS_GB + self._held_rows * (self._table_bytes + self._view_bytes) / _GB
+        each_gb = PROCESS_GB + self._held_rows * (self._table_bytes + self._view_bytes) / _GB
         cores = learners * self._learner_cores(learners)
         return PartPlan("learners", learners, cores, learners * each_gb, "processor")
 
@@ -310,7 +310,7 @@ class _Planner:
         reason = "two for availability" if count == 2 else "processor"
         reason = "memory" if by_memory > max(2, by_cores) else reason
         cores += count * self._idle("keepers")
-        return PartPlan("keepers", count, cores, rows_gb + count * _PROCESS_GB, reason)
+        return PartPlan("keepers", count, cores, rows_gb + count * PROCESS_GB, reason)
 
     def _shards(self, learners: int, servers: int) -> PartPlan:
         load, costs, machines = self._load, self._costs, self._machines
@@ -340,7 +340,7 @@ class _Planner:
         each_region = max(2, by_cores)  # one of two goes on alone
         count = each_region * load.regions
         rows = load.rows if self._cached is None else self._cached
-        each_gb = _PROCESS_GB * machines.server_cores + rows * self._table_bytes / _GB
+        each_gb = PROCESS_GB * machines.server_cores + rows * self._table_bytes / _GB
         following = self._cores_of(self._costs.follow, learners) + self._idle("servers")
         cores = answering * load.regions + count * following
         reason = "processor" if by_cores >= 2 else "two in a region for availability"

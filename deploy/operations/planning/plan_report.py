@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
+from headrace.deploy.operations.planning.relay_plan import relay_plans
+
 if TYPE_CHECKING:
     from headrace.deploy.operations.planning.cluster_plan import ClusterPlan, PartPlan
+    from headrace.deploy.operations.planning.relay_plan import RelayPlan
     from headrace.deploy.operations.planning.unit_costs import UnitCosts
     from headrace.deploy.operations.planning.workload import Assumptions
 
@@ -16,10 +19,6 @@ _COLUMNS = f"{'part':<10} {'processes':>9} {'busy cores':>11} {'memory GB':>11} 
 
 _SERVERS_WITHOUT_RELAY = 8
 """A report of more servers, or of several regions, names the relay."""
-
-RELAY_SHARES = {"all": 0.76, "final": 0.39, "half": 0.23}
-"""Bytes of a relay by its values, as shares of the pushed bytes that `tests.bench.relay` measured:
-rows of 18 floats, every 200 ms. The plan uses only their ratios to `all`."""
 
 _DOES_NOT_FIT = (
     "This load does not fit: more processes do not relieve the bottleneck. The numbers above are "
@@ -36,7 +35,9 @@ def plan_json(
         "bottleneck": asdict(plan.bottleneck),
         "greatest_events_per_second": round(most_events),
         "plan": asdict(plan),
-        "relay_mb_per_second_by_values": relay_rates(plan),
+        "relay_by_values": {
+            values: asdict(each) for values, each in relay_plans(plan, assumptions, costs).items()
+        },
         "assumptions": asdict(assumptions),
         "constants": to_builtins(costs),
     }
@@ -70,7 +71,7 @@ def plan_text(
     ]
     servers = plan.part("servers").count
     if (load.regions > 1 or servers > _SERVERS_WITHOUT_RELAY) and plan.cached_rows is None:
-        lines += _relay_lines(plan)
+        lines += _relay_lines(relay_plans(plan, assumptions, costs))
     if plan.cached_rows is not None:
         share = f"{assumptions.machines.cached_share:.0%} of lookups (--most-rows)"
         cached = f"{plan.cached_rows:,.0f} in each learner and server"
@@ -78,21 +79,14 @@ def plan_text(
     return "\n".join([*lines, "", *_verdict(plan, most_events)])
 
 
-def relay_rates(plan: ClusterPlan) -> dict[str, float]:
-    """Return the MB/s that one server reads from a relay, by the relay's values."""
-    each = plan.relay_mb_per_second / RELAY_SHARES["all"]
-    return {values: round(share * each, 3) for values, share in RELAY_SHARES.items()}
-
-
-def _relay_lines(plan: ClusterPlan) -> list[str]:
-    rates = relay_rates(plan)
-    each = f"{rates['all']:,.1f} MB/s to each server in place of the logs (--relay)"
+def _relay_lines(plans: dict[str, RelayPlan]) -> list[str]:
+    each = f"{plans['all'].mb_per_second:,.1f} MB/s to each server in place of the logs (--relay)"
     lines = [f"relay            {each}; answers are 0.1 s older on average"]
-    lines += [
-        f"  --values {values:<7} {rate:,.1f} MB/s, by the shares of rows of 18 floats"
-        for values, rate in rates.items()
-        if values != "all"
-    ]
+    for values, found in plans.items():
+        rate = f"{found.mb_per_second:,.1f} MB/s, {found.region_mb_per_second:,.1f} MB/s to others"
+        basis = "" if values == "all" else ", by the shares of rows of 18 floats"
+        price = f"price {found.price_per_hour:,.2f} an hour"
+        lines.append(f"  --values {values:<7} {rate}, {price}{basis}")
     return lines
 
 

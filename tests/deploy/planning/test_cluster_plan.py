@@ -18,6 +18,7 @@ from headrace.deploy.operations.planning.cluster_plan import (
     plan_cluster,
 )
 from headrace.deploy.operations.planning.distinct_values import ValueDistribution, values_of_fields
+from headrace.deploy.operations.planning.relay_plan import relay_plans
 from headrace.deploy.operations.planning.unit_costs import LinearCost
 from headrace.deploy.operations.planning.workload import Assumptions, Machines, Prices, Workload
 from tests.deploy.planning.handmade_costs import round_costs
@@ -74,6 +75,27 @@ def test_a_relay_carries_less_than_the_logs_of_pushes_that_are_shorter_than_its_
     slow = plan_cluster(Assumptions(replace(SMALL, push_interval_ms=200.0)), COSTS)
     assert slow.part("learners").count == 1
     assert slow.relay_mb_per_second == pytest.approx(slow.log_mb_per_second)
+
+
+def test_the_price_with_a_relay_is_that_of_the_formula() -> None:
+    assumptions = Assumptions(replace(SMALL, regions=3))
+    plan = plan_cluster(assumptions, COSTS)
+    found = relay_plans(plan, assumptions, COSTS)
+    load, prices = assumptions.workload, assumptions.prices
+    # servers fold fewer rows, the store answers one follower in place of all servers
+    entries = load.buckets / 0.2
+    rows = (1e6 * plan.relay_mb_per_second - 250.0 * entries) / (24.0 + 4.0 * load.width)
+    logs = 1e-6 * (0.5 * plan.pushed_rows_per_second + 20.0 * plan.entries_per_second)
+    topic = 1e-6 * (0.5 * rows + 20.0 * entries)
+    read = 1e-6 * (0.1 * plan.pushed_rows_per_second + 5.0 * plan.entries_per_second)
+    encoded = 1e-6 * (0.1 * rows + 10.0 * entries)
+    servers = plan.part("servers").count
+    cores = logs + encoded - servers * (logs - topic) - (servers - 1) * read
+    memory_gb = 0.3 + load.rows * (44.0 + 4.0 * load.width) / 1e9
+    price = plan.price_per_hour + 0.04 * cores / 0.6 + 0.005 * memory_gb
+    price -= prices.region_gb * 3.6 * (plan.region_mb_per_second - 2 * plan.relay_mb_per_second)
+    assert found["all"].price_per_hour == pytest.approx(price)
+    assert found["half"].price_per_hour < found["final"].price_per_hour < price
 
 
 def test_a_load_that_no_number_of_learners_carries_names_following_as_the_bottleneck() -> None:

@@ -46,12 +46,14 @@ def test_a_plan_of_several_regions_has_a_line_for_each_of_the_relays_values() ->
     words = [*LOAD, "--regions", "3"]
     text = CliRunner().invoke(app, words).output
     found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
-    rates = found["relay_mb_per_second_by_values"]
+    plans = found["relay_by_values"]
+    rates = {name: each["mb_per_second"] for name, each in plans.items()}
     assert list(rates) == [each.value for each in RelayedValues]
     assert rates["half"] < rates["final"] < rates["all"]
     assert f"relay            {rates['all']:,.1f} MB/s to each server" in text
-    for values in ("final", "half"):
+    for values, each in plans.items():
         assert f"--values {values:<7} {rates[values]:,.1f} MB/s" in text
+        assert f"price {each['price_per_hour']:,.2f} an hour" in text
 
 
 def test_a_plan_of_several_regions_names_the_relay_and_a_small_one_does_not() -> None:
