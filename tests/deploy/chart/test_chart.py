@@ -169,16 +169,39 @@ def test_learners_keep_their_number_while_logs_are_full(
 ) -> None:
     spec = _scaled_object(releases["large"], "demo-news-learner")
     modifiers = spec["advanced"]["scalingModifiers"]
-    assert modifiers["formula"] == "full > 0 && pods > 0 ? pods * 1000 : lag"
+    assert modifiers["formula"].startswith("full > 0 && pods > 0 ? pods * 1000 : ")
     # the target is per pod: a result of `pods * target` asks for the pods that run
     assert (modifiers["target"], modifiers["metricType"]) == ("1000", "AverageValue")
-    assert [each["name"] for each in spec["triggers"]] == ["lag", "full", "pods"]
+    assert [each["name"] for each in spec["triggers"]] == ["lag", "full", "pods", "rate"]
+
+
+def test_learners_scale_by_the_rate_of_examples_before_a_lag_grows(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    spec = _scaled_object(releases["large"], "demo-news-learner")
+    modifiers = spec["advanced"]["scalingModifiers"]
+    assert modifiers["formula"].endswith(
+        ": (rate / 20000 > lag / 1000 ? rate * 1000 / 20000 : lag)"
+    )
+    values = example("large")
+    del values["models"]["news"]["learners"]["scaling"]["examples"]
+    modifiers = _scaled_object(render(values), "demo-news-learner")["advanced"]["scalingModifiers"]
+    assert modifiers["formula"] == "full > 0 && pods > 0 ? pods * 1000 : lag"
+
+
+def test_learners_do_not_scale_by_the_rate_of_examples_without_prometheus() -> None:
+    values = example("large")
+    del values["keda"]["prometheus"]
+    values["server"]["scaling"]["max"] = 0
+    with pytest.raises(ValueError, match=re.escape("keda.prometheus.address")):
+        render(values)
 
 
 def test_learners_scale_by_lag_alone_without_prometheus() -> None:
     values = example("large")
     del values["keda"]["prometheus"]
     values["server"]["scaling"]["max"] = 0
+    del values["models"]["news"]["learners"]["scaling"]["examples"]
     spec = _scaled_object(render(values), "demo-news-learner")
     assert "scalingModifiers" not in spec["advanced"]
     assert [each["type"] for each in spec["triggers"]] == ["kafka"]
@@ -195,7 +218,7 @@ def test_queries_of_autoscalers_name_metrics_that_headrace_exports(
         for trigger in each["spec"]["triggers"]
         if trigger["type"] == "prometheus"
     ]
-    assert len(queries) == 3
+    assert len(queries) == 4
     for query in queries:
         [name] = re.findall(r"headrace_\w+", query)
         assert f"`{name}`" in documented
