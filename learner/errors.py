@@ -53,9 +53,11 @@ class TopicMadeAgain(LearnerError):
         )
         super().__init__(
             f"topic {topic}: expected the one learned from so far, with identity {before}, found "
-            f"{now}: it was deleted and made again. The parameter server has learned "
-            f"{marks or 'what was pushed before that'}. Examples of the old topic beyond that are "
-            "lost, and examples that the new one repeats would count twice. If it goes on where "
+            f"{now}: it is another topic, or was deleted and made again. The parameter server has "
+            f"learned {marks or 'what was pushed before that'}. A promoted arm with its rows "
+            "learns from its control: add --examples-of CONTROL, as `headrace experiment promote` "
+            "printed it. Otherwise, examples of the old topic beyond that are lost, and examples "
+            "that the new one repeats would count twice. If it goes on where "
             f"the old one ended: `headrace learner run --accept-topic {now}`, once. If it begins "
             "anew, so must the model: `headrace pserver drop`, then `headrace pserver init`."
         )

@@ -27,6 +27,7 @@ from headrace.deploy.cli.options import (
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
+from headrace.deploy.process_logs import show_warnings_only
 from headrace.learner.experiments.executors import ExecutorKind
 
 if TYPE_CHECKING:
@@ -244,6 +245,7 @@ def _history_of(
 
 def _live_histories(kafka: str, kafka_client: list[str] | None) -> "Mapping[str, PublishedHistory]":
     """Return the live experiments by name; before the first one, there is no topic."""
+    show_warnings_only()
     from headrace.deploy.connections import kafka_settings
     from headrace.ingest import MissingTopic
     from headrace.learner.experiments.live import read_histories

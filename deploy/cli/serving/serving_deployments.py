@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient, valid_specs
+from headrace.deploy.process_logs import show_warnings_only
 
 SpecFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="Model spec (TOML).", callback=valid_specs)
@@ -40,6 +41,7 @@ def undeploy(
 
 def deployments(kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None) -> None:
     """Print the models and aliases of the topic `deployments`."""
+    show_warnings_only()
     from headrace.deploy.connections import kafka_settings
     from headrace.serving.deployments import read_deployments
 

@@ -45,7 +45,7 @@ from headrace.learner.experiments.run_folder import OtherExperiment
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from headrace.ingest.kafka import KafkaSettings, Reader, Writer
@@ -135,8 +135,26 @@ def _open_source(
 
     with closing(opened()) as reader:
         topic_id = reader.topic_id(topic)
+        sources = {each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)}
+        found = [reader.held(source) for source in sources]
+    if waits := no_examples(experiment.control.name, found):
+        log.warning(waits)
     fields = experiment.control.fields
     return TopicSource(opened, topic, topic_id, fields, begins, hold_s=hold_s, now_ms=wall_ms)
+
+
+def no_examples(control: str, held: Sequence[tuple[int, int]]) -> str:
+    """Return a warning for a topic of examples without any; empty if it has some.
+
+    held: first offset and end of each partition.
+    """
+    if any(first < end for first, end in held):
+        return ""
+    return (
+        f"topic {examples_topic(control)}: expected examples of the control {control}, got none; "
+        f"the experiment waits for them. A promoted model that learns with --examples-of has no "
+        "examples of its own: start its joiner, headrace ingest join --model FILE"
+    )
 
 
 def run_live_experiment(

@@ -1,6 +1,7 @@
 """Rankings of arms at rungs, side by side: by the last stretch or all examples, with the error.
 
     python -m tests.bench.rung_scores [--quick] [--week] [--seeds N] [--json]
+                                      [--arms N] [--factor N]
 
 An arm ranks at a rung by its mean paired difference to the control: over the `stretch` since the
 rung before, or over `all` examples since the beginning. With `_error`, an arm also goes on if it is
@@ -10,6 +11,10 @@ All rankings see the same arms. An arm learns on while one of them keeps it. `re
 loss of the arm that a ranking chooses, divided by that of the best arm that any of them kept, minus
 1. `worst` is the greatest of all seeds. `budget_share` is the examples that a ranking's arms and
 the control learned, divided by those of whole runs of all arms.
+
+--arms takes the first few arms of each search, and --factor another factor. All of these arms learn
+the whole stream then: `regret` is relative to the best of all arms, and `best_stopped` is the share
+of the seeds in which a ranking stopped that arm.
 
 The stream is that of `search_rivals`, with another one for each seed; with --week, the sample week
 with the 64 arms of `search`, which each seed draws anew. --quick learns a short stream.
@@ -70,6 +75,10 @@ class Ranked(NamedTuple):
     """Of the chosen arm."""
     loss: float
     budget_share: float
+    best_loss: float
+    """The best of all arms that learned the whole stream, the control too."""
+    best_stopped: bool
+    """Whether the ranking stopped the arm with it."""
 
 
 class _Pieces(LossPieces):
@@ -108,8 +117,8 @@ class _Learner:
         return compared_arm(self._last[over], control._last[over])
 
 
-def compare(course: Course) -> dict[str, Ranked]:
-    """Return the choice of each ranking."""
+def compare(course: Course, *, whole_runs: bool = False) -> dict[str, Ranked]:
+    """Return the choice of each ranking. whole_runs: stopped arms learn the whole stream, too."""
     control_plan, *plans = course.plans
     label = control_plan.spec.fields.label
     outcomes = OutcomeJoin(label.window_ms, course.batch_ms)
@@ -133,22 +142,33 @@ def compare(course: Course) -> dict[str, Ranked]:
             steps[ranking] += sum(arms[number].examples for number in kept[ranking] - on)
             kept[ranking] = on
         rung *= course.factor
-    ended, last = [control, *(arms[each] for each in set.union(*kept.values()))], outcomes.flush()
+    ending = set(arms) if whole_runs else set.union(*kept.values())
+    ended, last = [control, *(arms[each] for each in ending)], outcomes.flush()
     for each in ended:
         each.learn(course.blocks, settled)
         each.arm.settle(last)
+    top = min(ended, key=lambda each: each.arm.losses.mean)
     results = {}
     for ranking in RANKINGS:
         own = [control, *(arms[number] for number in sorted(kept[ranking]))]
         best = min(own, key=lambda each: each.arm.losses.mean)
         share = (steps[ranking] + whole * len(own)) / (whole * len(plans))
-        results[ranking] = Ranked(best.arm.plan.name, best.arm.losses.mean, share)
+        top_loss, stopped = top.arm.losses.mean, top not in own
+        results[ranking] = Ranked(
+            best.arm.plan.name, best.arm.losses.mean, share, top_loss, stopped
+        )
     return results
 
 
 def swinging_course(examples: int, seed: int) -> Course:
     """Return the search of `search_rivals`."""
     return course_of(swinging_task(examples, seed))
+
+
+def fewer(course: Course, arms: int | None, factor: int | None) -> Course:
+    """Return the course with its first arms, and with another factor of rungs."""
+    plans = course.plans if arms is None else course.plans[: arms + 1]
+    return course._replace(plans=plans, factor=factor or course.factor)
 
 
 def course_of(task: Task) -> Course:
@@ -181,6 +201,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two streams of 8,000 examples")
     parser.add_argument("--week", action="store_true", help="the sample week")
     parser.add_argument("--seeds", type=int, metavar="N")
+    parser.add_argument("--arms", type=int, metavar="N", help="first arms of each search")
+    parser.add_argument("--factor", type=int, metavar="N", help="factor of the rungs")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.week and not WEEK.is_dir():
@@ -188,11 +210,15 @@ def main() -> None:
     seeds = options.seeds or (_WEEK_SEEDS if options.week else 2 if options.quick else _SEEDS)
     regrets: dict[str, list[float]] = {ranking: [] for ranking in RANKINGS}
     shares: dict[str, list[float]] = {ranking: [] for ranking in RANKINGS}
+    stopped = dict.fromkeys(RANKINGS, 0)
+    few = options.arms is not None or options.factor is not None
     for seed in range(1, seeds + 1):
         examples = _QUICK_EXAMPLES if options.quick else _EXAMPLES
-        found = compare(week_course(seed) if options.week else swinging_course(examples, seed))
-        best = min(each.loss for each in found.values())
+        course = week_course(seed) if options.week else swinging_course(examples, seed)
+        found = compare(fewer(course, options.arms, options.factor), whole_runs=few)
         for ranking, each in found.items():
+            best = each.best_loss
+            stopped[ranking] += each.best_stopped
             regrets[ranking].append(each.loss / best - 1.0)
             shares[ranking].append(each.budget_share)
             print(seed, ranking, each, file=sys.stderr)
@@ -201,6 +227,7 @@ def main() -> None:
             "regret": round(float(np.mean(regrets[ranking])), 6),
             "worst": round(max(regrets[ranking]), 6),
             "budget_share": round(float(np.mean(shares[ranking])), 4),
+            **({"best_stopped": round(stopped[ranking] / seeds, 3)} if few else {}),
         }
         for ranking in RANKINGS
     }
@@ -209,8 +236,8 @@ def main() -> None:
         print(json.dumps({"stream": stream, "seeds": seeds} | figures))
         return
     for ranking, row in figures.items():
-        regret, worst, share = row.values()
-        print(f"{ranking:14} regret {regret:.4%} worst {worst:.3%} steps {share:.1%}")
+        shown = "  ".join(f"{name} {value:.4%}" for name, value in row.items())
+        print(f"{ranking:14} {shown}")
 
 
 if __name__ == "__main__":

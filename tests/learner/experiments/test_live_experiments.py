@@ -23,6 +23,7 @@ from headrace.learner.experiments.live.history_topic import (
     request_stop,
     stop_asked,
 )
+from headrace.learner.experiments.live.live_process import no_examples
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.experiments.live.topic_source import ExamplesExpired
 from headrace.learner.local import InMemoryModel
@@ -273,3 +274,13 @@ def test_a_restart_removes_the_last_record_first() -> None:
     assert [each.key for each in writer.sent][:3] == [
         *(b"x/00000002", b"x/00000001", b"x/00000000")
     ]
+
+
+@pytest.mark.parametrize("held", [[], [(0, 0), (7, 7)]])
+def test_a_control_without_examples_is_named_with_the_way_to_get_some(
+    held: list[tuple[int, int]],
+) -> None:
+    said = no_examples("news-slow", held)
+    assert "topic examples.news-slow: expected examples of the control news-slow, got none" in said
+    assert "start its joiner, headrace ingest join" in said
+    assert no_examples("news-slow", [*held, (7, 8)]) == ""
