@@ -40,7 +40,7 @@ class RelayPlan:
     region_mb_per_second: float
     """From the first region to all others."""
     price_per_hour: float
-    """Of everything in the plan, with the relay."""
+    """Price of the whole plan, with the relay."""
 
 
 def relay_plans(
