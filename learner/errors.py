@@ -28,7 +28,7 @@ class MarkOutsideTopic(LearnerError):
             else "the topic was truncated, or the store belongs to another one"
         )
         way_on = (
-            " To go on without these examples: `headrace learner run --accept-gap`, once."
+            " To skip these examples, start the learner once with `--accept-gap`."
             if mark < first
             else ""
         )
@@ -48,18 +48,17 @@ class TopicMadeAgain(LearnerError):
         """`learned`: source in the marks -> its lowest and highest mark over the buckets."""
         marks = "; ".join(
             f"{name} up to offset {high}"
-            + (f", some buckets only up to {low}: they lack what lay between" if low < high else "")
+            + (f", some buckets only up to {low}" if low < high else "")
             for name, (low, high) in sorted(learned.items())
         )
         super().__init__(
-            f"topic {topic}: expected the one learned from so far, with identity {before}, found "
-            f"{now}: it is another topic, or was deleted and made again. The parameter server has "
-            f"learned {marks or 'what was pushed before that'}. A promoted arm with its rows "
-            "learns from its control: add --examples-of CONTROL, as `headrace experiment promote` "
-            "printed it. Otherwise, examples of the old topic beyond that are lost, and examples "
-            "that the new one repeats would count twice. If it goes on where "
-            f"the old one ended: `headrace learner run --accept-topic {now}`, once. If it begins "
-            "anew, so must the model: `headrace pserver drop`, then `headrace pserver init`."
+            f"topic {topic}: expected the topic with identity {before}, got {now}: it is another "
+            "topic, or was deleted and recreated. The model has learned "
+            f"{marks or 'what was pushed before'}. If the model is a promoted arm with its rows, "
+            "add --examples-of CONTROL, as `headrace experiment promote` printed it. Otherwise, "
+            "the later examples of the old topic are lost. If the new topic continues the old one, "
+            f"start the learner once with `--accept-topic {now}`. If it repeats examples, they "
+            "would count twice: run `headrace pserver drop`, then `headrace pserver init`."
         )
 
 
@@ -74,11 +73,11 @@ class BucketsBehind(LearnerError):
         )
         more = f"; and {len(lacking) - _MOST_SHOWN} more" if len(lacking) > _MOST_SHOWN else ""
         super().__init__(
-            f"topic {topic}: expected buckets that have all of the topic before {now}, got "
-            f"{shown}{more}. They come from a snapshot older than the accepted topic, and the "
-            "examples in between are gone. Restore a snapshot that has learned from the present "
-            "topic. To go on without these examples: "
-            f"`headrace learner run --accept-topic {now}`, once."
+            f"topic {topic}: expected buckets that have learned all of the topic before {now}, got "
+            f"{shown}{more}. These buckets come from a snapshot older than the accepted topic, and "
+            "the examples in between are gone. Restore a snapshot that has learned from the "
+            "present topic. To skip these examples instead, start the learner once with "
+            f"`--accept-topic {now}`."
         )
 
 
@@ -92,11 +91,11 @@ class LogTruncated(LearnerError):
             for source, mark in cut.items()
         )
         super().__init__(
-            f"expected the logs learned from so far, got logs that lost records: {shown}. Kafka "
+            f"expected the examples learned so far, got partitions that lost them: {shown}. Kafka "
             "lost acknowledged examples and wrote others at their offsets (an unclean election, or "
             "a power loss with one replica). Restore a snapshot from before that, or begin a new "
-            "model. To skip the examples written at these offsets: "
-            f"`headrace learner run --accept-topic {topic_id}`, once."
+            "model. To skip the examples written at these offsets, start the learner once with "
+            f"`--accept-topic {topic_id}`."
         )
 
 
@@ -106,7 +105,7 @@ class WrongExamples(LearnerError):
     def __init__(self, topic: str, why: Exception) -> None:
         super().__init__(
             f"topic {topic}: {why}. A model learns its own examples (topic examples.NAME), or with "
-            "--examples-of those of a model whose fields, label and examples are declared alike."
+            "--examples-of those of a model with the same [fields], [label] and [examples]."
         )
 
 
@@ -143,7 +142,7 @@ class MissingDevice(LearnerError):
             return
         super().__init__(
             f'[model] device = "cuda": expected a CUDA device, got none {versions}. With '
-            '`device = "auto"`, the CPU learns instead.'
+            '`device = "auto"`, the learner uses the CPU.'
         )
 
 
@@ -153,7 +152,7 @@ class DevicesLost(LearnerError):
     def __init__(self, why: str) -> None:
         super().__init__(
             "[model] devices: expected a process for each device until the learner ends, got: "
-            f"{why}. Start the learner again; what was not pushed is learned again"
+            f"{why}. Start the learner again: it learns the examples that it had not pushed"
         )
 
 
@@ -182,9 +181,9 @@ class GroupBroken(LearnerError):
 
     def __init__(self, rank: int, size: int, why: str) -> None:
         super().__init__(
-            f"learner {rank} of a group of {size} that step together: expected all members, and "
-            f"every push applied, got: {why}. Start all of them again (torchrun does that); what "
-            "was not pushed is read from Kafka again"
+            f"learner {rank} of a synchronous group of {size}: expected every member to answer, "
+            f"and every push to be applied, got: {why}. Restart all learners of the group, as "
+            "torchrun does. They read the examples that they had not pushed from Kafka again"
         )
 
 
@@ -197,8 +196,8 @@ class NoUncertainty(ValueError):
 
     def __init__(self, model: str, optimizer: str) -> None:
         super().__init__(
-            f'model "{model}": expected weights stepped by "ftrl", "adagrad" or "coin", whose '
-            f'rows count what was seen of an input, got "{optimizer}": it has no uncertainty'
+            f'model "{model}": expected the optimizer "ftrl", "adagrad" or "coin", got '
+            f'"{optimizer}", whose rows do not hold what an uncertainty is computed from'
         )
 
 

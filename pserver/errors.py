@@ -22,7 +22,7 @@ class AccessRefused(StoreError):
 
 
 class MissingBucket(StoreError):
-    """A bucket has no version: its shard came back empty. Stop; `headrace pserver restore`."""
+    """A bucket has no version: its shard restarted without data. Run `pserver restore`."""
 
 
 class BucketExists(StoreError):

@@ -77,7 +77,8 @@ class LastPosition(NamedTuple):
                 f"{place}: expected the position of the joiner in its committed offsets or with "
                 "the last examples, got neither: Kafka has forgotten the offsets, and an older "
                 "headrace wrote the examples. Joining again from the first event would make the "
-                "same examples twice. To do that: `headrace ingest join --join-again`, once"
+                "same examples twice. To do so, start the joiner once with "
+                "`headrace ingest join --join-again`"
             )
         return saved
 

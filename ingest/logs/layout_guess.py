@@ -97,7 +97,7 @@ def guess_layout(path: Path) -> GuessedLayout:
     lines += _ids(columns, shown_at, taken)
     if shown_at is None:
         lines += [
-            "# no column holds times: rows count as shown one after another",
+            "# no column has times: each row gets a time after that of the row before",
             "start = 2025-01-01T00:00:00Z",
             "rows_per_s = 1000.0",
         ]

@@ -183,8 +183,8 @@ class LogSurvey:
         if self.joined.late:
             found.append(
                 f"{self.joined.late:,} of {self.clicks:,} clicks come more than "
-                f"{_duration(self.window_ms)} from their impression and count for nothing: "
-                "[label] window_s in the spec sets this time"
+                f"{_duration(self.window_ms)} from their impression and are not learned. To accept "
+                "them, raise [label] window_s in the spec"
             )
         if self.repeated_ids:
             found.append(

@@ -115,14 +115,14 @@ def described(admission: Admission) -> str:
     """Return a line for the log: the rule of this admission, and its memory."""
     of = ", ".join(admission.fields)
     if admission.kind != COUNT:
-        return f"ids of {of} get a row with probability {admission.probability:g} a sighting"
+        return f"ids of {of} get a row with probability {admission.probability:g} at each sighting"
     counters = counters_of(admission)
     ids = remembered(counters, admission.hashes, admission.false_rate)
     return (
         f"ids of {of} get a row at sighting {admission.sightings}; filter of "
-        f"{admission.filter_mb} MiB, {counters:,} counters a generation, {admission.hashes} an id: "
-        f"remembers the last {ids:,} to {2 * ids:,} ids without a row, counts at most "
-        f"{admission.false_rate:g} of sightings too high"
+        f"{admission.filter_mb} MiB, {counters:,} counters per generation, "
+        f"{admission.hashes} per id: remembers the last {ids:,} to {2 * ids:,} ids without a row, "
+        f"counts at most {admission.false_rate:g} of sightings too high"
     )
 
 

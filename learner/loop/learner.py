@@ -364,7 +364,7 @@ class Learner:
         throttled = bool((log_bytes > self._pace.log_bytes_limit).any())
         if throttled and not self.figures.throttled:
             log.warning(
-                "a bucket's log holds %d bytes, limit %d: waiting for `headrace pserver keep`",
+                "the log of a bucket has %d bytes, limit %d: waiting for a keeper (pserver keep)",
                 log_bytes.max(),
                 self._pace.log_bytes_limit,
             )
@@ -389,7 +389,7 @@ class Learner:
                 *(self._shape.buckets, limit),
             )
         elif figures.waiting_for_buckets and not waiting:
-            log.warning("all buckets answer again: learning goes on")
+            log.warning("all buckets answer again: learning continues")
         figures.waiting_for_buckets = waiting
         return waiting
 

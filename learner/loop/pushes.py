@@ -229,7 +229,7 @@ class Pushes:
         bucket = answer.bucket
         self.tally.refused += 1
         log.info(
-            "bucket %d refused %s, its marks are %s: discarding, reading again",
+            "bucket %d refused a push of %s, its marks are %s: reading the examples again",
             bucket,
             flight.push.spans,
             dict(answer.marks),
@@ -247,7 +247,11 @@ class Pushes:
         bucket = answer.bucket
         if self._cursors.agrees(bucket, answer.marks):
             return []
-        log.info("bucket %d went back, its marks are %s: reading again", bucket, dict(answer.marks))
+        log.info(
+            "bucket %d went back to the marks %s: reading the examples again",
+            bucket,
+            dict(answer.marks),
+        )
         return self._discard(bucket, answer, None, np.zeros(0, np.uint64))
 
     def undo(self) -> set[str]:

@@ -29,8 +29,8 @@ def check_compatible(spec: ModelSpec, shape: Shape) -> None:
         )
     if shape.fingerprint != spec.fingerprint:
         raise WrongModel(
-            f'model "{spec.name}": the parameter server was made from another spec '
-            f"(fingerprint {shape.fingerprint}) than this process has ({spec.fingerprint}):\n"
+            f'model "{spec.name}": expected the spec that the model in the parameter server was '
+            f"created from, with fingerprint {shape.fingerprint}, got {spec.fingerprint}:\n"
             f"{difference(shape.spec, spec.text, 'parameter server')}"
         )
     if shape.width != spec.width:
@@ -76,4 +76,6 @@ def difference(stored: str, here: str, where: str) -> str:
     )
     found = "\n".join(lines)
     # a default or a transform changed between versions of headrace
-    return found or "the texts are equal: another version of headrace wrote it; create it again"
+    return (
+        found or "the texts are equal, but another version of headrace created it: create it again"
+    )

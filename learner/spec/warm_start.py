@@ -93,8 +93,8 @@ def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> KeptRows
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise WrongModel(
-            f'expected "{larger.name}" to have everything of "{original.name}", and at most more '
-            f"fields and statistics, found:\n{listed}\n"
+            f'expected "{larger.name}" to declare the same as "{original.name}", except for '
+            f"additional fields and statistics, found:\n{listed}\n"
             f"{difference(original.text, larger.text, where)}"
         )
     new = [

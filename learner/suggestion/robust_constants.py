@@ -72,7 +72,7 @@ def robust_constants(
     weights = min(most, share / inputs)
     lines = [
         "[optimizer]",
-        f"alpha = {weights:.3g}  # {share:g} / {inputs:g}, the inputs of an example, to {most:g}",
+        f"alpha = {weights:.3g}  # {share:g} / {inputs:g} inputs, at most {most:g}",
     ]
     if not deep:
         lines.append(f"l2 = {_WEIGHTS_L2 * inputs:.3g}  # {_WEIGHTS_L2:g} for each input")
@@ -83,9 +83,9 @@ def robust_constants(
         lines += ["", "[optimizer.dense]", f"alpha = {_LAYERS}"]
     calibration = [
         "[calibration]",
-        f'kind = "{SHRINKAGE}"  # limits what a bad model costs',
+        f'kind = "{SHRINKAGE}"  # limits the damage of an inaccurate model',
     ]
-    model = [f"base_rate = {rate:.4g}  # where it starts"]
+    model = [f"base_rate = {rate:.4g}  # the click rate of the log"]
     if delay_s >= _LEAST_DELAY_S:
         model.append(f"click_delay_s = {delay_s:.4g}  # mean time until a click")
     return RobustConstants(model, lines, calibration)

@@ -115,7 +115,7 @@ def _head(path: Path, sample: LogSample) -> list[str]:
             f"# Suggested for {path.name} from {which} {sample.rows:,} impressions, "
             f"{clicks:,} of them clicked ({100 * clicks / sample.rows:.2f} %)."
         ),
-        "# A start: `headrace check` compares it with a log, `headrace run` measures it.",
+        "# A first model: `headrace check` compares it with a log, `headrace run` measures it.",
         "",
     ]
     behind = int(np.count_nonzero(sample.times < np.maximum.accumulate(sample.times)))
@@ -171,7 +171,7 @@ def _statistics(counted: list[ColumnProfile], names: dict[str, str], rows: int) 
         lines.append(
             f"{names[each.source]}_rate = {{ number = {_FIRST_STATISTIC + place}, "
             f'statistic = "rate", of = "{names[each.source]}" }}'
-            f"  # {rows / each.distinct:,.0f} impressions a value"
+            f"  # {rows / each.distinct:,.0f} impressions per value"
         )
     return lines
 

@@ -56,8 +56,8 @@ class BucketSuccessor:
         """
         if not self._calls.one(self._key, "SET", self._key, self._token, "NX", "PX", _TOKEN_MS):
             raise BucketExists(
-                f"another reshard of {self._calls.model!r} runs, or ended less than "
-                f"{_TOKEN_MS // 1000} s ago by force: try again after that"
+                f"another reshard of {self._calls.model!r} is running, or was killed less than "
+                f"{_TOKEN_MS // 1000} s ago. Try again in {_TOKEN_MS // 1000} s"
             )
         try:
             self._plan()
@@ -111,8 +111,8 @@ class BucketSuccessor:
     def _renew(self) -> None:
         if self._calls.one(self._key, "GET", self._key) != self._token.encode():
             raise BucketExists(
-                f"another reshard of {self._calls.model!r} began: this one took more than "
-                f"{_TOKEN_MS // 1000} s for a bucket"
+                f"another reshard of {self._calls.model!r} has begun, because this one took more "
+                f"than {_TOKEN_MS // 1000} s for a bucket"
             )
         self._calls.one(self._key, "SET", self._key, self._token, "XX", "PX", _TOKEN_MS)
 

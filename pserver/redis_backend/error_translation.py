@@ -38,7 +38,9 @@ def translated(error: Exception, node: str) -> StoreError:
     if isinstance(error, exceptions.OutOfMemoryError) or word == "OOM":
         return OutOfMemory(f"{node} is at its memory limit: {message}")
     if word == "MISSING":
-        return MissingBucket(f"{text}: its shard came back empty; `headrace pserver restore`")
+        return MissingBucket(
+            f"{text}: its shard restarted without data. Run `headrace pserver restore`"
+        )
     if word == "EXISTS":
         return BucketExists(text)
     if word == "LEASE":

@@ -109,7 +109,8 @@ class ModelLifecycle:
         if stored is None or not stored.complete:
             raise MissingModel(
                 f"expected the model {self._calls.model!r} in the store, got "
-                f"{'no model' if stored is None else 'an unfinished one'}: `headrace pserver init`"
+                f"{'no model' if stored is None else 'an incomplete one'}. "
+                "Run `headrace pserver init`"
             )
         return stored
 
@@ -120,8 +121,8 @@ class ModelLifecycle:
         if there and before is None:
             raise MissingBucket(
                 f"{there} of {shape.buckets} buckets of {shape.model!r} exist, but not "
-                f"{self._calls.shape_key.decode()}: its shard came back empty; "
-                "`headrace pserver restore`"
+                f"{self._calls.shape_key.decode()}: its shard restarted without data. "
+                "Run `headrace pserver restore`"
             )
         stored = self.begin(shape)
         if not stored.complete:
@@ -258,15 +259,15 @@ class ModelLifecycle:
         node = self._calls.nodes.name_of(self._calls.key(bucket, "marks"))
         return MissingBucket(
             f"bucket {bucket} of {self._calls.model!r} on {node} has no version: "
-            "its shard came back empty; `headrace pserver restore`"
+            "its shard restarted without data. Run `headrace pserver restore`"
         )
 
     def _begun(self) -> StoredShape:
         stored = self.read()
         if stored is None:
             raise MissingModel(
-                f"expected the model {self._calls.model!r} in the store, got no model: "
-                "`headrace pserver init`"
+                f"expected the model {self._calls.model!r} in the store, got no model. "
+                "Run `headrace pserver init`"
             )
         return stored
 

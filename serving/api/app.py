@@ -124,7 +124,7 @@ def make_app(parts: AppParts) -> App:
     """Return the application."""
     app = App(
         title="headrace",
-        description="Predictions from a model that has learned from what happened a moment ago.",
+        description="Predictions of models that learn from events within a second.",
         openapi_url="/openapi.json",
         docs_url=None,
         redoc_url=None,

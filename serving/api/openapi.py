@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 _REFUSALS = {
     "401": "The token is missing or invalid.",
-    "403": "The token may not ask this model.",
+    "403": "The token does not allow this model.",
     "404": "No such model or alias.",
     "408": "The body did not arrive in time.",
     "412": "The request demands a fresher model or another snapshot than this server has.",
     "413": "The body is too large.",
     "415": "The body is compressed.",
     "422": "The request is invalid: the field, the expected value and the value found.",
-    "429": "The token has had its requests per second. See Retry-After.",
+    "429": "The client has sent more requests per second than its token allows. See Retry-After.",
     "503": "The replica is incomplete or the server is overloaded. See Retry-After.",
 }
 _TENSOR_REFUSALS = {"400" if code == "422" else code: text for code, text in _REFUSALS.items()}

@@ -197,7 +197,7 @@ class Feeder:
         if state is LogState.TRUNCATED:
             log.warning(
                 "%s lost records before offset %d (an unclean election, or a power loss with one "
-                "replica): those that Kafka appended at their offsets are not evaluated",
+                "replica): records that Kafka wrote at these offsets later are not evaluated",
                 name,
                 offset,
             )
@@ -214,7 +214,9 @@ class Feeder:
                 found[named[name]] = Committed(rows.positions[name], *origin)
         for source, position in sorted(found.items()):
             log.warning(
-                "no committed offset of %s: its rows end at %d", _name(source), position.offset
+                "no committed offset of %s: continuing at %d, where its rows end",
+                _name(source),
+                position.offset,
             )
         return found
 

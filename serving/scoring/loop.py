@@ -207,9 +207,9 @@ class StreamScorer:
             raise OffsetGone(
                 f"{source.topic}/{source.partition}: expected the impressions scored so far, up to "
                 f"offset {committed}, got a log that lost some of them (an unclean election, or a "
-                "power loss with one replica). Others may have their offsets. To score every "
-                "impression of this partition, most of them twice: "
-                "`headrace serving score --score-again`, once"
+                "power loss with one replica). Other impressions may now have these offsets. To "
+                "score all impressions of this partition, most of them a second time, start the "
+                "scorer once with `headrace serving score --score-again`"
             )
         else:
             log.warning("%s lost scored impressions: scoring it from the start", source)
@@ -221,8 +221,8 @@ class StreamScorer:
             raise BadCheckpoint(
                 f"{source.topic}/{source.partition}: expected the committed offset of the scorer, "
                 f"got none, although {self._topics.scores} has scores: Kafka has forgotten it. "
-                "Scoring from the first impression would write the same scores twice. To do that: "
-                "`headrace serving score --score-again`, once"
+                "Scoring from the first impression would write the same scores twice. To do so, "
+                "start it once with `headrace serving score --score-again`"
             )
 
     def _scored(self, records: Sequence[Record]) -> tuple[list[Outgoing], ScoringTotals]:

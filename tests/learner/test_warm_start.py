@@ -190,7 +190,7 @@ def test_a_warm_start_refuses_a_difference_by_name(before: str, after: str, prob
         text = text.replace('of = "user"', 'of = "whom"')
     with pytest.raises(WrongModel, match=problem) as refused:
         check_larger(parse_spec(text, "large.toml"), spec_of(DEEP), "snapshot x")
-    assert 'expected "large" to have everything of "small"' in str(refused.value)
+    assert 'expected "large" to declare the same as "small"' in str(refused.value)
 
 
 def test_a_warm_start_begins_at_the_first_recent_batch_of_each_partition() -> None:

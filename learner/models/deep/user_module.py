@@ -136,7 +136,7 @@ def _check_company(name: str, module: nn.Module, form: NetworkShape) -> None:
     for place, items in enumerate(_ITEMS):
         alone = _ask(name, module, _trial(form, _ITEMS, place))[0]
         if abs(alone - together[place]) > _CLOSE * (1.0 + abs(alone)):
-            expected = "the same log-odds of an example alone as beside others with their items"
+            expected = "the same log-odds for an example alone and in a batch with other examples"
             found = f"{alone:.6g} and {together[place]:.6g}, with {items} items of its own"
             raise UnfitModule(name, expected, found)
 
@@ -152,7 +152,7 @@ def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: NetworkShap
     )
     if one != other:
         first, second = (sorted(set(a) - set(b))[:1] for a, b in ((one, other), (other, one)))
-        expected = "parameters of the same names and shapes each time it is made"
+        expected = "parameters of the same names and shapes in every instance"
         raise UnfitModule(name, expected, f"{first} and {second}")
     for parameter, value in zip(twin.parameters(), module.parameters(), strict=True):
         parameter.copy_(value)
@@ -162,8 +162,8 @@ def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: NetworkShap
         differ = (answer - another).abs() > _CLOSE * (1.0 + answer.abs())
         if bool(differ.any()):
             expected = (
-                "the same log-odds each time it is made, if parameters are the same: what a "
-                "constructor draws is an nn.Parameter, or drawn with a seed of its own"
+                "the same log-odds from every instance with the same parameters: random numbers "
+                "of the constructor must be parameters, or drawn with a fixed seed"
             )
             found = f"{answer[differ][0]:.6g} and {another[differ][0]:.6g}"
             raise UnfitModule(name, expected, found)
@@ -179,7 +179,7 @@ def _check_reach(name: str, module: nn.Module, form: NetworkShape) -> None:
             return
         for parameter in module.parameters():
             parameter.normal_(generator=dice)
-    expected = "log-odds, which may be any number: the sigmoid is taken of them afterwards"
+    expected = "log-odds, which may be any number; headrace applies the sigmoid itself"
     found = f"answers from 0 to 1 alone, of {_DRAWS} draws of its parameters: probabilities?"
     raise UnfitModule(name, expected, found)
 

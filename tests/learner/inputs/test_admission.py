@@ -157,4 +157,4 @@ def test_the_log_line_of_an_admission_says_its_rule_and_memory() -> None:
     assert f"last {ids:,} to {2 * ids:,} ids" in told
     drawn = _spec('kind = "probability"\nprobability = 0.25\nfields = ["item"]').admission
     assert drawn is not None
-    assert described(drawn) == "ids of item get a row with probability 0.25 a sighting"
+    assert described(drawn) == "ids of item get a row with probability 0.25 at each sighting"

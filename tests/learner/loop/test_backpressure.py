@@ -154,6 +154,6 @@ def test_learning_waits_at_a_bound_while_a_bucket_is_away_and_loses_nothing(
     store.away = None
     stage.work(600, keeping=False)
     assert stage.learned()
-    assert "learning goes on" in caplog.text
+    assert "learning continues" in caplog.text
     assert learner.figures.unanswered_examples == 0
     _assert_all_counted_once(stage)
