@@ -40,10 +40,19 @@ class ExampleArchive:
     def __init__(self, url: str, topic: str, fields: FieldSet) -> None:
         """`url`: the archiver's folder, or a URL that fsspec knows."""
         self._fields = fields
-        self._files, root = fsspec.core.url_to_fs(url)
-        self._root, self.topic = root.rstrip("/"), topic
         self._where = f"{url}: {topic}"
-        self._progress = self._read_progress()
+        try:
+            self._files, root = fsspec.core.url_to_fs(url)
+            self._root, self.topic = root.rstrip("/"), topic
+            self._progress = self._read_progress()
+        except ArchiveError:
+            raise
+        except Exception as error:  # each kind of storage has its own errors
+            reason = str(error) or type(error).__name__
+            raise ArchiveError(
+                f"{url}: expected a folder, or a URL that can be read, got: {reason}. Correct the "
+                "URL, or install the package for such URLs (for s3://: pip install 'headrace[s3]')"
+            ) from error
         if not self._progress:
             raise ArchiveError(
                 f"{url}: expected examples in {topic}, as `headrace ingest sink --model` writes "

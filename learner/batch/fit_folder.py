@@ -19,6 +19,7 @@ import msgspec
 from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
 from headrace.learner.batch.sources import FilePosition, UnreadableData
 from headrace.learner.local import InMemoryModel
+from headrace.pserver.snapshots import translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,8 @@ class FitFolder:
     def __init__(self, url: str, name: str) -> None:
         """`url`: a folder, or a URL that fsspec knows. `name`: of the model."""
         self.url = url
-        self._files, root = fsspec.core.url_to_fs(url)
+        with translated(url, "opening"):
+            self._files, root = fsspec.core.url_to_fs(url)
         self._root = root.rstrip("/")
         self._aside = f"{url.rstrip('/')}/{_UNFINISHED}"
         self._path = f"{self._root}/{_UNFINISHED}/{name}.json"

@@ -56,8 +56,13 @@ def merged_refusals(
 
 
 def mostly_refused(refusals: Sequence[RefusedEvents], learned: int) -> UnreadableData | None:
-    """Return the error of data with more refused than learned lines; None for other data."""
+    """Return the error of data with more refused than learned lines, or without lines; or None."""
     refused = sum(each.count for each in refusals)
+    if not refused and not learned:
+        return UnreadableData(
+            "expected data with at least one row, got none; no model was written. Check that the "
+            "files are complete"
+        )
     if refused <= learned:
         return None
     reasons = "\n".join(f"{each.count:,} lines are refused: {each.details}" for each in refusals)

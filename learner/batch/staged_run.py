@@ -29,6 +29,7 @@ from headrace.learner.batch.sources import (
 )
 from headrace.learner.batch.staged_file import STAGED, staged, staged_examples
 from headrace.learner.local import InMemoryModel
+from headrace.pserver.snapshots import translated
 
 if TYPE_CHECKING:
     import threading
@@ -74,7 +75,8 @@ class StageFolder:
     """The folder of one model's staged run."""
 
     def __init__(self, url: str, name: str) -> None:
-        self._files, root = fsspec.core.url_to_fs(url)
+        with translated(url, "opening"):
+            self._files, root = fsspec.core.url_to_fs(url)
         self._path = f"{root.rstrip('/')}/{_STAGE}/{name}"
         self._rows = f"{self._path}/{_ROWS}"
         self._rows_url = self._files.unstrip_protocol(self._rows)

@@ -7,26 +7,30 @@ the present of its buckets, and keepers would expire all other rows there. So a 
 day ahead of the moment when the source was opened.
 
 One thread reads blocks, and up to eight threads encode them. Their order does not change.
+
+A field whose column is missing has no value in any row, and a model learns without it. So the first
+file must have a column for some field, and none that is nearly the name of a missing one, or the
+fit ends at once. Other missing columns are logged: a column may begin in a later file.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import difflib
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from fsspec.implementations.local import LocalFileSystem
 
-from headrace.ingest.events import REQUEST_ID
+from headrace.ingest.events import REQUEST_ID, TIME
 from headrace.ingest.examples import Examples
 from headrace.ingest.features import canonical, real
 from headrace.ingest.logs import BagLayout, TableBlock, TableLog, UnreadableRow
 from headrace.ingest.runtime import available_cores, wall_ms
 from headrace.ingest.survey import refused_rows, unreadable_line, untimely_rows
+from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
 from headrace.learner.local import TableEncoder
@@ -40,6 +44,10 @@ if TYPE_CHECKING:
     from headrace.ingest.survey import RefusedEvents
     from headrace.learner.spec import ModelSpec
 
+log = logging.getLogger(__name__)
+
+_LEAST_ALIKE = 0.8
+"""Similarity of two names, from 0 to 1, from which one is taken for the other misspelt."""
 _MOST_THREADS = 8
 """Blocks wait for the learner in memory, up to two for each thread."""
 
@@ -74,17 +82,18 @@ class TableSource:
             raise UnreadableData(
                 "--layout: expected a [click] section, since a fit learns labels, got none"
             )
-        self._files = [file for url in urls for file in _files_of(url)]
+        self._files = [file for url in urls for file in data_files(url)]
         self._layout, self._fields = layout, spec.fields
         self._encoder = TableEncoder(spec.fields)
         self._threads = threads or min(available_cores(), _MOST_THREADS)
         self._now_ms = wall_ms() if now_ms is None else now_ms
         self._rows: list[int] | None = None
+        self._checked = False
 
     @property
     def identity(self) -> str:
         """Text that changes when a file is added, removed or has another size."""
-        return " ".join(f"{url}:{size}" for url, size in self._files)
+        return " ".join(f"{each.url}:{each.size}" for each in self._files)
 
     @property
     def marks(self) -> Mapping[str, int]:
@@ -94,9 +103,10 @@ class TableSource:
     def count(self) -> None:
         """Count the rows of all files: one more reading of CSV and NDJSON."""
         rows = []
-        for url, _ in self._files:
-            blocks = TableLog(_local(url), self._layout).blocks()
-            rows.append(sum(block.rows for block in blocks if isinstance(block, TableBlock)))
+        for each in self._files:
+            with each.local() as path:
+                blocks = TableLog(path, self._layout).blocks()
+                rows.append(sum(block.rows for block in blocks if isinstance(block, TableBlock)))
         self._rows = rows
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
@@ -105,22 +115,53 @@ class TableSource:
 
     def _read_blocks(self, after: FilePosition) -> Iterator[_ReadBlock]:
         for number in range(after.file, len(self._files)):
-            url, _ = self._files[number]
-            log = TableLog(_local(url), self._layout)
-            rows = 0
-            for count, block in enumerate(log.blocks(), 1):
-                if isinstance(block, TableBlock):
-                    rows = block.first + block.rows
-                if number == after.file and count <= after.block:
-                    continue
-                place = FilePosition(number, count)
-                yield _ReadBlock(url, log, block, place, self._read(number, log, rows))
+            file = self._files[number]
+            with file.local() as path:
+                log = TableLog(path, self._layout)
+                rows = 0
+                for count, block in enumerate(log.blocks(), 1):
+                    if isinstance(block, TableBlock):
+                        self._check_columns(block, file.url)
+                        rows = block.first + block.rows
+                    if number == after.file and count <= after.block:
+                        continue
+                    place = FilePosition(number, count)
+                    yield _ReadBlock(file.url, log, block, place, self._read(number, log, rows))
+
+    def _check_columns(self, block: TableBlock, url: str) -> None:
+        """Compare the columns of the first block with the fields. Raises UnreadableData."""
+        if self._checked:
+            return
+        self._checked = True
+        wanted = self._encoder.sources | {self._fields.weights.source} - {None, ""}
+        found = set(self._layout.field_columns(list(block.arrow)))
+        missing, others = sorted(wanted - found - {TIME}), sorted(found - wanted)
+        if not missing:
+            return
+        alike = [
+            f"{other!r} in place of {name!r}"
+            for name in missing
+            for other in difflib.get_close_matches(name, others, 1, _LEAST_ALIKE)
+        ]
+        nothing = missing if set(missing) == wanted - {TIME} else []
+        got = ", ".join(alike or others)
+        if alike or nothing:
+            raise UnreadableData(
+                f"{url}: expected columns for the fields of the spec, among them "
+                f"{', '.join(missing)}, got {got}. Correct the source of these fields in the spec, "
+                "or name their columns under [fields] in the layout"
+            )
+        log.warning(
+            "%s: expected a column for each field of the spec, got none for %s. The model learns "
+            "without them as long as files lack them",
+            *(url, ", ".join(missing)),
+        )
 
     def _read(self, number: int, log: TableLog, rows: int) -> float:
         """Return the share of the source that is read with these rows of a file."""
         if self._rows is not None:
             return (sum(self._rows[:number]) + rows) / max(sum(self._rows), 1)
-        sizes = [size for _, size in self._files]
+        sizes = [each.size for each in self._files]
         done = log.bytes_read() / max(log.bytes_total, 1) * sizes[number]
         return (sum(sizes[:number]) + done) / max(sum(sizes), 1)
 
@@ -185,23 +226,3 @@ def _as_numbers(values: pa.Array) -> pa.Array:
 def _canonical(text: str) -> str | None:
     number = real(text)
     return canonical(number) if np.isfinite(number) else text
-
-
-def _files_of(url: str) -> list[tuple[str, int]]:
-    """Return the files that a path or URL names, and their sizes."""
-    files, path = fsspec.core.url_to_fs(url)
-    found = sorted(files.glob(path)) if "*" in path else [path]
-    sizes = [(files.unstrip_protocol(each), int(files.size(each))) for each in found
-             if files.isfile(each)]  # fmt: skip
-    if not sizes:
-        raise UnreadableData(f"--data: expected files at {url}, got none")
-    if isinstance(files, LocalFileSystem):
-        return [(each.removeprefix("file://"), size) for each, size in sizes]
-    return sizes
-
-
-def _local(url: str) -> Path:
-    """Return the file, fetched to this machine if it is elsewhere."""
-    if "://" not in url:
-        return Path(url)
-    return Path(fsspec.open_local(f"simplecache::{url}"))

@@ -19,6 +19,7 @@ from .snapshot_errors import DoesNotFit as DoesNotFit
 from .snapshot_errors import NoSnapshot as NoSnapshot
 from .snapshot_errors import StorageFailed as StorageFailed
 from .storage import SnapshotStorage as SnapshotStorage
+from .storage import translated as translated
 from .verification import read_bucket as read_bucket
 from .verification import verify as verify
 from .writer import SnapshotFacts as SnapshotFacts

@@ -42,7 +42,7 @@ class SnapshotStorage:
     def __init__(self, url: str) -> None:
         """`url`: a folder, or a URL that fsspec supports. Raises StorageFailed."""
         self.url = url
-        with _translated(url, "opening"):
+        with translated(url, "opening"):
             # an instance of its own: a shared one caches listings, and the settings that the
             # environment had when it was created
             self._files, root = fsspec.core.url_to_fs(
@@ -58,7 +58,7 @@ class SnapshotStorage:
     def read(self, name: str, file: str) -> bytes | None:
         """Return a file of a snapshot; None if it is missing. Raises StorageFailed."""
         path = f"{self._root}/{name}/{file}"
-        with _translated(path, "reading"):
+        with translated(path, "reading"):
             try:
                 return bytes(self._files.cat_file(path))
             except FileNotFoundError:
@@ -71,13 +71,13 @@ class SnapshotStorage:
     def begin(self, name: str) -> None:
         """Begin a snapshot."""
         if self._renames:
-            with _translated(self._aside(name), "making"):
+            with translated(self._aside(name), "making"):
                 Path(self._aside(name)).mkdir(parents=True)
 
     def write(self, name: str, file: str, blob: bytes) -> None:
         """Write a file of an unfinished snapshot."""
         path = f"{self._aside(name)}/{file}"
-        with _translated(path, "writing"):
+        with translated(path, "writing"):
             if self._renames:
                 with Path(path).open("xb") as opened:
                     opened.write(blob)
@@ -91,7 +91,7 @@ class SnapshotStorage:
         self.write(name, manifests.FILE, manifest)
         if self._renames:
             aside, path = Path(self._aside(name)), Path(self._root, name)
-            with _translated(str(path), "renaming"):
+            with translated(str(path), "renaming"):
                 _sync_folder(aside)
                 aside.rename(path)
                 _sync_folder(path.parent)
@@ -105,7 +105,7 @@ class SnapshotStorage:
         files.
         """
         path = f"{self._root}/{name}"
-        with _translated(path, "removing"):
+        with translated(path, "removing"):
             if self._renames:
                 aside = Path(self._aside(name))
                 Path(path).rename(aside)
@@ -137,14 +137,14 @@ class SnapshotStorage:
         return sorted({_last(each) for each in found if each["type"] == "directory"})
 
     def _listed(self, path: str) -> list[dict[str, Any]]:
-        with _translated(path, "listing"):
+        with translated(path, "listing"):
             try:
                 return list(self._files.ls(path, detail=True))
             except FileNotFoundError:
                 return []
 
     def _changed_ms(self, path: str) -> int | None:
-        with _translated(path, "reading the times of"):
+        with translated(path, "reading the times of"):
             inside = [each["name"] for each in self._listed(path)]
             try:
                 times = [self._files.modified(each) for each in inside or [path]]
@@ -153,7 +153,7 @@ class SnapshotStorage:
         return int(1000 * max(each.timestamp() for each in times))
 
     def _remove_folder(self, path: str) -> None:
-        with _translated(path, "removing"):
+        with translated(path, "removing"):
             if self._renames:
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -177,7 +177,8 @@ def _sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def _translated(path: str, doing: str) -> Iterator[None]:
+def translated(path: str, doing: str) -> Iterator[None]:
+    """Raise StorageFailed for any error of a storage. `doing`: the operation, as "reading"."""
     try:
         yield
     except SnapshotError:

@@ -1,6 +1,6 @@
 """Compares `headrace.spark` with the logistic regression of Spark ML and with xgboost.spark.
 
-    python -m tests.bench.spark [--quick] [--json]
+    python -m tests.bench.spark [--quick] [--rounds N] [--json]
 
 It needs an environment with `headrace[spark]`: run it with the Python of that environment, or set
 HEADRACE_SPARK_PYTHON to it. xgboost.spark runs if `xgboost` or the smaller `xgboost-cpu` is
@@ -10,13 +10,14 @@ All contenders learn the same Parquet file on one session of Spark, in turns, `r
 stream of `tests.bench.learner`, 26 ids and 13 numbers per row. A fit begins with the DataFrame
 of the file and ends with the model in the driver. For headrace this includes staging, learning into
 a Valkey of its own, and reading the rows. A transform scores the file and drops the result. Figures
-are medians in rows/s; no first run of a contender counts, since it loads code and starts workers.
-`auc` is that of a second file that no contender has learned.
+are medians in rows/s. A first run of each contender on a small file does not count, since it loads
+code and starts workers. `auc` is that of a further file that no contender has learned.
 
 headrace makes one pass over the rows. Spark's logistic regression hashes all columns into 2^20
 features (`FeatureHasher`) and makes ten steps of L-BFGS, at least a pass each. Its penalty is the
 best of five settings on this stream. xgboost has 20 trees, a task per core, and treats ids as
-numbers; its fit is one barrier stage. `load` is the load of the machine at the begin and the end.
+numbers; its fit is one barrier stage. `load` is the load of the machine at the begin and the end,
+`seconds` the time of the run.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ NOT_MEASURED = (
 )
 
 
+WARM_UP = 2_000
+"""Rows of the first run of each contender, which does not count."""
+
+
 class Size(NamedTuple):
     """Rows learned, rows held out, and rounds that count."""
 
@@ -62,7 +67,7 @@ class Size(NamedTuple):
     rounds: int
 
 
-QUICK, FULL = Size(100_000, 20_000, 1), Size(1_000_000, 100_000, 3)
+QUICK, FULL = Size(20_000, 10_000, 1), Size(1_000_000, 100_000, 3)
 
 
 class Contender(NamedTuple):
@@ -186,22 +191,27 @@ def measure(size: Size, told: Callable[[str], object]) -> dict[str, Any]:
     from tests.running_server import running_server
 
     found: dict[str, list[Measurement]] = {}
-    loads = [os.getloadavg()[0]]
+    began, loads = time.perf_counter(), [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         stream = make_stream(size.rows + size.held_out, 1)
-        for name, begin, end in (("learned", 0, size.rows), ("held_out", size.rows, len(stream))):
+        for name, begin, end in (
+            ("warm_up", 0, WARM_UP),
+            ("learned", 0, size.rows),
+            ("held_out", size.rows, len(stream)),
+        ):
             write_table(stream, Path(folder, f"{name}.parquet"), begin, end, GROUP)
         with running_server(ValkeyNode(Path(folder, "valkey"))) as node:
             told("starting Spark")
             session = spark_session()
             cores = session.sparkContext.defaultParallelism
-            table, held_out = (
+            warm_up, learned, held_out = (
                 session.read.parquet(f"file://{folder}/{name}.parquet")
-                for name in ("learned", "held_out")
+                for name in ("warm_up", "learned", "held_out")
             )
             for number in range(size.rounds + 1):
+                table, rows = (learned, size.rows) if number else (warm_up, WARM_UP)
                 for each in contenders(node.url, f"file://{folder}/stage", cores):
-                    one = measure_one(each, table, size.rows, held_out)
+                    one = measure_one(each, table, rows, held_out if number else warm_up)
                     of_round = f"round {number} of {size.rounds}" if number else "warm-up"
                     told(
                         f"{of_round}, {each.name}: fit {one.fit:,.0f} rows/s, "
@@ -217,6 +227,7 @@ def measure(size: Size, told: Callable[[str], object]) -> dict[str, Any]:
         "rounds": size.rounds,
         "cores": cores,
         "load": [round(each, 1) for each in loads],
+        "seconds": round(time.perf_counter() - began),
     }
 
 
@@ -250,12 +261,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="a few minutes")
+    parser.add_argument("--quick", action="store_true", help="within a minute")
+    parser.add_argument("--rounds", type=int, help="rounds that count; without --quick: 3")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
     need_pyspark()
     console = Console(stderr=True)
-    found = measure(QUICK if chosen.quick else FULL, console.print)
+    size = QUICK if chosen.quick else FULL
+    found = measure(size._replace(rounds=chosen.rounds or size.rounds), console.print)
     if chosen.json:
         print(json.dumps(found))
         return
