@@ -50,7 +50,9 @@ class ArchiveSource:
         for number in range(after.file, len(hours)):
             done = sum(sizes[:number])
             for block, examples in enumerate(self._archive.blocks(hours[number]), 1):
+                begun = done / max(sum(sizes), 1)
                 done += len(examples) if self._rows else 0
                 if number > after.file or block > after.block:
                     place = FilePosition(number, block)
-                    yield ExampleBlock(examples, place, done / max(sum(sizes), 1))
+                    read = done / max(sum(sizes), 1)
+                    yield ExampleBlock(examples, place, read, begun=begun)

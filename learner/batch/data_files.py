@@ -1,8 +1,8 @@
 """The data files of a fit: found by a path or URL, and fetched to this machine one at a time.
 
-A file is read where it lies if it is local. Any other is copied into the temporary folder (TMPDIR)
-first, since Parquet is read from its end and progress counts bytes, and removed once it is read. So
-a fit needs disk space for one file, not for all data.
+A local file is read in place. Any other file is first copied to the temporary folder (TMPDIR), as
+Parquet is read from its end and progress counts bytes. The copy is removed once it is read, so a
+fit needs disk space for one file, not for all data.
 
 *Refused:* the `simplecache` of fsspec. It names its copies by a hash, from which the format of a
 file is unknown, and it keeps them until the process ends.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from headrace.ingest.examples import part_of
 from headrace.ingest.survey import RefusalTally
 from headrace.learner.errors import LearnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.ingest.examples import Examples
     from headrace.ingest.survey import RefusedEvents
@@ -41,6 +42,24 @@ class ExampleBlock(NamedTuple):
     """Share of the source before `after`, 0 to 1."""
     refusals: tuple[RefusedEvents, ...] = ()
     """Lines of this block that are left out."""
+    begun: float = 1.0
+    """Share of the source before this block; 1: unknown, so the block cannot be split."""
+
+
+def split_at(border: float, blocks: Iterable[ExampleBlock]) -> Iterator[ExampleBlock]:
+    """Yield the blocks, the one across the border (a share of the source) in two parts.
+
+    Both have the position of the whole, so the parts must be learned at different times.
+    """
+    for block in blocks:
+        if not block.begun < border < block.read:
+            yield block
+            continue
+        share = (border - block.begun) / (block.read - block.begun)
+        examples, first = block.examples, round(share * len(block.examples))
+        yield block._replace(examples=part_of(examples, 0, first), read=border)
+        rest = part_of(examples, first, len(examples))
+        yield block._replace(examples=rest, begun=border, refusals=())
 
 
 def merged_refusals(

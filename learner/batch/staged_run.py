@@ -26,6 +26,7 @@ from headrace.learner.batch.sources import (
     UnreadableData,
     merged_refusals,
     mostly_refused,
+    split_at,
 )
 from headrace.learner.batch.staged_file import STAGED, staged, staged_examples
 from headrace.learner.local import InMemoryModel
@@ -133,7 +134,7 @@ class StageFolder:
         waiting: list[tuple[int, bytes]] = []
         first_held_out: int | None = None
         refusals: tuple[RefusedEvents, ...] = ()
-        for block in source.blocks(FilePosition()):
+        for block in split_at(1.0 - holdout, source.blocks(FilePosition())):
             if holdout and first_held_out is None and block.read > 1.0 - holdout:
                 rows += self._write(len(rows), waiting)
                 waiting, first_held_out = [], len(rows)

@@ -60,6 +60,7 @@ class _ReadBlock(NamedTuple):
     rows: TableBlock | UnreadableRow
     after: FilePosition
     read: float
+    begun: float
 
 
 class TableSource:
@@ -120,13 +121,14 @@ class TableSource:
                 log = TableLog(path, self._layout)
                 rows = 0
                 for count, block in enumerate(log.blocks(), 1):
+                    begin = rows
                     if isinstance(block, TableBlock):
                         self._check_columns(block, file.url)
-                        rows = block.first + block.rows
+                        begin, rows = block.first, block.first + block.rows
                     if number == after.file and count <= after.block:
                         continue
-                    place = FilePosition(number, count)
-                    yield _ReadBlock(file.url, log, block, place, self._read(number, log, rows))
+                    shares = (self._read(number, log, end) for end in (rows, begin))
+                    yield _ReadBlock(file.url, log, block, FilePosition(number, count), *shares)
 
     def _check_columns(self, block: TableBlock, url: str) -> None:
         """Compare the columns of the first block with the fields. Raises UnreadableData."""
@@ -184,7 +186,7 @@ class TableSource:
             )
         except (TypeError, ValueError) as error:
             raise UnreadableData(f"{url}, rows from {block.first} on: {error}") from error
-        return ExampleBlock(examples, read.after, read.read, refused)
+        return ExampleBlock(examples, read.after, read.read, refused, read.begun)
 
     def _timely(
         self, times: pa.Array, block: TableBlock, url: str

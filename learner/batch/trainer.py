@@ -27,7 +27,12 @@ import msgspec
 from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
 from headrace.learner.batch.prefetch import read_ahead
-from headrace.learner.batch.sources import FilePosition, merged_refusals, mostly_refused
+from headrace.learner.batch.sources import (
+    FilePosition,
+    merged_refusals,
+    mostly_refused,
+    split_at,
+)
 from headrace.learner.local import InMemoryModel
 from headrace.learner.validation import LogLossSum
 
@@ -211,7 +216,7 @@ class BatchTrainer:
     def _blocks(self, tail: bool, after: FilePosition) -> Iterator[ExampleBlock]:
         """Yield the blocks of the held-out tail, or those before it."""
         border = 1.0 - self._settings.holdout
-        for block in self._source.blocks(after):
+        for block in split_at(border, self._source.blocks(after)):
             if not self._settings.holdout or (block.read > border) is tail:
                 yield block
             elif not tail:

@@ -56,7 +56,7 @@ def text_of(rows: pa.Table, kind: str) -> bytes:
     sink = pa.BufferOutputStream()
     write = pyarrow.csv.write_csv if kind == "csv" else pyarrow.parquet.write_table
     write(rows, sink)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def put(url: str, content: bytes) -> None:
@@ -125,6 +125,19 @@ def test_a_url_that_cannot_be_read_is_refused_with_its_reason(
 def test_a_folder_of_an_unknown_storage_is_refused(kind: type) -> None:
     with pytest.raises(StorageFailed, match="opening unheard://models: Protocol not known"):
         kind("unheard://models", "shop")
+
+
+@pytest.mark.parametrize("kind", ["csv", "ndjson", "parquet"])
+def test_a_file_of_one_block_holds_out_its_last_rows(
+    kind: str, rows: pa.Table, tmp_path: Path
+) -> None:
+    path = tmp_path / f"log.{kind}"
+    path.write_bytes(text_of(rows, kind))
+    source = TableSource([str(path)], parse_layout(LAYOUT, "layout.toml"), SPEC)
+    folder = StageFolder(str(tmp_path), SPEC.name)
+    run = folder.stage(SPEC, source, ROWS, threading.Event(), lambda _: None, holdout=0.25)
+    assert run is not None
+    assert (run.rows, run.epoch_rows) == ([ROWS * 3 // 4, ROWS // 4], [ROWS * 3 // 4])
 
 
 @pytest.mark.parametrize("kind", ["csv", "ndjson", "parquet"])
