@@ -34,8 +34,8 @@ Sample = Annotated[
     typer.Option(
         "--sample",
         envvar="HEADRACE_EVALUATION_SAMPLE",
-        help="Share of the requests to evaluate. Use one value in all processes of a model. Less "
-        "than 1 for more than about 10,000 impressions per second.",
+        help="Share of the requests to evaluate. Use one value in all processes of a model, "
+        "below 1 for more than about 10,000 impressions per second.",
     ),
 ]
 EvaluatedExamples = Annotated[
@@ -208,8 +208,8 @@ def compare(
             "--cycle",
             min=1,
             metavar="SECONDS",
-            help="Event time after which traffic repeats itself. A model counts as better at the "
-            "end of a cycle only.",
+            help="Event time after which traffic repeats itself. A model counts as better only at "
+            "the end of a cycle.",
         ),
     ] = 86_400,
     alpha: Alpha = 0.05,
@@ -218,7 +218,8 @@ def compare(
     """Compare the models of an alias on the requests that each of them served.
 
     Needs a running `headrace evaluate run` for each model. The bounds are a confidence sequence:
-    they hold at all comparisons at once. A model is `eliminated` if it is worse than the control.
+    they hold at all comparisons at once. A model is `eliminated` if it is worse than the control,
+    and `promoted` if it is better.
     """
     import msgspec
 

@@ -58,7 +58,7 @@ PushEvery = Annotated[
         "--push-every",
         envvar="HEADRACE_PUSH_EVERY",
         metavar="BOUND",
-        help="Most that a learner learns between two pushes: `batch`, a number of examples "
+        help="Limit of what a learner learns between two pushes: `batch`, a number of examples "
         "(`20000`) or a time (`50ms`). Default: 50ms, up to 400ms while batches queue.",
         show_default=False,
     ),

@@ -231,7 +231,7 @@ Buckets = Annotated[
         envvar="HEADRACE_BUCKETS",
         min=1,
         help="Buckets of the model in the parameter server, a power of two. "
-        "`headrace pserver reshard` gives it more.",
+        "`headrace pserver reshard` increases it.",
     ),
 ]
 Host = Annotated[str, Option("--host", envvar="HEADRACE_HOST", help="Address to listen on.")]
@@ -309,8 +309,8 @@ KafkaClient = Annotated[
         envvar="HEADRACE_KAFKA_CLIENT",
         metavar="KEY=VALUE",
         help="Setting of the Kafka client, such as security.protocol=SSL. Repeatable. Put "
-        "passwords in a file, such as sasl.password.file=FILE, or in the variable, as KEY=VALUE "
-        "words or as a JSON object without spaces.",
+        "passwords in a file (sasl.password.file=FILE) or in the environment variable, which takes "
+        "KEY=VALUE words or a JSON object without spaces.",
     ),
 ]
 Evaluated = Annotated[

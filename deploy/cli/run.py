@@ -57,7 +57,7 @@ def run(
 ) -> None:
     """Replay logs through a pipeline on this machine and report the accuracy.
 
-    With --serve-after, the server goes on to serve, and loads models of the topic `deployments`.
+    With --serve-after, the server stays up, and loads the models of the topic `deployments`.
     """
     times_real_time = speed_of(speed)
     from dataclasses import replace

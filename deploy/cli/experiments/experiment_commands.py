@@ -75,8 +75,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="DIR|FILES",
-        help="A directory of NDJSON with impressions and clicks; with --layout tables (Parquet, "
-        "CSV, NDJSON), with * for several. Repeatable, in the order of time.",
+        help="A directory of NDJSON with impressions and clicks or, with --layout, tables "
+        "(Parquet, CSV, NDJSON); * matches several. Repeatable, in the order of time.",
         show_default=False,
     ),
 ]
@@ -114,7 +114,7 @@ Hold = Annotated[
         "--hold",
         min=0.0,
         metavar="SECONDS",
-        help="Without --data: time for which examples wait for a partition that is idle.",
+        help="Without --data: longest wait for a partition without new examples.",
     ),
 ]
 Group = Annotated[
@@ -130,13 +130,17 @@ Executor = Annotated[
     ExecutorKind,
     typer.Option(
         "--executor",
-        help="With --data or --archive: serial, or where arms learn in parallel. The decisions "
-        "are the same.",
+        help="With --data or --archive: where arms learn, in this process (serial) or in "
+        "parallel. The decisions are the same.",
     ),
 ]
 Workers = Annotated[
     int,
-    typer.Option("--workers", min=0, help="Of --executor processes and joblib; 0: one per core."),
+    typer.Option(
+        "--workers",
+        min=0,
+        help="With --executor processes or joblib: number of processes. 0: one per core.",
+    ),
 ]
 KeepBest = Annotated[
     int,
@@ -162,7 +166,7 @@ Lease = Annotated[
         "--lease",
         min=0.5,
         metavar="SECONDS",
-        help="Of --storage: time after which the arms of a lost machine are free.",
+        help="With --storage: time after which the arms of a lost machine are free.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -267,8 +271,8 @@ def show(
     """Print the arms of a run: state, examples, difference to the control, and the reason.
 
     The difference is that of the mean log loss, with its confidence sequence in brackets. Below 0,
-    the arm is better. A state is `learns`, `better` (it may be promoted and learns on), or why the
-    arm is over: `stopped` at a rung, `eliminated`, or `ended` with the log.
+    the arm is better. A state is `learns`, `better` (still learns, and you may promote it), or the
+    way in which the arm ended: `stopped` at a rung, `eliminated`, or `ended` with the log.
     """
     history, _ = _history_of(run, kafka, kafka_client)
     if page is not None:

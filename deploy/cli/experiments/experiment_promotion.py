@@ -68,8 +68,9 @@ def promote(
     """Turn an arm into a model, and move the control's traffic to it in steps.
 
     The rules are in `[promotion]` of the experiment file. Servers need --deployments. The model
-    needs a learner, a keeper and an evaluation. An arm of a live --run keeps its rows and learns
-    on from the control's examples; another one needs a joiner, too. If interrupted, run it again.
+    needs a learner, a keeper and an evaluation. An arm of a live --run keeps its rows and
+    continues on the control's examples; any other arm also needs a joiner. If interrupted, run it
+    again.
     """
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals

@@ -65,7 +65,7 @@ Ask = Annotated[
     ),
 ]
 Alias = Annotated[
-    str, typer.Option("--alias", metavar="NAME", help="Of --ask: alias or model that ranks.")
+    str, typer.Option("--alias", metavar="NAME", help="With --ask: alias or model that ranks.")
 ]
 
 

@@ -30,7 +30,8 @@ def limit(
 
     Keepers delete the least recently seen rows beyond it, as with `most_rows` in the section
     [expiry] of the spec; the lower of both counts. Running keepers follow within ten seconds. The
-    limit belongs to the name of the model: set it before the model exists, and it outlives `drop`.
+    limit belongs to the name of the model: you may set it before the model exists, and it outlives
+    `drop`.
     """
     from headrace.deploy.connections import open_store
     from headrace.learner.spec import load_spec

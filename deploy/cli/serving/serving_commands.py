@@ -143,7 +143,7 @@ AdminTokensFile = Annotated[
         envvar="HEADRACE_SERVING_ADMIN_TOKENS_FILE",
         metavar="FILE",
         help="File with the tokens that may switch aliases, one per line, each with the optional "
-        "limits of --tokens; models=NAME,NAME has aliases and the models that they may get. "
+        "limits of --tokens; models=NAME,NAME lists these aliases and their models. "
         "HEADRACE_SERVING_ADMIN_TOKENS takes tokens directly, separated by commas.",
     ),
 ]

@@ -31,7 +31,7 @@ def deploy(model: SpecFile, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClie
 def undeploy(
     model: ModelName, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
 ) -> None:
-    """Unload a deployed model, on each server once no alias points at it."""
+    """Unload a deployed model. A server unloads it once no alias points to it."""
     from headrace.deploy.connections import kafka_settings
     from headrace.serving.deployments import model_change, write_deployments
 
