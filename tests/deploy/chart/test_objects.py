@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
 from headrace.ingest.kafka.topics import topics_for
 from headrace.serving.evaluation.evaluation_process import evaluation_topics
 from tests.deploy.chart.commands import command_of
-from tests.deploy.chart.helm import KUBERNETES, beside, containers_of, example, render, validate
+from tests.deploy.chart.helm import (
+    CHART,
+    KUBERNETES,
+    beside,
+    containers_of,
+    example,
+    render,
+    validate,
+)
 
 NAMES = ("priorities", "tenant", "kafka", "environment", "valkey", "experiments")
 
@@ -44,6 +54,30 @@ def test_topics_of_the_example_are_those_that_headrace_would_create() -> None:
         each.name: (each.partitions, each.replicas, {**each.required, **each.preferred})
         for each in wanted
     }
+
+
+def test_users_of_an_environment_have_quotas_and_no_permission_beyond_their_prefix() -> None:
+    users = beside("environment")
+    assert [each["kind"] for each in users] == ["KafkaUser", "KafkaUser"]
+    for user in users:
+        assert user["spec"]["quotas"]["producerByteRate"] > 0
+        for acl in user["spec"]["authorization"]["acls"]:
+            assert acl["resource"]["name"].startswith("team-a."), acl
+            assert acl["resource"]["type"] != "cluster"
+
+
+def test_quotas_of_the_example_are_those_of_the_guide() -> None:
+    quotas = beside("environment")[0]["spec"]["quotas"]
+    guide = (CHART.parents[1] / "docs/guides/operating.md").read_text()
+    found = re.search(r"--entity-name team-a \\\n\s+--add-config (\S+)", guide)
+    assert found is not None
+    settings = dict(each.split("=") for each in found[1].split(","))
+    names = {
+        "producer_byte_rate": "producerByteRate",
+        "consumer_byte_rate": "consumerByteRate",
+        "request_percentage": "requestPercentage",
+    }
+    assert {names[key]: int(value) for key, value in settings.items()}.items() <= quotas.items()
 
 
 def test_experiments_of_the_example_are_a_command_of_headrace() -> None:

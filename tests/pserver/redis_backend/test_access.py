@@ -167,6 +167,27 @@ def test_an_acl_user_cannot_read_another_model(
         store.shape()
 
 
+@pytest.mark.parametrize("role", list(ROLE))
+def test_an_acl_user_of_a_prefix_cannot_use_the_same_model_of_another_environment(
+    valkey_node: str, model: str, role: str
+) -> None:
+    for prefix in ("team-a.", "team-b."):
+        settings = StoreSettings(key_prefix=prefix)
+        with closing(open_store(valkey_node, model, settings)) as store:
+            store.create(Shape(model, BUCKETS, WIDTH, "fingerprint", "spec"))
+    url = grant(valkey_node, role, model, "team-a.")
+    read_only = role == "server"
+    own, foreign, bare = (
+        StoreSettings(key_prefix=prefix, read_only=read_only)
+        for prefix in ("team-a.", "team-b.", "")
+    )
+    with closing(open_store(url, model, own)) as store:
+        assert store.shape().model == model
+    for settings in (foreign, bare):
+        with closing(open_store(url, model, settings)) as store, pytest.raises(AccessRefused):
+            store.shape()
+
+
 def test_a_process_without_permission_to_load_functions_is_refused_at_the_start(
     valkey_node: str, model: str
 ) -> None:
