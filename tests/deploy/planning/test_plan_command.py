@@ -13,6 +13,7 @@ from headrace.deploy.cli.main import app
 from headrace.deploy.cli.serving.serving_relay import RelayedValues
 from headrace.deploy.errors import DeployError
 from headrace.deploy.operations.calibration.calibration import line_through
+from headrace.deploy.operations.calibration.row_timing import ShardClock
 from headrace.deploy.operations.planning import RECORDED, read_unit_costs
 from headrace.deploy.operations.planning.unit_costs import LinearCost
 
@@ -110,6 +111,26 @@ def test_a_line_through_two_measurements_is_never_negative() -> None:
 
 
 @pytest.mark.servers
+class ShardThatCounts:
+    """A shard to which each question costs 50 us."""
+
+    def __init__(self) -> None:
+        self.spent_us = 0
+
+    def call(self, *words: str) -> str:
+        assert words == ("INFO", "cpu")
+        before, self.spent_us = self.spent_us, self.spent_us + 50
+        return f"used_cpu_sys:9.0\r\nused_cpu_user_main_thread:{before / 1e6:.6f}\r\n"
+
+
+def test_the_time_of_shards_is_measured_without_that_of_asking_for_it() -> None:
+    shards = [ShardThatCounts(), ShardThatCounts()]
+    clock = ShardClock(shards)
+    before_s = clock.now_s()
+    shards[0].spent_us += 700
+    assert clock.since_s(before_s) == pytest.approx(700e-6, abs=1e-9)
+
+
 def test_calibrate_writes_constants_that_plan_reads(tmp_path: Path) -> None:
     file = tmp_path / "constants.json"
     options = ["--architecture", "logistic_regression", "--seconds", "0.01", "--output", str(file)]
