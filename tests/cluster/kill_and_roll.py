@@ -148,7 +148,12 @@ class _Play:
         stream = self._traffic.stream
         enough = stream.impressions + _MORE
         flowing = wait_until(lambda: stream.impressions >= enough, _WAIT_S, stream.is_alive)
-        assert flowing, f"expected more events after {name}: {stream.failure}"
+        self._tell(f"  {time.monotonic() - began_s:.0f} s, {stream.impressions:,} impressions")
+        assert flowing, (
+            f"expected {_MORE:,} more impressions within {_WAIT_S:g} s of {name}, got "
+            f"{stream.impressions - enough + _MORE:,}: {stream.failure}; the last attempt failed "
+            f"with {self._traffic.collector.last_failure}; pods:\n{self._release.states()}"
+        )
 
     def _roll(self) -> None:
         values = _values(self._kafka, self._valkey, NEXT_TAG)

@@ -74,6 +74,22 @@ class Release:
         """Return the pods of a component."""
         return self._control_plane.get("pods", f"-n={NAMESPACE}", f"-l={_label(component)}")
 
+    def states(self) -> str:
+        """Return a line for each pod: its phase, restarts, and why its container waits or ended."""
+        lines = []
+        for pod in self._control_plane.get("pods", f"-n={NAMESPACE}"):
+            status = pod["status"]
+            for each in status.get("containerStatuses", []):
+                ready = "ready" if each["ready"] else "not ready"
+                why = [
+                    f"{kind} {state.get('reason', '')} {state.get('exitCode', '')}".strip()
+                    for name in ("state", "lastState")
+                    for kind, state in each.get(name, {}).items()
+                ]
+                name, count = pod["metadata"]["name"], each["restartCount"]
+                lines.append(f"{name}: {ready}, {count} restarts, {', '.join(why)}")
+        return "\n".join(lines)
+
     def ready_addresses(self, component: str) -> list[str]:
         """Return `host:port` of the pods that the Service of a component balances among."""
         name = f"kubernetes.io/service-name={RELEASE}-{component}"

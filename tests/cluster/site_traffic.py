@@ -36,6 +36,8 @@ class Client:
         self._release, self._component = release, component
         self._addresses: list[str] = []
         self._http = httpx.Client(timeout=10.0)
+        self.last_failure = ""
+        """Why the last attempt without an answer failed."""
         self.repeated = 0
         """Requests that were sent more than once."""
         self.longest_s = 0.0
@@ -52,21 +54,26 @@ class Client:
                 self.longest_s = max(self.longest_s, time.monotonic() - began_s)
                 return answer
             time.sleep(_PAUSE_S)
-        raise TimeoutError(f"expected an answer of a {self._component}, got none")
+        raise TimeoutError(
+            f"expected an answer of a {self._component} within {_PATIENCE_S:g} s, got "
+            f"{self.last_failure}"
+        )
 
     def _try(self, path: str, body: bytes, kind: str) -> dict[str, Any] | None:
         try:
             if not self._addresses:
                 self._addresses = self._release.ready_addresses(self._component)
             if not self._addresses:
+                self.last_failure = "no ready address"
                 return None
             url = f"http://{self._addresses[0]}{path}"
             answer = self._http.post(url, content=body, headers={"content-type": kind})
-        except (httpx.TransportError, Refused):
-            self._addresses = []
+        except (httpx.TransportError, Refused) as error:
+            self._addresses, self.last_failure = [], repr(error)
             return None
         if answer.status_code in _TEMPORARY:
             self._addresses = []
+            self.last_failure = f"{answer.status_code} {answer.text[:200]}"
             return None
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
