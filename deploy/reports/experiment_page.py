@@ -10,6 +10,8 @@ import html
 import time
 from typing import TYPE_CHECKING
 
+from headrace.learner.experiments import arm_state
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -88,14 +90,13 @@ def _order(records: Sequence[ArmRecord]) -> tuple[int, float]:
 
 def _row(records: Sequence[ArmRecord]) -> str:
     last = records[-1]
-    better = any(record.kind == "better" for record in records)
-    state = "learning" if last.kind in ("begun", "scored", "rung", "better") else last.kind
+    state = arm_state(records)
     texts = (
         last.name,
-        f"{state}, better than the control" if better else state,
-        f"{last.examples:,}",
+        state.name,
+        f"{state.examples:,}",
         "" if last.difference is None else f"{last.difference:+.5f}",
-        last.reason,
+        state.reason,
     )
     cells = zip(_HEADS, texts, strict=True)
     row = "".join(f'<td data-head="{head}">{html.escape(text)}</td>' for head, text in cells)

@@ -13,9 +13,13 @@ from .field_importance import ImportanceOptions as ImportanceOptions
 from .field_importance import ImportanceReport as ImportanceReport
 from .field_importance import UnknownInput as UnknownInput
 from .field_importance import measure_importance as measure_importance
+from .history import OVER as OVER
 from .history import ArmRecord as ArmRecord
+from .history import ArmState as ArmState
 from .history import ExperimentProgress as ExperimentProgress
 from .history import ExperimentResult as ExperimentResult
+from .history import arm_state as arm_state
+from .history import event_time as event_time
 from .promotion_rules import LARGEST_FRESHNESS_S as LARGEST_FRESHNESS_S
 from .promotion_rules import LARGEST_P99_MS as LARGEST_P99_MS
 from .promotion_rules import PromotionRules as PromotionRules

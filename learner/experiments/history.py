@@ -6,12 +6,13 @@ the same lines. A record is one JSON object.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headrace.learner.experiments.experiment_file import ArmPlan
 
@@ -43,6 +44,44 @@ class ArmRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     high: float | None = None
     """Bounds of the confidence sequence."""
     reason: str = ""
+
+
+OVER = (STOPPED, ELIMINATED, ENDED)
+"""Kinds of the last record of an arm that no longer learns."""
+
+
+class ArmState(NamedTuple):
+    """The state of an arm that follows from all of its records."""
+
+    name: str
+    """learning, better (it may be promoted, and learns on), stopped, eliminated, or ended."""
+    examples: int
+    """Learned at its last record."""
+    reason: str
+
+
+def arm_state(records: Sequence[ArmRecord]) -> ArmState:
+    """Return the state of an arm from its records, oldest first.
+
+    An arm that was found better stays so, although later records only score it.
+    """
+    last = records[-1]
+    examples = max(each.examples for each in records)
+    better = next((each for each in records if each.kind == BETTER), None)
+    found = "" if better is None else f"{better.reason}, at {event_time(better.event_ms)}"
+    if last.kind in OVER:
+        rank, _, compared = last.reason.partition("; ")
+        rest = found or (f"not decided: {compared}" if compared else "")
+        return ArmState(last.kind, examples, f"{rank}; {rest}" if rest else rank)
+    if better is not None:
+        return ArmState(BETTER, examples, found)
+    undecided = f"not decided: {last.reason}" if last.reason else "no batch is complete yet"
+    return ArmState("learning", examples, undecided)
+
+
+def event_time(time_ms: int) -> str:
+    """Return an event time as text."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class ExperimentProgress(NamedTuple):

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.ingest import StreamError
 from headrace.ingest.kafka import KafkaReader, PartitionAssigned, Record, partition_counts
+from headrace.learner.experiments import arm_state
 from headrace.learner.experiments.live import EXPERIMENTS_TOPIC, histories_of
 from headrace.serving.deployments import DEPLOYMENTS_TOPIC
 from headrace.serving.promotion import decoded_promotion
@@ -144,7 +145,7 @@ def _arm(records: Sequence[ArmRecord]) -> dict[str, Any]:
         "difference": last.difference,
         "low": last.low,
         "high": last.high,
-        "reason": last.reason,
+        "reason": arm_state(records).reason,
         "settings": records[0].settings,
         "curve": [],
     }

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.deploy.cli.experiments.experiment_promotion import promote, promotion, rollback
-from headrace.deploy.cli.experiments.experiment_table import table_of
 from headrace.deploy.cli.experiments.run_modes import (
     LiveOptions,
     LogOptions,
@@ -271,7 +270,7 @@ def show(
     """Print the arms of a run: state, examples, difference to the control, and the reason.
 
     The difference is that of the mean log loss, with its confidence sequence in brackets. Below 0,
-    the arm is better. A state is `learns`, `better` (still learns, and you may promote it), or the
+    the arm is better. A state is `learning`, `better` (still learning, and you may promote it), or the
     way in which the arm ended: `stopped` at a rung, `eliminated`, or `ended` with the log.
     """
     history, _ = _history_of(run, kafka, kafka_client)
@@ -286,6 +285,8 @@ def show(
 
         typer.echo(json.dumps([msgspec.to_builtins(each) for each in history]))
         return
+    from headrace.deploy.cli.experiments.experiment_table import table_of
+
     for line in table_of(history):
         typer.echo(line)
 

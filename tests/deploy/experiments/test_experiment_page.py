@@ -97,7 +97,7 @@ def test_a_table_shows_each_state_once_and_counts_the_examples_of_the_control() 
     ]
     lines = list(table_of(history))
     reached = "1,000 examples up to 1970-01-01 00:01:01 UTC"
-    assert lines[0] == f"{reached}; 5 arms with the control, 4 of them learn"
+    assert lines[0] == f"{reached}; 5 arms with the control, 4 of them learning"
     shown = [re.split(r"  +", line) for line in lines[1:]]
     assert [each[0].split()[0] for each in shown] == ["control", "arm1", "arm2", "arm4", "arm3"]
     control, better, waiting, begun, stopped = lines[1:]
@@ -105,7 +105,7 @@ def test_a_table_shows_each_state_once_and_counts_the_examples_of_the_control() 
     assert " better " in better
     assert "waiting" not in better
     assert better.endswith("better than it, at 1970-01-01 00:01:00 UTC")
-    assert " learns " in waiting
+    assert " learning " in waiting
     assert waiting.endswith(f"not decided: {reason}")
     assert begun.endswith("no batch is complete yet")
     assert "+0.10000" in stopped
