@@ -87,6 +87,23 @@ def test_a_file_opens_with_its_story_and_can_be_read_in_one_sitting() -> None:
     assert silent == [], "no module docstring"
 
 
+def test_the_docstring_of_a_folder_names_only_what_is_there() -> None:
+    wrong = []
+    for path in SOURCES:
+        story = _facts(path).docstring or ""
+        if path.name != "__init__.py":
+            continue
+        there = {each.name for each in path.parent.iterdir()}
+        there |= {name.partition(".")[0] for name in there}
+        stub = path.with_suffix(".pyi")
+        there |= set(re.findall(r" as (\w+)", stub.read_text() if stub.is_file() else ""))
+        # a topic of Kafka or the command itself, not a file
+        story = re.sub(r"(topic|commands of) `[a-z]+`", "", story)
+        named = re.findall(r"`([a-z_]+(?:\.py)?)/?`", story)
+        wrong += [f"{_name(path)}: {name}" for name in named if name not in there]
+    assert wrong == [], "expected files of the folder or names that it exports"
+
+
 def test_a_function_fits_on_a_screen() -> None:
     long = [
         f"{_name(path)}: {name} has {lines} lines"

@@ -1,8 +1,8 @@
-"""Runs a whole pipeline on this machine, for `headrace run` and `headrace demo`.
+"""Runs a whole pipeline on this machine, for `headrace run`, `headrace up` and `headrace demo`.
 
 Read `pipeline.py` first: it starts Kafka, the store and every part. `supervisor.py` restarts parts
-that die. `log_run.py` replays logs through the pipeline, `drain.py` waits until every event is
-learned, and `services/` starts Kafka and Valkey.
+that die. `log_run.py` replays logs through the pipeline, `standing_pipeline.py` keeps it up without
+a log, `drain.py` waits until every event is learned, and `services/` starts Kafka and Valkey.
 """
 
 import lazy_loader

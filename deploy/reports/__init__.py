@@ -2,8 +2,8 @@
 
 `report.py` makes the report of `headrace run`. `observer.py` follows a running pipeline for the
 demo, and `model_comparison.py` compares a live and a frozen model. `ranking_client.py` and
-`outcomes.py` measure the accuracy of served predictions. `event_log.py` reads a log on disk.
-`tracking` has the records of runs.
+`served_comparison.py` measure the accuracy of served predictions. `event_log.py` reads a log on
+disk. `tracking` has the records of runs.
 """
 
 import lazy_loader

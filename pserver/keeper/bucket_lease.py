@@ -1,4 +1,10 @@
-"""The state of a bucket that a keeper holds, and when its log is folded and trimmed."""
+"""A keeper's lease of a bucket: what the keeper remembers of it, and when it folds and trims.
+
+A lease is the right of one keeper to fold and trim a bucket's log. The store grants it for
+`lease_ms` and the keeper renews it. If the keeper dies, the lease runs out and another keeper gets
+the bucket. The store checks the lease and the count of folds in each call (`pserver/store.py`), so
+a keeper that lost its lease cannot change rows.
+"""
 
 from __future__ import annotations
 

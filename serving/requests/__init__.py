@@ -1,7 +1,8 @@
 """Prediction requests: limits, decoders of both protocols, and refusals.
 
-`decoder` reads JSON and `tensors` reads the Open Inference Protocol; both produce the `candidates`
-that models score. `limits` bounds a request, and `refusals` turns a refused one into a response.
+`request_decoder` reads JSON and `tensors` reads the Open Inference Protocol; both produce the
+`candidates` that models score. `limits` bounds a request, and `refusals` turns a refused one into a
+response.
 """
 
 import lazy_loader
