@@ -82,7 +82,8 @@ def make_app(
     @app.exception_handler(HTTPException)
     async def refuse_path(request: Request, error: HTTPException) -> Response:
         found = f"{request.method} {request.url.path}"
-        expected = "a path of /docs" if error.status_code == 404 else "another method"
+        allowed = (error.headers or {}).get("Allow", "another")
+        expected = "a path of /docs" if error.status_code == 404 else f"the method {allowed}"
         metrics.refused("", error.status_code)
         answer = _refusal(RequestRefused(error.status_code, "", expected, found))
         answer.headers.update(error.headers or {})

@@ -154,7 +154,8 @@ def make_app(parts: AppParts) -> App:
     @app.exception_handler(HTTPException)
     async def refuse_path(request: Request, error: HTTPException) -> Response:
         found = f"{request.method} {request.url.path}"
-        expected = "a path of /docs" if error.status_code == 404 else "another method"
+        allowed = (error.headers or {}).get("Allow", "another")
+        expected = "a path of /docs" if error.status_code == 404 else f"the method {allowed}"
         refused = RequestRefused(error.status_code, "", expected, found)
         answer = (error_of if request.url.path.startswith("/v2") else as_response)(refused)
         answer.headers.update(error.headers or {})

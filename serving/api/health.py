@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from headrace.ingest.http import RequestRefused
@@ -32,6 +32,8 @@ def add_status(app: FastAPI, models: ModelRegistry, now_ms: Callable[[], int]) -
 
     @app.get("/v1/models/{name}", tags=["models"], summary="Status of a model or alias")
     async def one_model(name: str) -> Response:
+        if name.endswith((":predict", ":rank")):  # curl without -d sends a GET
+            raise HTTPException(405, headers={"Allow": "POST"})
         try:
             served = models.find(name).served
         except RequestRefused as refused:

@@ -113,6 +113,17 @@ def test_every_http_error_has_the_same_shape(method: str, path: str, status: int
     assert path in answer.json()["error"]["found"]
 
 
+@pytest.mark.parametrize("verb", ["predict", "rank"])
+def test_a_prediction_without_a_body_is_refused_with_the_method_to_use(verb: str) -> None:
+    serving, _ = complete()
+    answer = ask(serving, "GET", f"/v1/models/news:{verb}")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST"
+    error = answer.json()["error"]
+    assert error["expected"] == "the method POST"
+    assert error["found"] == f"GET /v1/models/news:{verb}"
+
+
 def test_a_body_above_the_limit_gets_413_with_or_without_content_length() -> None:
     serving, _ = complete(limits=RequestLimits(body_bytes=100))
 
