@@ -7,7 +7,8 @@ also accepts a directory that it can only read: the machine code that an image c
 and a kernel that is missing there is compiled in memory, once in each process. A full disk is no
 error either.
 
-It reaches into `numba.core.caching`: the classes of locators and caches. pyproject.toml pins the
+It reaches into `numba.core.caching`: the classes of locators and caches, and listens to the events
+of `numba.core.event`. pyproject.toml pins the
 minor version of numba, and tests/ingest/runtime/test_kernel_cache.py fails if they change. Without
 this module, kernels compile with numba's own cache, wherever that can be written.
 
@@ -22,11 +23,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
+from numba.core.event import Listener, register, unregister
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numba.core.compiler import CompileResult
+    from numba.core.event import Event
 
 
 class _ReadOnlyLocator(InTreeCacheLocator):
@@ -78,6 +81,33 @@ class _KernelCache(FunctionCache):
         """Store the machine code if the disk takes it."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def compilations_reported(report: Callable[[int], None]) -> Iterator[None]:
+    """Call `report` with the number of functions compiled in this block, after each of them.
+
+    Functions that are inlined into kernels count too, those whose machine code is loaded do not.
+    """
+    counted = _CompilationCount(report)
+    register("numba:compile", counted)
+    try:
+        yield
+    finally:
+        unregister("numba:compile", counted)
+
+
+class _CompilationCount(Listener):  # type: ignore[misc]
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self._report, self._count = report, 0
+
+    def on_start(self, _event: Event) -> None:
+        """Do nothing: a function counts when its machine code is there."""
+
+    def on_end(self, _event: Event) -> None:
+        """Report one function more."""
+        self._count += 1
+        self._report(self._count)
 
 
 def compiled_and_kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -30,6 +30,7 @@ from headrace.deploy.local.supervisor import HEADRACE, SupervisedPart, Superviso
 from headrace.ingest.http import listening_socket
 from headrace.ingest.kafka import ensure_topics, topics_for
 from headrace.ingest.runtime import BrokerRehearsal
+from headrace.kernel_cache import compilations_reported
 from headrace.learner.spec import load_spec
 from headrace.pserver import Shape
 from headrace.serving.observers import ensure_predictions
@@ -148,7 +149,8 @@ class LocalPipeline:
             Shape(spec.name, settings.buckets, spec.width, spec.fingerprint, spec.text)
         )
         steps.step("compiling kernels (cached for later runs)", long=True)
-        warm(spec)
+        with compilations_reported(lambda count: steps.at_work(f"{count} functions compiled")):
+            warm(spec)
         if stop.is_set():
             return False
         self.supervisor = self._cleanup.enter_context(
@@ -321,6 +323,7 @@ class LocalPipeline:
                     f"{self._machine.directory / 'logs'}"
                 )
             if waited_for:
+                self._steps.at_work(f"waiting for {', '.join(waited_for)}")
                 stop.wait(_LOOK_S)
         return not stop.is_set()
 

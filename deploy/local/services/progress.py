@@ -1,5 +1,11 @@
-"""Shows the progress of a start: a line for each step, a clock for long ones, a bar for jars."""
+"""Shows the progress of a start: a line for each step, a clock for long ones, a bar for jars.
 
+On a terminal, the clock of a long step runs below its line. In a log or a CI job nothing can be
+overwritten, so a step that takes longer prints a line every ten seconds.
+"""
+
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -14,12 +20,17 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+_LINE_EVERY_S = 10.0
+
 
 class SetupProgress(Protocol):
     """Receives every step of a start."""
 
     def step(self, what: str, *, long: bool = False) -> None:
         """A step begins. long: it takes seconds, until the next step."""
+
+    def at_work(self, how_far: str) -> None:
+        """The present long step has come this far, such as "12 functions compiled"."""
 
     def fetched(self, done_bytes: int, total_bytes: int) -> None:
         """This much of Kafka's jars has been fetched."""
@@ -31,6 +42,9 @@ class SilentSetupProgress:
     def step(self, what: str, *, long: bool = False) -> None:
         """Do nothing."""
 
+    def at_work(self, how_far: str) -> None:
+        """Do nothing."""
+
     def fetched(self, done_bytes: int, total_bytes: int) -> None:
         """Do nothing."""
 
@@ -38,8 +52,9 @@ class SilentSetupProgress:
 class ShownSetupProgress:
     """Prints progress on a console. The bar disappears once the jars are there."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock_s = console, clock_s
+        self._begun_s = self._printed_s = clock_s()
         self._bar = Progress(
             TextColumn("fetching the jars of Kafka, once"),
             BarColumn(),
@@ -54,12 +69,22 @@ class ShownSetupProgress:
     def step(self, what: str, *, long: bool = False) -> None:
         """Print a line; on a terminal, count the seconds of a long step below it."""
         self._end_clock()
+        self._begun_s = self._printed_s = self._clock_s()
         self._console.print(what, highlight=False, soft_wrap=True)
         if long and self._console.is_terminal:
-            columns = SpinnerColumn(), TimeElapsedColumn()
+            columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
             self._clock = Progress(*columns, console=self._console, transient=True)
             self._clock.add_task("")
             self._clock.start()
+
+    def at_work(self, how_far: str) -> None:
+        """Show it beside the clock; without a terminal, print it every ten seconds."""
+        if self._clock is not None:
+            self._clock.update(self._clock.task_ids[0], description=how_far)
+        elif not self._console.is_terminal and self._clock_s() - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s = self._clock_s()
+            text = f"  {how_far}, {self._printed_s - self._begun_s:.0f} s so far"
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def _end_clock(self) -> None:
         if self._clock is not None:
