@@ -69,7 +69,11 @@ def suggest(
 
     Redirect it to a file, edit it, and give it to `headrace check` and `headrace run`.
     """
-    from headrace.learner.suggestion import suggest_spec
+    from headrace.learner.suggestion import NO_CLICKS, suggest_spec
 
     columns = layout_of(layout, [data])
-    typer.echo(suggest_spec(data, columns, name, architecture), nl=False)
+    spec = suggest_spec(data, columns, name, architecture)
+    typer.echo(spec, nl=False)
+    if NO_CLICKS in spec:
+        # a user who redirects the spec to a file does not see its comments
+        typer.echo(f"warning: {NO_CLICKS}", err=True)

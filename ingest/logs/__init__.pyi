@@ -24,5 +24,7 @@ from .table_file import TableBlock as TableBlock
 from .table_file import TableFile as TableFile
 from .table_file import UnreadableRow as UnreadableRow
 from .table_log import TableLog as TableLog
+from .time_columns import CLICKED as CLICKED
+from .time_columns import NOT_CLICKED as NOT_CLICKED
 from .time_columns import click_times as click_times
 from .time_columns import milliseconds_of as milliseconds_of

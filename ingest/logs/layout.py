@@ -10,7 +10,8 @@
     impression_id = "id"        # a column; without it, made of the file's name and the row's number
     request_id = "session"      # a column; optional
     timestamp = "time"          # a column, with
-    timestamp_format = "ms"     #   s, ms, us or ns since 1970, iso, or a pattern of strptime; UTC
+    timestamp_format = "ms"     #   s, ms, us or ns since 1970, iso, or a pattern of strptime
+    time_zone = "Europe/Paris"    # of times without a zone; without it they are UTC
     start = 2014-05-01T00:00:00Z  # or, without a column of times: the time of the first row,
     rows_per_s = 75.0             #   and the rows of one second
 
@@ -37,6 +38,8 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError, SpecText, one_of
@@ -71,7 +74,10 @@ class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Column with the time of the impression. Either this or `start` is required."""
     timestamp_format: str = "ms"
     """`ms`, `s`, `us` or `ns` since 1970, `iso`, or a pattern of strptime, which may end in `.%f`.
-    Times without a zone are UTC. A Parquet column of timestamps needs none."""
+    A Parquet column of timestamps needs none."""
+    time_zone: str | None = None
+    """Zone of times without one, such as `Europe/Berlin`; without it, they are UTC. In the hour
+    that clocks repeat in autumn, a time is taken as the first of the two."""
     start: datetime | None = None
     """Time of the first row, for a file without times; `timestamp` must then be omitted."""
     rows_per_s: float = 1000.0
@@ -205,6 +211,7 @@ def _check(layout: LogLayout, where: SpecText) -> None:
     if "%f" in event.timestamp_format.removesuffix(FRACTION):
         expected = '%f at the end, after a dot, or "iso"'
         raise where.error(("event", "timestamp_format"), expected, event.timestamp_format)
+    _check_zone(event, where)
     if event.rows_per_s <= 0:
         raise where.error(("event", "rows_per_s"), "more than 0 rows", str(event.rows_per_s))
     if len(layout.file.delimiter) != 1:
@@ -221,3 +228,17 @@ def _check(layout: LogLayout, where: SpecText) -> None:
         if name in (TIME, IMPRESSION_ID, REQUEST_ID):
             expected = "a field that [event] does not set"
             raise where.error(("fields", name), expected, name)
+
+
+def _check_zone(event: EventLayout, where: SpecText) -> None:
+    if event.time_zone is None:
+        return
+    form = event.timestamp_format
+    if event.timestamp is None or form in ("s", "us", "ns") or "%z" in form:
+        expected = "no time_zone beside times that have one or count from 1970"
+        raise where.error(("event", "time_zone"), expected, event.time_zone)
+    try:
+        pc.assume_timezone(pa.scalar(0, pa.timestamp("ms")), event.time_zone)
+    except pa.ArrowInvalid as error:
+        expected = 'a zone of the tz database, such as "Europe/Berlin"'
+        raise where.error(("event", "time_zone"), expected, event.time_zone) from error

@@ -39,12 +39,14 @@ _PATTERNS = (
     *("%Y%m%d%H%M%S", "%y%m%d%H"),
 )
 _CLICK_NAME = re.compile(
-    r"click|klick|cliqu|conver(t|sion)|purchase|gekauft|bestellt|bought|order(ed|s)?(_|$)|label|target|^y$",
+    r"click|klick|cliqu|conver(t|sion)|purchase|gekauft|bestellt|bought|order(ed|s)?(_|$)|label|target|^y$"
+    r"|(opened|tapped|applied|booked|played|watched)(_|$)",
     re.IGNORECASE,
 )
 _TIME_NAME = re.compile(r"time|date|_at$|^ts$|^at$|when|hour|moment|^t$", re.IGNORECASE)
 _REQUEST_NAME = re.compile(
-    r"^(request|view|page_?view|search|query|slate|impression_group|session)(_?id)?$", re.IGNORECASE
+    r"^(request|view|page|page_?(view|load)|search|query|slate|impression_group|session)(_?id)?$",
+    re.IGNORECASE,
 )
 _ID_NAME = re.compile(r"^(impression|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d\d?\s*$"
@@ -105,6 +107,10 @@ def guess_layout(path: Path) -> GuessedLayout:
         lines.append(f"timestamp = {_quoted(shown_at.column)}")
         if shown_at.form:
             lines.append(f"timestamp_format = {_quoted(shown_at.form)}")
+        if _has_no_zone(columns[shown_at.column], shown_at.form):
+            lines.append(
+                '# these times have no zone and count as UTC; time_zone = "Area/City" if not'
+            )
     lines += _click(columns, times, shown_at, taken)
     lines += _fields(columns, taken)
     text = "\n".join(lines) + "\n"
@@ -170,6 +176,16 @@ def guess_time_format(column: pa.Array) -> str | None:
         if good >= _LEAST_TIMES * present:
             return form
     return None
+
+
+def _has_no_zone(column: pa.Array, form: str) -> bool:
+    if form in PER_MS:
+        return False
+    if not form:
+        return pa.types.is_timestamp(column.type) and column.type.tz is None
+    # the same text has another time in another zone only if it names none itself
+    some = column.drop_null().slice(0, 1)
+    return bool(milliseconds_of(some, form, "Etc/GMT-1") != milliseconds_of(some, form))
 
 
 def _times_of(name: str, column: pa.Array) -> _Times | None:

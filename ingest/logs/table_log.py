@@ -106,7 +106,7 @@ class TableLog:
         event = self.layout.event
         if event.timestamp is not None:
             column = block.arrow.get(event.timestamp, pa.nulls(block.rows))
-            return milliseconds_of(column, event.timestamp_format)
+            return milliseconds_of(column, event.timestamp_format, event.time_zone)
         assert event.start is not None
         start_ms = _milliseconds(event.start)
         places = range(block.first, block.first + block.rows)
@@ -118,7 +118,7 @@ class TableLog:
         named = click and (click.timestamp or click.column)
         if click is None or named not in block.arrow:
             return pa.nulls(block.rows, pa.int64())
-        return click_times(block.arrow, click, self.layout.event.timestamp_format, times)
+        return click_times(block.arrow, click, self.layout.event, times)
 
     def _rows(self) -> Iterator[bytes | tuple[Event, Event | None]]:
         for block in self._file.blocks():

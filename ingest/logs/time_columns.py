@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from headrace.ingest.logs.layout import FRACTION
 
 if TYPE_CHECKING:
-    from headrace.ingest.logs.layout import ClickLayout
+    from headrace.ingest.logs.layout import ClickLayout, EventLayout
 
 PER_MS = {"s": 1e-3, "ms": 1.0, "us": 1e3, "ns": 1e6}
 """Units since 1970 -> how many of them make a millisecond."""
@@ -33,38 +33,38 @@ CLICKED = (
 )
 
 
-def milliseconds_of(column: pa.Array, form: str) -> pa.Array:
+def milliseconds_of(column: pa.Array, form: str, zone: str | None = None) -> pa.Array:
     """Return the times of a column as int64, null where a value is not a time.
 
-    form: `timestamp_format` of a layout. A column of timestamps or dates needs none.
+    form, zone: `timestamp_format` and `time_zone` of a layout. A column of timestamps or dates
+    needs no format.
     """
     kind = column.type
     if pa.types.is_temporal(kind) and not pa.types.is_time(kind) and not pa.types.is_duration(kind):
         moments = column.cast(pa.timestamp("ns", kind.tz if pa.types.is_timestamp(kind) else None))
-        return pc.cast(pc.floor_temporal(moments, unit="millisecond"), pa.timestamp("ms", None)
-                       if moments.type.tz is None else pa.timestamp("ms", moments.type.tz)
-                       ).cast(pa.int64())  # fmt: skip
+        whole = pc.floor_temporal(moments, unit="millisecond")
+        times = whole.cast(pa.timestamp("ms", moments.type.tz)).cast(pa.int64())
+        return times if moments.type.tz else _in_utc(times, zone)
     if form in PER_MS:
         return _scaled(column, PER_MS[form])
     texts = pc.utf8_trim_whitespace(column.cast(pa.string()))
     if form == ISO:
-        return _iso(texts)
+        return _iso(texts, zone)
     if form.endswith(FRACTION):
         parts = pc.extract_regex(texts, _FRACTION_TEXT)
         digits = pc.utf8_slice_codeunits(pc.struct_field(parts, "digits"), 0, 3)
         fraction = pc.utf8_rpad(digits, 3, "0").cast(pa.int64())
-        return pc.add(
-            _parsed(pc.struct_field(parts, "whole"), form.removesuffix(FRACTION)), fraction
-        )
-    return _parsed(texts, form)
+        whole = _parsed(pc.struct_field(parts, "whole"), form.removesuffix(FRACTION))
+        return pc.add(_in_utc(whole, zone), fraction)
+    return _in_utc(_parsed(texts, form), zone)
 
 
 def click_times(
-    block: dict[str, pa.Array], click: ClickLayout, form: str, times: pa.Array
+    block: dict[str, pa.Array], click: ClickLayout, event: EventLayout, times: pa.Array
 ) -> pa.Array:
     """Return the time of each row's click as int64, null without one. times: of the impressions."""
     if click.timestamp is not None:
-        return milliseconds_of(block[click.timestamp], form)
+        return milliseconds_of(block[click.timestamp], event.timestamp_format, event.time_zone)
     assert click.column is not None
     given = block[click.column]
     if pa.types.is_null(given.type):
@@ -118,7 +118,7 @@ def _numbers(column: pa.Array) -> pa.Array:
         return pc.utf8_trim_whitespace(known).cast(pa.float64())
 
 
-def _iso(texts: pa.Array) -> pa.Array:
+def _iso(texts: pa.Array, local_zone: str | None) -> pa.Array:
     zoned = pc.fill_null(pc.match_substring_regex(texts, _ZONE), False)
     # a date has no zone, though it ends like one: 2026-01-01
     zoned = pc.and_(zoned, pc.greater(pc.fill_null(pc.utf8_length(texts), 0), 10))
@@ -128,7 +128,8 @@ def _iso(texts: pa.Array) -> pa.Array:
     parts = []
     for chosen, zone in ((pc.invert(zoned), None), (zoned, "UTC")):
         part = pc.if_else(chosen, texts, pa.scalar(None, pa.string()))
-        parts.append(_moments(part, zone))
+        moments = _moments(part, zone)
+        parts.append(moments if zone else _in_utc(moments, local_zone))
     return pc.coalesce(*parts)
 
 
@@ -146,3 +147,16 @@ def _moment(text: str | None, kind: pa.DataType) -> Any:
         return None if text is None else pa.scalar(text).cast(kind).value
     except pa.ArrowInvalid:
         return None
+
+
+def _in_utc(local_ms: pa.Array, zone: str | None) -> pa.Array:
+    """Return local times of a zone (None: UTC) as int64 milliseconds since 1970.
+
+    A time that occurs twice in autumn is the first of the two. One that a clock skips in spring is
+    the moment of the change.
+    """
+    if zone is None:
+        return local_ms
+    moments = local_ms.cast(pa.timestamp("ms"))
+    there = pc.assume_timezone(moments, zone, ambiguous="earliest", nonexistent="latest")
+    return there.cast(pa.int64())

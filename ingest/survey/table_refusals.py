@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
-from headrace.ingest.logs import guess_time_format
+from headrace.ingest.logs import CLICKED, NOT_CLICKED, guess_time_format
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def time_advice(block: TableBlock, column: str | None, form: str, place: int) ->
         return f"the column {column!r} is empty there"
     fitting = guess_time_format(value)
     remedy = "Correct timestamp_format in the layout, or the file"
-    if fitting is not None:
+    if str(text).strip().lower() in (*CLICKED, *NOT_CLICKED):
+        remedy = f'If it says whether there was a click, write column = "{column}" in [click]'
+    elif fitting is not None:
         remedy = f'Set timestamp_format = "{fitting}" in the layout'
     return (
         f"expected a time as in timestamp_format = {form!r}, got {text!r} in the column "

@@ -39,6 +39,7 @@ _LATE_SHARE = 0.995
 """Share of the clicks that the suggested window keeps."""
 _UNSORTED = 0.01
 """Share of the rows that may come after a newer one before it is said."""
+NO_CLICKS = "No impression has a click: check the layout or the ids of the clicks."
 _WINDOWS_S = (60, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800)
 
 
@@ -124,7 +125,7 @@ def _head(path: Path, sample: LogSample) -> list[str]:
             2, f"# {behind:,} rows come after a newer one: give `check` and `run` the flag --sort."
         )
     if not clicks:
-        lines.insert(1, "# No impression has a click: check the layout or the ids of the clicks.")
+        lines.insert(1, f"# {NO_CLICKS}")
     return lines
 
 

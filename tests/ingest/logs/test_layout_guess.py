@@ -166,10 +166,10 @@ def test_columns_that_may_be_clicks_are_listed_with_their_words(tmp_path: Path) 
 
 
 def test_a_second_time_after_the_first_is_that_of_the_click(tmp_path: Path) -> None:
-    path = written(tmp_path / "log.csv", "shown_at,user,opened_at", "{iso},u{i},{clicked_iso}")
+    path = written(tmp_path / "log.csv", "shown_at,user,read_at", "{iso},u{i},{clicked_iso}")
     guessed = guess_layout(path)
     assert guessed.layout.click is not None
-    assert guessed.layout.click.timestamp == "opened_at"
+    assert guessed.layout.click.timestamp == "read_at"
     assert "have one, after shown_at" in guessed.text
 
 
@@ -194,6 +194,84 @@ def test_a_pattern_of_times_may_end_in_a_fraction_of_the_second() -> None:
     assert times == [second + 500, second + 123, None, None]
     with pytest.raises(SpecError, match=r'expected %f at the end, after a dot, or "iso"'):
         parse_layout('[event]\ntimestamp = "t"\ntimestamp_format = "%f %S"', "l.toml")
+
+
+LOCAL_AND_UTC = [
+    ("27.03.2026 09:00:01", datetime(2026, 3, 27, 8, 0, 1, tzinfo=UTC)),
+    ("30.03.2026 09:00:01", datetime(2026, 3, 30, 7, 0, 1, tzinfo=UTC)),
+    ("29.03.2026 02:30:00", datetime(2026, 3, 29, 1, tzinfo=UTC)),  # clocks skip this hour
+    ("25.10.2026 02:30:00", datetime(2026, 10, 25, 0, 30, tzinfo=UTC)),  # and repeat this one
+]
+
+
+@pytest.mark.parametrize("kind", ["pattern", "fraction", "iso", "timestamps"])
+def test_times_without_a_zone_are_read_in_the_zone_of_the_layout(kind: str) -> None:
+    pattern = "%d.%m.%Y %H:%M:%S"
+    moments = [datetime.strptime(text, pattern) for text, _ in LOCAL_AND_UTC]
+    column, form = {
+        "pattern": (pa.array([text for text, _ in LOCAL_AND_UTC]), pattern),
+        "fraction": (pa.array([f"{text}.000" for text, _ in LOCAL_AND_UTC]), f"{pattern}.%f"),
+        "iso": (pa.array([each.isoformat() for each in moments]), "iso"),
+        "timestamps": (pa.array(moments, pa.timestamp("us")), "ms"),
+    }[kind]
+    expected = [int(at.timestamp() * 1000) for _, at in LOCAL_AND_UTC]
+    assert milliseconds_of(column, form, "Europe/Berlin").to_pylist() == expected
+
+
+def test_a_time_that_names_its_zone_keeps_it() -> None:
+    texts = pa.array(["2026-03-27T08:00:01Z", "2026-03-27T10:00:01+02:00"])
+    zoned = texts.cast(pa.timestamp("ms", "UTC"))
+    moment = int(datetime(2026, 3, 27, 8, 0, 1, tzinfo=UTC).timestamp() * 1000)
+    assert milliseconds_of(texts, "iso", "Europe/Berlin").to_pylist() == [moment, moment]
+    assert milliseconds_of(zoned, "ms", "Europe/Berlin").to_pylist() == [moment, moment]
+
+
+@pytest.mark.parametrize("column", ["opened", "recipe_opened", "Applied", "booked"])
+@pytest.mark.parametrize("page", ["page", "page_id", "page_load_id", "pageview_id"])
+def test_words_of_other_sites_than_news_name_clicks_and_page_views(
+    tmp_path: Path, column: str, page: str
+) -> None:
+    header, row = f"{page},at,item,{column}", "{view},{iso},i{i},{clicked}"
+    layout = guess_layout(written(tmp_path / "log.csv", header, row)).layout
+    assert layout.event.request_id == page
+    assert layout.click is not None
+    assert layout.click.column == column
+
+
+def test_a_click_time_is_in_the_zone_of_the_impressions(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("at,opened_at\n01.07.2026 10:00:00,01.07.2026 10:00:09\n")
+    layout = parse_layout(
+        '[event]\ntimestamp = "at"\ntimestamp_format = "%d.%m.%Y %H:%M:%S"\n'
+        'time_zone = "Europe/Berlin"\n[click]\ntimestamp = "opened_at"\n',
+        "l.toml",
+    )
+    shown_ms = int(datetime(2026, 7, 1, 8, tzinfo=UTC).timestamp() * 1000)
+    times = [event["timestamp_ms"] for _, event in events_by(path, layout)]
+    assert times == [shown_ms, shown_ms + 9000]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ('timestamp_format = "iso"\ntime_zone = "Berlin"', "expected a zone of the tz database"),
+        ('timestamp_format = "s"\ntime_zone = "Europe/Berlin"', "expected no time_zone beside"),
+        ('timestamp_format = "%c %z"\ntime_zone = "Europe/Berlin"', "expected no time_zone"),
+    ],
+)
+def test_a_zone_that_says_nothing_is_refused(lines: str, expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
+        parse_layout(f'[event]\ntimestamp = "t"\n{lines}', "l.toml")
+
+
+@pytest.mark.parametrize(
+    ("time", "noted"), [("{german}", True), ("{zoned}", False), ("{s}", False)]
+)
+def test_a_guess_says_that_times_without_a_zone_count_as_utc(
+    tmp_path: Path, time: str, noted: bool
+) -> None:
+    path = written(tmp_path / "log.csv", "at,item", f"{time},i{{i}}")
+    assert ("count as UTC" in guess_layout(path).text) is noted
 
 
 def test_a_column_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None:

@@ -296,6 +296,16 @@ def test_click_times_that_cannot_be_read_are_counted_with_the_first(tmp_path: Pa
     assert "got '2024-03-01T08:00:04' in the column 'clicked'" in warning
 
 
+def test_words_where_times_of_clicks_are_expected_lead_to_the_key_column(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("time,user,clicked\n1709280001000,u,no\n1709280002000,u,yes\n")
+    [warning] = [w for w in survey_log(file, FIELDS, LAYOUT).warnings() if "time of a click" in w]
+    assert warning.endswith(
+        "got 'no' in the column 'clicked'. If it says whether there was a click, write "
+        'column = "clicked" in [click]'
+    )
+
+
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
