@@ -162,10 +162,10 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
             Severity.BROKEN,
             "kafka",
             topic.topic,
-            f"the topic learned from so far, with identity {' or '.join(sorted(learned))}",
+            f"the topic that was learned so far, with identity {' or '.join(sorted(learned))}",
             f"{' '.join(now)}: it was deleted and created again, and learners refuse it",
-            f"if the new topic continues the old one: headrace learner run --accept-topic "
-            f"{' '.join(now)}, once; if it starts again: headrace pserver drop, then init",
+            "if the new topic continues the old one, start the learner once with --accept-topic "
+            f"{' '.join(now)}; if it repeats examples, run headrace pserver drop, then init",
         )
         return
     yield from _check_restored(survey, topic.topic, now)
@@ -188,8 +188,8 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
                 ),
                 "restore a snapshot that matches the topic, or start a new model"
                 + (
-                    "; or give up these examples: headrace learner run --accept-gap, once; "
-                    "and raise the topic's retention.ms"
+                    "; or skip these examples: start the learner once with --accept-gap, and raise "
+                    "the topic's retention.ms"
                 )
                 * lost,
             )
@@ -207,15 +207,15 @@ def _check_restored(survey: Survey, topic: str, now: Iterable[str]) -> Iterator[
                 f"all of the topic before the present {topic}: {source} up to {greatest:,}",
                 f"{mark:,}: the bucket was restored from a snapshot older than the present topic, "
                 "and learners refuse it",
-                "restore a snapshot that has learned from the present topic; or give up these "
-                f"examples: headrace learner run --accept-topic {topic_id}, once",
+                "restore a snapshot that has learned from the present topic; or skip these "
+                f"examples: start the learner once with --accept-topic {topic_id}",
             )
 
 
 _AFTER_A_LOSS = {
     "learner": "restore a snapshot from before that, or begin a new model",
     "joiner": "begin a new model: this one has learned events that Kafka has lost",
-    "scorer": "headrace serving score --score-again, once: it scores the impressions again",
+    "scorer": "start the scorer once with --score-again: it scores the impressions again",
 }
 
 
@@ -254,7 +254,7 @@ def _check_retention(topic: HeldTopic) -> Iterator[CheckResult]:
             + (
                 "the joiner would join old events twice"
                 if lost
-                else "a scorer asks for --score-again"
+                else "a scorer must be started with --score-again"
             ),
             "offsets.retention.minutes of the brokers"
             + (f", or retention.ms of {topic.topic}" * lost),
