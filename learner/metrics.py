@@ -101,7 +101,7 @@ class LearnerCollector(Collector):
         yield self._counter("pushed_bytes", "Bytes carried by pushes.", tally.size_bytes)
         yield self._counter("rereads", "Times a partition was read again.", tally.reread)
         admitted, refused = self._admissions()
-        yield self._counter("admitted_rows", "Rows made by admission, if there is one.", admitted)
+        yield self._counter("admitted_rows", "Rows that admission has created.", admitted)
         yield self._counter(
             "refused_ids", "Times that an id without a row counted in its rare row.", refused
         )
@@ -160,7 +160,7 @@ class LearnerCollector(Collector):
         usage = rows.usage
         asked = CounterMetricFamily(
             "headrace_learner_row_lookups",
-            "With --most-rows: rows that batches needed, each once a batch: hit, or pulled.",
+            "With --most-rows: rows needed, once per batch, by outcome: hit or pulled.",
             labels=["model", "outcome"],
         )
         asked.add_metric([self._model, "hit"], usage.hits)
@@ -171,12 +171,12 @@ class LearnerCollector(Collector):
         )
         yield self._counter(
             "batch_stops",
-            "With --most-rows: times a batch waited half learned, for rows of statistics.",
+            "With --most-rows: times that learning paused in a batch for rows of statistics.",
             usage.stops,
         )
         yield self._counter(
             "bound_passed",
-            "With --most-rows: times that a batch and unacknowledged pushes needed more rows.",
+            "With --most-rows: times that a batch and open pushes needed more than the limit.",
             usage.passed,
         )
         yield self._gauge(

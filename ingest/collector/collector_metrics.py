@@ -50,13 +50,13 @@ class CollectorMetrics:
         )
         self._of_clients = Counter(
             "headrace_collector_client_requests",
-            "Requests of a client, the name of its token, by event and HTTP status.",
+            "Requests by client (the name of its token), event and HTTP status.",
             ("client", "event", "code"),
             registry=registry,
         )
         self._from_clients = Counter(
             "headrace_collector_client_events",
-            "Events acknowledged to a client, the name of its token.",
+            "Events acknowledged, by client (the name of its token).",
             ("client", "event"),
             registry=registry,
         )

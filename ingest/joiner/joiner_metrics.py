@@ -92,7 +92,7 @@ class JoinerCollector(Collector):
         )
         yield self._gauge(
             "waiting_clicks",
-            "Clicks whose impression has not come.",
+            "Clicks whose impression has not arrived.",
             sum(state.waiting_clicks for state in states),
         )
         yield self._gauge(

@@ -68,12 +68,12 @@ class Structure(Struct, frozen=True):
     loss: Annotated[str, Meta(pattern=r"^(logistic|choice)\Z"), expected("logistic or choice")] = (
         LOGISTIC
     )
-    """`logistic`: each candidate is clicked or not by itself. `choice`: the user clicks one
-    candidate of a request, or none."""
+    """`logistic`: the user clicks each candidate or not, independently. `choice`: the user clicks
+    one candidate of a request, or none."""
     click_delay_s: Annotated[float, Meta(ge=0.0, le=604_800.0)] = 0.0
-    """Mean seconds from an impression to its click. While a model under the policy `immediate` is
-    not much older, its clicks are still missing, and impressions count less. At 0, they always
-    count."""
+    """Mean seconds from an impression to its click, for the policy `immediate`. As long as a model
+    is not much older than this, many clicks are still missing, and impressions count less. At 0,
+    impressions always count fully."""
     dimensions: Annotated[int, Meta(ge=1, le=256)] = 16
     """Floats of the vector beside each weight."""
     init_scale: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.01

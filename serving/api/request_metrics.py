@@ -53,7 +53,7 @@ class RequestMetrics(Collector):
         )
         self._alias_changes = Counter(
             "headrace_server_alias_changes",
-            "Changes of aliases over HTTP by the name of the admin token and HTTP status.",
+            "Changes of aliases over HTTP, by the name of the admin token and HTTP status.",
             ("client", "code"),
             registry=registry,
         )
@@ -149,14 +149,14 @@ class RequestMetrics(Collector):
     def _clients(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "headrace_server_client_requests",
-            "Prediction requests of a client, the name of its token, by model and HTTP status.",
+            "Prediction requests by client (the name of its token), model and HTTP status.",
             labels=["client", "model", "code"],
         )
         for (client, model, status), count in list(self._of_clients.items()):
             requests.add_metric([client, model, str(status)], count)
         candidates = CounterMetricFamily(
             "headrace_server_client_candidates",
-            "Candidates scored for a client, the name of its token.",
+            "Candidates scored, by client (the name of its token) and model.",
             labels=["client", "model"],
         )
         for (client, model), count in list(self._for_clients.items()):

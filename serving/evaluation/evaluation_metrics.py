@@ -113,7 +113,9 @@ class EvaluationCollector(Collector):
         )  # fmt: skip
         if evaluation is None:
             return
-        yield self._counter("late_rows", "Rows of closed minutes.", evaluation.late)
+        yield self._counter(
+            "late_rows", "Rows that arrived after their minute was closed.", evaluation.late
+        )
         yield self._gauge("open_panes", "Minutes that wait for clicks.", len(evaluation.open))
         yield self._gauge(
             "open_rows", "Rows of the minutes that wait for clicks.",

@@ -56,7 +56,7 @@ class ScoreSums(Collector):
         )
         sums = CounterMetricFamily(
             "headrace_server_score_sum",
-            "Sum of these scores; NaN after a score was NaN.",
+            "Sum of the scores of headrace_server_scores_total; NaN after a NaN.",
             labels=["model"],
         )
         with self._lock:

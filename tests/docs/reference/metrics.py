@@ -154,7 +154,7 @@ PROCESSES = {
     "experiment (`headrace experiment run`, without files)": experiment,
     "keeper (`headrace pserver keep`)": keeper,
     "server (`headrace serving run`)": server,
-    "scorer (`headrace serving score`), beside a server's of its rows": scorer,
+    "scorer (`headrace serving score`), in addition to a server's metrics of its rows": scorer,
     "relay (`headrace serving relay`)": relay,
     "evaluation (`headrace evaluate run`)": evaluation,
     "sink (`headrace ingest sink`)": sink,
