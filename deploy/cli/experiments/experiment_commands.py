@@ -270,8 +270,8 @@ def show(
     """Print the arms of a run: state, examples, difference to the control, and the reason.
 
     The difference is that of the mean log loss, with its confidence sequence in brackets. Below 0,
-    the arm is better. A state is `learning`, `better` (still learning, and you may promote it), or the
-    way in which the arm ended: `stopped` at a rung, `eliminated`, or `ended` with the log.
+    the arm is better. A state is `learning`, `better` (still learning, and you may promote it), or
+    the way in which the arm ended: `stopped` at a rung, `eliminated`, or `ended` with the log.
     """
     history, _ = _history_of(run, kafka, kafka_client)
     if page is not None:

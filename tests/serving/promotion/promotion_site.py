@@ -76,9 +76,10 @@ class Site:
         self.stop.set()
         self._thread.join(60)
 
-    def answered_by(self, request: str) -> str:
+    def answered_by(self, request: str, client: httpx.Client | None = None) -> str:
+        """Return the model that answers a request; client: of another server of the site."""
         body = {"request_id": request, "candidates": BODY_CANDIDATES}
-        answer = self.client.post(f"/v1/models/{self.alias}:predict", json=body)
+        answer = (client or self.client).post(f"/v1/models/{self.alias}:predict", json=body)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["model"])
 

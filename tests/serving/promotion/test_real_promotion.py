@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -62,6 +63,34 @@ def test_a_rollback_by_an_operator_fences_the_controller(site: Site) -> None:
     assert found.promotion.stage is PromotionStage.ROLLED_BACK
     assert found.deployments.aliases[site.alias] == control
     assert msgspec.json.encode(found.promotion)
+
+
+def test_a_server_killed_with_kill_9_in_a_canary_answers_with_the_same_split_again(
+    site: Site, tmp_path: Path
+) -> None:
+    control, arm = site.control, site.arm
+    rules = PromotionRules(alias=site.alias, steps=(5.0, 50.0, 100.0))
+    begun = Promotion.begin(arm.name, arm.text, control.name, rules, 0)
+    canary = begun.moved(PromotionStage.CANARY, "for a test", 0, 1)
+    with KafkaPromotionPorts(site.kafka, arm.name, control.name, lambda: True) as ports:
+        ports.write(canary)
+    (tmp_path / "control.toml").write_text(control.text)
+    names = ("--model", "control.toml", "--alias", f"{site.alias}={control.name}")
+    at = ("--kafka", site.kafka.bootstrap, "--redis", site.valkey)
+    serve = ("serving", "run", *names, *at, "--port", "0", "--deployments")
+    requests = [f"r{number}" for number in range(40)]
+    splits = []
+    for _ in range(2):
+        with running(*serve, folder=tmp_path) as server:
+            url = server.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
+            with httpx.Client(base_url=url, timeout=60) as client:
+                eventually(lambda c=client: c.get("/health/ready").status_code == 200)
+                splits.append([site.answered_by(each, client) for each in requests])
+            server.process.kill()
+            server.end()
+    assert splits[0] == splits[1]
+    assert set(splits[0]) == {control.name, arm.name}
+    assert read_promotion_state(site.kafka, arm.name).promotion == canary
 
 
 def test_an_alias_is_switched_everywhere_by_one_command(site: Site) -> None:
