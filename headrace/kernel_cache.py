@@ -90,14 +90,14 @@ def compilations_reported(report: Callable[[int], None]) -> Iterator[None]:
     Functions that are inlined into kernels count too, those whose machine code is loaded do not.
     """
     counted = _CompilationCount(report)
-    register("numba:compile", counted)
+    register("numba:compile", counted)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        unregister("numba:compile", counted)
+        unregister("numba:compile", counted)  # type: ignore[no-untyped-call]
 
 
-class _CompilationCount(Listener):  # type: ignore[misc]
+class _CompilationCount(Listener):
     def __init__(self, report: Callable[[int], None]) -> None:
         self._report, self._count = report, 0
 
