@@ -36,6 +36,7 @@ import numpy as np
 from msgspec import Meta
 
 from headrace.ingest.events import TIME
+from headrace.ingest.features.number_ids import number_id
 from headrace.ingest.features.spec_sections import (
     UNIQUE,
     Variant,
@@ -72,8 +73,6 @@ NAME = re.compile(r"[a-z0-9_]+")
 _LONGEST_S = 366 * 86_400.0
 _WEEK_S = 7 * 86_400
 _SLICE_BY = "= a list of raw event fields, each once"
-_NUMBER_ROW = 0xC949D7C7509E6557
-"""NUMBER_ROW of headrace.ingest.features.hashing, which imports numba."""
 
 Number = Annotated[int, Meta(ge=1, le=LAST_NUMBER)]
 RawField = Annotated[str, Meta(min_length=1)]
@@ -178,11 +177,14 @@ class Field(msgspec.Struct, frozen=True):
     """Number of the last items that count. By default all items of a bag count."""
     decay: Annotated[float, Meta(ge=1e-6, le=1.0)] = 1.0
     """Weight of an item relative to the next one, for arrays with the newest item last."""
+    learned_weights: bool = False
+    """Whether the learner also learns how much each item counts in its bag. Needs `pooling`
+    `mean` or `sqrt`."""
 
     @property
     def weighted(self) -> bool:
         """Whether items of the bag have weights other than 1."""
-        return self.pooling != SUM or self.decay != 1.0
+        return self.pooling != SUM or self.decay != 1.0 or self.learned_weights
 
 
 FIELDS = Variants(
@@ -204,12 +206,12 @@ FIELDS = Variants(
         ),
         Transform.BAG: Variant(
             "A row per item of an array. A repeated item counts twice. Absent has no items.",
-            ("source", "pooling", "last", "decay"),
+            ("source", "pooling", "last", "decay", "learned_weights"),
         ),
         Transform.HISTORY: Variant(
             "A row per item that the user clicked last. The learner keeps these items in rows, so "
             "events do not contain them. Without a user, the history is empty.",
-            ("pooling", "decay"),
+            ("pooling", "decay", "learned_weights"),
             needs=("of", "item", "last"),
             types={
                 "of": Annotated[RawField, expected("= the name of a single-valued field")],
@@ -249,6 +251,11 @@ class FieldSet:
     def __len__(self) -> int:
         return len(self.singles) + len(self.bags) + len(self.numbers)
 
+    @property
+    def learns_item_weights(self) -> bool:
+        """Whether a bag learns how much each of its items counts."""
+        return any(each.learned_weights for each in self.bags)
+
     def __getitem__(self, name: str) -> Field:
         for each in (*self.singles, *self.bags, *self.numbers):
             if each.name == name:
@@ -272,19 +279,6 @@ class FieldSet:
             number_ids=number_ids,
             weights=examples,
         )
-
-
-def number_id(number: int) -> int:
-    """Return `field_id(NUMBER_ROW, number)` of the hashing module, in plain Python.
-
-    The compiled function would import numba, which takes longer than reading a spec.
-    """
-    mask = (1 << 64) - 1
-    word = (_NUMBER_ROW + number * 0x9E3779B185EBCA87) & mask
-    # fmix64, the finalizer of MurmurHash3
-    word = ((word ^ word >> 33) * 0xFF51AFD7ED558CCD) & mask
-    word = ((word ^ word >> 33) * 0xC4CEB9FE1A85EC53) & mask
-    return ((word ^ word >> 33) & ~1023) | number
 
 
 def parse_fields(tables: Mapping[str, object], where: SpecText) -> FieldSet:
@@ -311,6 +305,9 @@ def _field(table: Mapping[str, object], where: SpecText, name: str) -> Field:
     if not NAME.fullmatch(name):
         raise where.error(("fields", name), "a field name of a-z, 0-9 and _", f'"{name}"')
     found = FIELDS.read(table, where, "fields", name, name=name)
+    if found.learned_weights and found.pooling == SUM:
+        wanted = "pooling mean or sqrt beside learned_weights, which have no scale of their own"
+        raise where.error(("fields", name, "learned_weights"), wanted, f'pooling "{SUM}"')
     of: object = found.of  # of a history: one name, as its kind has it
     if isinstance(of, str):
         found = msgspec.structs.replace(found, of=(of,))
@@ -384,6 +381,7 @@ def _fingerprint(fields: list[Field], label: LabelPolicy, examples: ExampleOptio
                     **({"items": [each.pooling, each.decay]} if each.weighted else {}),
                     **({"last": each.last} if each.last else {}),
                     **({"item": each.item} if each.item else {}),
+                    **({"learned_weights": True} if each.learned_weights else {}),
                 }
                 for each in fields
             ],

@@ -18,6 +18,8 @@ from .example_inputs import find_common as find_common
 from .example_inputs import find_example as find_example
 from .example_inputs import settle_strangers as settle_strangers
 from .example_inputs import weight_of as weight_of
+from .learned_weights import slope_items as slope_items
+from .learned_weights import weigh_items as weigh_items
 from .preparation import InputPreparation as InputPreparation
 from .required_rows import RequiredRows as RequiredRows
 from .slates import LONGEST_SLATE as LONGEST_SLATE

@@ -32,6 +32,10 @@ from .row_lookup import find_fetched as find_fetched
 from .row_lookup import find_rows as find_rows
 from .row_lookup import longer_than_a_line as longer_than_a_line
 from .row_lookup import shift_of as shift_of
+from .row_values import MEAN_OF_LEARNED as MEAN_OF_LEARNED
+from .row_values import NOT_LEARNED as NOT_LEARNED
+from .row_values import SQRT_OF_LEARNED as SQRT_OF_LEARNED
+from .row_values import RowParameters as RowParameters
 from .row_values import parameters_of as parameters_of
 from .row_values import read_id as read_id
 from .row_values import read_vector as read_vector

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime import inlined
+from headrace.ingest.features import MEAN
+from headrace.ingest.runtime import inlined, read_only
 from headrace.learner.intrinsics import LANES, eight, put
 from headrace.learner.kernels.initialization import bound_of, initial, origin
 from headrace.learner.kernels.optimizers import ParameterGroup, gained_at, group_of
@@ -15,10 +16,14 @@ from headrace.learner.spec import Optimizer, floats
 from headrace.pserver.intrinsics import row_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from headrace.learner.spec import ModelSpec
 
 _NUMBER = np.uint64(1023)
 _ZERO = np.float32(0.0)
+NOT_LEARNED, MEAN_OF_LEARNED, SQRT_OF_LEARNED = range(3)
+"""How a bag norms the learned weights of its items."""
 
 
 class RowParameters(NamedTuple):
@@ -31,18 +36,34 @@ class RowParameters(NamedTuple):
     """Vectors begin uniformly within it."""
     offset: float
     """Log-odds of an example before anything is learned."""
+    items: ParameterGroup
+    """Importance of an item in its bag; no coordinate if no bag learns it."""
+    poolings: npt.NDArray[np.int64]
+    """(bags,) one of the three constants above, or (0,) if no bag learns the weights of items."""
 
 
 def parameters_of(spec: ModelSpec) -> RowParameters:
     """Return the parameters of a spec's rows."""
     weights, structure = spec.optimizers.weights, spec.structure
     embeddings = spec.optimizers.embeddings or Optimizer()
+    bags, learned = spec.fields.bags, spec.fields.learns_item_weights
+    poolings = [
+        (MEAN_OF_LEARNED if each.pooling == MEAN else SQRT_OF_LEARNED)
+        if each.learned_weights
+        else NOT_LEARNED
+        for each in bags
+    ]
     return RowParameters(
         group_of(weights, 0, 1),
         group_of(embeddings, floats(weights, 1), structure.dimensions),
         np.uint64(structure.seed),
         bound_of(structure.init_scale),
         structure.first_log_odds,
+        # it does not decay: kernels read it as it is in the row
+        group_of(weights, spec.input_floats - floats(weights, 1), 1)._replace(decay_per_s=0.0)
+        if learned
+        else group_of(weights, 0, 0),
+        read_only(np.array(poolings if learned else (), np.int64), np.int64),
     )
 
 

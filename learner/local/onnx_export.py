@@ -155,7 +155,7 @@ def _check(spec: ModelSpec) -> None:
         raise NotExportable(spec.name, wanted, ", ".join(spec.histories))
     pooled = [each.name for each in spec.fields.bags if each.weighted or each.last]
     if pooled:
-        wanted = "bags without pooling, decay and last, which the graph lacks"
+        wanted = "bags without pooling, decay, last and learned_weights, which the graph lacks"
         raise NotExportable(spec.name, wanted, ", ".join(pooled))
     if spec.structure.loss == CHOICE:
         wanted = 'loss = "logistic", since the graph scores each row by itself'

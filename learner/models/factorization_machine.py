@@ -52,6 +52,7 @@ class FactorizationMachine(SequentialModel):
         inputs, dimensions = self._inputs.most_inputs(encoded), self._dimensions
         work = FactorizationScratch(
             np.empty((block, inputs, dimensions), np.float32),
+            np.empty((block, inputs), np.float32),
             np.empty((block, dimensions), np.float32),
             np.empty(dimensions, np.float32),
         )

@@ -24,10 +24,13 @@ from headrace.learner.inputs import (
     find_example,
     part_end,
     settle_strangers,
+    slope_items,
+    weigh_items,
     weight_of,
 )
 from headrace.learner.intrinsics import LANES, add, eight, put, take
 from headrace.learner.kernels import (
+    NOT_LEARNED,
     NUMBER_BITS,
     begin_step,
     compete,
@@ -49,13 +52,14 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
 
-_ZERO = np.float32(0.0)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
 class FactorizationScratch(NamedTuple):
     """Working memory of a block of examples, beside `InputScratch`."""
 
     vectors: Floats  # (block, inputs, d) that an example is predicted from
+    linear: Floats  # (block, inputs) weights likewise
     totals: Floats  # (block, d) sum of the inputs' vectors, each times its value
     squares: Floats  # (d,) sum of the squares of the same
 
@@ -85,7 +89,8 @@ def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  
         there = place >= 0
         last_seen = seen[place] if there else np.uint32(0)
         shrink = shrink_of(machine.weights, last_seen, now_s)
-        linear += read_weight(values, machine, place, shrink) * x[k]
+        work.linear[row, k] = read_weight(values, machine, place, shrink)
+        linear += work.linear[row, k] * x[k]
         if k == 0 or dimensions == 0:
             continue
         shrink = shrink_of(machine.vectors, last_seen, now_s)
@@ -135,6 +140,31 @@ def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):
         count_row(columns, gaining, place, shows, clicks, second)
 
 
+@inlined
+def _step_items(columns, gaining, machine, slope, features, i, scratch, work, row):  # type: ignore[no-untyped-def]
+    """Step the importances of the items of example i, whose rows are counted already."""
+    poolings, offsets = machine.poolings, features.bag_offsets
+    bags = poolings.shape[0]
+    for b in range(bags):
+        if poolings[b] == NOT_LEARNED:
+            continue
+        x, q, linear, total = scratch.x[row], scratch.zs, work.linear[row], work.totals[row]
+        first = 1 + features.ids.shape[1] + features.number_ids.shape[0] - offsets[i * bags]
+        begin, end = first + offsets[i * bags + b], first + offsets[i * bags + b + 1]
+        for k in range(begin, end):
+            derivative = linear[k]
+            for f in range(total.shape[0]):
+                derivative += work.vectors[row, k, f] * (total[f] - work.vectors[row, k, f] * x[k])
+            q[k] = np.float32(slope) * x[k] * derivative
+        slope_items(poolings[b], x, q, begin, end)
+        for k in range(begin, end):
+            if scratch.live[row, k]:
+                place = scratch.places[row, k]
+                taken, more = row_of(columns.values, place), row_of(gaining.values, place)
+                parts = begin_step(taken, more, machine.items)
+                step_at(taken, more, machine.items, _ONE, parts, 0, q[k])
+
+
 @kernel
 def learn(  # type: ignore[no-untyped-def]
     columns,
@@ -177,6 +207,7 @@ def learn(  # type: ignore[no-untyped-def]
             if first is not None and count < 0:
                 return learned
             reads = scratch.reads if strangers else scratch.places[row]
+            weigh_items(columns.values, machine, features, i, reads, scratch, row)
             scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, row, count)
         if together:
             compete(labelled, scores, learned, stop)
@@ -191,6 +222,7 @@ def learn(  # type: ignore[no-untyped-def]
             slope, counted = slope * weight_of(labelled, i), counts_of(labelled, i)
             count = scratch.totals[row]
             _step(columns, gaining, machine, slope, counted, scratch, work, row, count)
+            _step_items(columns, gaining, machine, slope, features, i, scratch, work, row)
         learned = stop
     return learned
 
@@ -201,6 +233,7 @@ def predict(columns, machine, program, gate, features, event_ms, scratch, work, 
     for i in range(features.ids.shape[0]):
         count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
         reads = scratch.reads if strangers else scratch.places[0]
+        weigh_items(columns.values, machine, features, i, reads, scratch, 0)
         second = np.uint32(event_ms[i] // 1000)
         scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, 0, count)
 
@@ -231,6 +264,7 @@ def contribute(  # type: ignore[no-untyped-def]
         count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
         reads, second = scratch.reads if strangers else scratch.places[0], event_ms[i] // 1000
         second = np.uint32(second)
+        weigh_items(columns.values, machine, features, i, reads, scratch, 0)
         _forward(columns, machine, gate, reads, second, scratch, work, 0, count)
         x, vectors = scratch.x[0], work.vectors[0]
         for a in range(count_parts):

@@ -18,12 +18,14 @@ def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
     buckets: of its store; required if the spec has an admission. Raises ValueError if it is missing
     then, UnfitModule if a user's module cannot be used, MissingTorch if torch is not installed.
     """
-    if spec.architecture == LOGISTIC_REGRESSION and spec.optimizer.name == FTRL:
+    linear = spec.architecture == LOGISTIC_REGRESSION
+    if linear and spec.optimizer.name == FTRL and not spec.fields.learns_item_weights:
         from headrace.learner.models.logistic import LogisticRegression
 
         return LogisticRegression(spec, buckets)
     if spec.architecture in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE):
-        # without dimensions a factorization machine is a logistic regression, of any optimizer
+        # without dimensions a factorization machine is a logistic regression, of any optimizer,
+        # which can also learn the weights of items
         from headrace.learner.models.factorization_machine import FactorizationMachine
 
         return FactorizationMachine(spec, buckets)

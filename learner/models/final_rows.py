@@ -61,7 +61,9 @@ class FinalRows:
         """half: whether to relay weights and vectors in 16 bits."""
         parameters, optimizers = parameters_of(spec), spec.optimizers
         self._weights, self._vectors = parameters.weights, parameters.vectors
-        self._names = optimizers.weights.name, (optimizers.embeddings or Optimizer()).name
+        self._items = parameters.items
+        weights, vectors = optimizers.weights.name, (optimizers.embeddings or Optimizer()).name
+        self._names = weights, vectors, weights
         self._half, self._spec = half, spec
         self._kind = np.full(int(_NUMBERS) + 1, _WHOLE, np.intp)
         self._kind[: LAST_NUMBER + 1] = _PLAIN
@@ -76,7 +78,9 @@ class FinalRows:
         """The form in which a relay writes rows."""
         optimizers, first = self._spec.optimizers, self._vectors.offset
         evidence = (1,) if self._names[0] in _WITH_EVIDENCE else ()
-        kept = (0, *evidence, *range(first, first + self._vectors.coordinates))
+        vectors, items = range(first, first + self._vectors.coordinates), self._items
+        importances = range(items.offset, items.offset + items.coordinates)
+        kept = (0, *evidence, *vectors, *importances)
         groups = (optimizers.weights, optimizers.embeddings, optimizers.dense)
         decays = any(each is not None and each.decay_per_day > 0.0 for each in groups)
         dated = ("last_seen",) if decays or self._spec.admission is not None else ()
@@ -104,7 +108,8 @@ class FinalRows:
         values, inputs = rows.values.copy(), self._inputs(rows)
         some = values[inputs]
         first, end = self._weights.offset, self._weights.offset + self._weights.coordinates
-        for group, name in zip((self._weights, self._vectors), self._names, strict=True):
+        groups = (self._weights, self._vectors, self._items)
+        for group, name in zip(groups, self._names, strict=True):
             columns = slice(group.offset, group.offset + group.coordinates)
             some[:, columns] = _final(some, group, name)
         if self._half and self._names[0] in _WITH_EVIDENCE:
@@ -121,6 +126,7 @@ class FinalRows:
         return (
             (self._weights, self._names[0], kept),
             (self._vectors, self._names[1], nothing),
+            (self._items, self._names[2], nothing),
         )
 
     def _kinds(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:

@@ -27,7 +27,7 @@ from headrace.learner.inputs import (
     longest_slate,
     weigh_shows,
 )
-from headrace.learner.kernels import choose_in_each
+from headrace.learner.kernels import choose_in_each, parameters_of
 from headrace.learner.models.explanations import (
     INTERCEPT_PART,
     Explanations,
@@ -74,6 +74,7 @@ class RowModel(ABC):
         self._first_log_odds = spec.structure.first_log_odds
         self._delay_s = spec.structure.click_delay_s
         self._name, self._optimizer = spec.name, spec.optimizer
+        self._row_parameters = parameters_of(spec)
         window_ms = spec.fields.label.window_ms
         self._chosen = spec.structure.loss == CHOICE
         self._calibrated: PlattScaling | None = None
@@ -140,7 +141,7 @@ class RowModel(ABC):
         """
         rates = rates_of(self._optimizer, self._name)
         filled = self._inputs.filled(view, features, event_ms)
-        return uncertainty(rates, self._inputs, view, filled, event_ms)
+        return uncertainty(rates, self._row_parameters, self._inputs, view, filled, event_ms)
 
     def explain(
         self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]

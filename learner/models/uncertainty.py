@@ -39,7 +39,7 @@ import numpy as np
 
 from headrace.ingest.runtime import kernel, read_only
 from headrace.learner.errors import NoUncertainty
-from headrace.learner.inputs import find_asked
+from headrace.learner.inputs import find_asked, weigh_items
 from headrace.learner.spec import ADAGRAD, COIN, FTRL
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.features import Encoded
     from headrace.learner.inputs import InputPreparation
+    from headrace.learner.kernels import RowParameters
     from headrace.learner.spec import Optimizer
     from headrace.pserver.rows import RowTable
 
@@ -76,6 +77,7 @@ def rates_of(optimizer: Optimizer, model: str) -> UncertaintyRates:
 
 def uncertainty(
     rates: UncertaintyRates,
+    parameters: RowParameters,
     inputs: InputPreparation,
     view: RowTable,
     features: Encoded,
@@ -85,7 +87,7 @@ def uncertainty(
     found = np.empty(len(features), np.float64)
     _sum_rates(
         view.columns,
-        rates,
+        (rates, parameters),
         inputs.program,
         inputs.gate,
         inputs.features(features),
@@ -97,10 +99,12 @@ def uncertainty(
 
 
 @kernel
-def _sum_rates(columns, rates, program, gate, features, event_ms, scratch, found):  # type: ignore[no-untyped-def]
+def _sum_rates(columns, constants, program, gate, features, event_ms, scratch, found):  # type: ignore[no-untyped-def]
+    rates, parameters = constants
     for i in range(found.shape[0]):
         count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
         reads = scratch.reads if strangers else scratch.places[0]
+        weigh_items(columns.values, parameters, features, i, reads, scratch, 0)
         total = 0.0
         for k in range(count):
             seen = 0.0

@@ -213,5 +213,5 @@ def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> No
             shown_found = found_name(found, kinds) if given else shown(None)
             raise where.error(("model", name), wanted, shown_found)
     if structure.history and fields[structure.history].weighted:
-        wanted = "a history without pooling and decay, since attention weighs its items"
+        wanted = "a history without pooling, decay and learned weights: attention weighs its items"
         raise where.error(("fields", structure.history), wanted, "one of them")

@@ -97,12 +97,19 @@ class ModelSpec:
     @property
     def width(self) -> int:
         """Floats per row."""
-        width = floats(self.optimizers.weights, 1)
-        if self.optimizers.embeddings is not None:
-            width += floats(self.optimizers.embeddings, self.structure.dimensions)
+        width = self.input_floats
         if self.optimizers.dense is not None:  # a row of layers holds at least one coordinate
             width = max(width, floats(self.optimizers.dense, 1))
         return width
+
+    @property
+    def input_floats(self) -> int:
+        """Floats that the row of an input needs: of weight, vector and importance in a bag."""
+        weights, embeddings = self.optimizers.weights, self.optimizers.embeddings
+        needed = floats(weights, 1)
+        if embeddings is not None:
+            needed += floats(embeddings, self.structure.dimensions)
+        return needed + floats(weights, 1) * self.fields.learns_item_weights
 
     @property
     def architecture(self) -> str:

@@ -49,6 +49,8 @@ class LogSample:
     """From impression to click, of the clicks; empty if the log has no times of clicks."""
     whole: bool
     """Whether these are all impressions."""
+    requests: npt.NDArray[np.int64]
+    """A number for each request, -1 for an impression without one; shape (n,)."""
     words: str = ""
     """Values of the column of clicks, with their counts."""
 
@@ -66,7 +68,8 @@ def sample_log(path: Path, layout: LogLayout | None, rows: int) -> LogSample:
 
 def _of_table(log: TableLog, rows: int) -> LogSample:
     columns: dict[str, list[pa.Array]] = {}
-    times, clicks, first = [], [], None
+    times, clicks, requests, first = [], [], [], None
+    request = log.layout.event.request_id
     said = ClickWords()
     click = log.layout.click
     count, whole = 0, True
@@ -82,6 +85,10 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
         clicks.append(log.click_times(block, shown))
         if click is not None and click.column in block.arrow:
             said.add(block.arrow[click.column])
+        if request in block.arrow:
+            requests.append(block.arrow[request].cast(pa.string()))
+        else:
+            requests.append(pa.nulls(block.rows, pa.string()))
         for name, column in log.layout.field_columns(list(block.arrow)).items():
             columns.setdefault(name, []).append(_field(block, column))
         count += block.rows
@@ -95,7 +102,8 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
     none = np.zeros(0, np.int64)
     joined = {name: _joined(parts, count) for name, parts in columns.items()}
     known = delays if has_times else none
-    return LogSample(joined, shown_ms, labels, known, whole, said.in_words())
+    numbers = _numbers(pa.chunked_array(requests, pa.string()).combine_chunks())
+    return LogSample(joined, shown_ms, labels, known, whole, numbers, said.in_words())
 
 
 def _check_times(log: TableLog, first: TableBlock, times: npt.NDArray[np.int64]) -> None:
@@ -155,7 +163,15 @@ def _of_directory(path: Path, rows: int) -> LogSample:
         for name in names
         if name not in (IMPRESSION_ID, REQUEST_ID, TIME)
     }
-    return LogSample(columns, times, labels, delays - times[labels], whole)
+    names_of = [event.get(REQUEST_ID) for event in shown]
+    requests = _numbers(_array([None if each is None else str(each) for each in names_of]))
+    return LogSample(columns, times, labels, delays - times[labels], whole, requests)
+
+
+def _numbers(names: pa.Array) -> npt.NDArray[np.int64]:
+    """Return a number for each name, -1 for null; shape (n,)."""
+    codes = names.dictionary_encode().indices
+    return pc.fill_null(codes.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
 
 
 def _events(path: Path, stem: str) -> Iterator[dict[str, Any]]:

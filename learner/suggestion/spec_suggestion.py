@@ -14,11 +14,12 @@ import numpy as np
 
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs import all_clicked
-from headrace.learner.spec import LOGISTIC_REGRESSION, parse_spec
+from headrace.learner.spec import CHOICE, LOGISTIC_REGRESSION, parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.cross_search import find_crosses
 from headrace.learner.suggestion.log_sample import sample_log
 from headrace.learner.suggestion.outcome_columns import without_outcomes
+from headrace.learner.suggestion.request_clicks import clicks_of_requests
 from headrace.learner.suggestion.robust_constants import robust_constants
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def suggest_spec(
     lines += ["[model]", f'name = "{name or _name(path.name.partition(".")[0])}"']
     if architecture != LOGISTIC_REGRESSION:
         lines.append(f'architecture = "{architecture}"')
-    lines += [*constants.model, ""]
+    lines += [*constants.model, *_loss(sample), ""]
     lines += _window(sample)
     lines += ["[fields]"]
     names = _names(chosen)
@@ -138,6 +139,20 @@ def _window(sample: LogSample) -> list[str]:
         "[label]",
         f"window_s = {window_s}  # {100 * _LATE_SHARE:g} % of clicks come within {needed_s:,.0f} s",
         "",
+    ]
+
+
+def _loss(sample: LogSample) -> list[str]:
+    found = clicks_of_requests(sample.requests, sample.labels)
+    if not found.choose:
+        return []
+    return [
+        (
+            f"# {found.requests:,} requests have {found.candidates:.1f} candidates on average, and "
+            f"{found.several:,} of them several clicks."
+        ),
+        f"# If each candidate were clicked by itself, {found.expected:,.0f} would have several.",
+        f'loss = "{CHOICE}"  # users choose one candidate or none',
     ]
 
 

@@ -124,9 +124,48 @@ def test_the_suggested_constants_of_an_architecture_with_vectors_are_valid(
     assert (spec.optimizers.dense is None) == (architecture == "factorization_machine")
 
 
+def requests_of(candidates: int, clicks: Callable[[np.random.Generator], Any]) -> pa.Table:
+    """Rows of 2,000 requests; clicks: which candidates of a request are clicked."""
+    dice, rows = np.random.default_rng(SEED), []
+    for request in range(2_000):
+        clicked = set(clicks(dice))
+        for k in range(candidates):
+            shown_ms = T0_MS + 2_000 * request
+            row = {"time": shown_ms, "request_id": f"r{request}", "item": f"i{dice.integers(40)}"}
+            rows.append(row | {"clicked_at": shown_ms + 4_000 if k in clicked else None})
+    return pa.Table.from_pylist(rows)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "directory"])
+@pytest.mark.parametrize(
+    ("clicks", "loss"),
+    [
+        (lambda dice: dice.integers(0, 8, 1), "choice"),
+        (lambda dice: np.flatnonzero(dice.random(8) < 0.12), "logistic"),
+        (lambda dice: np.flatnonzero(dice.random(8) < 0.005), "logistic"),
+    ],
+    ids=["one click in each request", "clicks by themselves", "too few clicks to tell"],
+)
+def test_the_loss_of_a_choice_is_suggested_if_requests_lack_second_clicks(
+    tmp_path: Path, kind: str, clicks: Callable[[np.random.Generator], Any], loss: str
+) -> None:
+    table, path = requests_of(8, clicks), tmp_path
+    if kind == "parquet":
+        path = tmp_path / "log.parquet"
+        pa.parquet.write_table(table, path)
+    else:
+        write_directory(path, table)
+    text, spec = suggested(path)
+    assert spec.structure.loss == loss
+    said = "# 2,000 requests have 8.0 candidates on average, and 0 of them several clicks."
+    assert (said in text) == (loss == "choice")
+
+
 def write_directory(path: Path, table: pa.Table) -> None:
     shown, clicked = [], []
-    for number, row in enumerate(table.drop_columns(["view"]).to_pylist()):
+    for number, row in enumerate(
+        table.drop_columns([each for each in table.column_names if each == "view"]).to_pylist()
+    ):
         identity = {"impression_id": f"i{number}"}
         click_ms = row.pop("clicked_at")
         shown.append(json.dumps(identity | {"timestamp_ms": row.pop("time")} | row))

@@ -29,7 +29,6 @@ import torch
 from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import read_only
 from headrace.learner.inputs import BLOCK, cut_between_slates, longest_slate
-from headrace.learner.kernels import parameters_of
 from headrace.learner.models.deep.batch_tensors import BatchTensors
 from headrace.learner.models.deep.device_group import DeviceGroup, Share, SoloPasses, start_group
 from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
@@ -37,6 +36,7 @@ from headrace.learner.models.deep.gradient_kernels import (
     loss_gradients,
     step_rows,
     sum_gradients,
+    sum_item_gradients,
     uncount,
 )
 from headrace.learner.models.deep.kernels import (
@@ -95,7 +95,6 @@ class DeepModel(RowModel):
         torch.set_num_threads(1)
         super().__init__(spec, buckets)
         self._spec = spec
-        self._parameters = parameters_of(spec)
         self._dimensions = spec.structure.dimensions
         self._mini_batch = spec.structure.mini_batch
         self._arrange = BatchTensors(spec, self._inputs)
@@ -140,7 +139,7 @@ class DeepModel(RowModel):
         gathered = self._gathered(count, features.bag_ids.shape[0])
         look_up(
             view.columns,
-            self._parameters,
+            self._row_parameters,
             inputs.program,
             inputs.gate,
             inputs.features(features),
@@ -155,7 +154,7 @@ class DeepModel(RowModel):
             offsets = features.bag_offsets.astype(np.int64)
             parts = self._arrange.parts(gathered, offsets, count)
             log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        return probabilities(log_odds.numpy(), self._parameters.offset)
+        return probabilities(log_odds.numpy(), self._row_parameters.offset)
 
     def _learn_all(
         self,
@@ -197,16 +196,21 @@ class DeepModel(RowModel):
         standing = passes.own.read(self._layers, view, counted[2])
         parts = self._arrange.parts(gathered, offsets, count)
         log_odds = passes.forward(Share(parts, offsets, count))
-        made = probabilities(log_odds, self._parameters.offset)
+        made = probabilities(log_odds, self._row_parameters.offset)
         sloping = np.empty(count, np.float32)
         loss_gradients(whole.labelled, begin, made, sloping)
         by_parts, joined = passes.backward(sloping)
-        sum_gradients(turns, gathered, count, self._arrange.gradients(by_parts, offsets))
+        gradients = self._arrange.gradients(by_parts, offsets)
+        sum_gradients(turns, gathered, count, gradients)
+        poolings = self._row_parameters.poolings
+        if poolings.shape[0]:
+            work = np.empty(int(offsets[-1]), np.float32)
+            sum_item_gradients(turns, gathered, poolings, offsets, count, gradients, work)
         evidence = partial(_evidence, whole, begin, made, turns, joined)
         if not self._layers.admits(begin, end, evidence):
             uncount(view.columns, gaining, turns, touched)
             return np.full(count, np.nan)
-        step_rows(view.columns, gaining, self._parameters, turns)
+        step_rows(view.columns, gaining, self._row_parameters, turns)
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
 
@@ -225,7 +229,7 @@ class DeepModel(RowModel):
                 view.columns,
                 whole.gaining,
                 whole.active,
-                self._parameters,
+                self._row_parameters,
                 inputs.program,
                 inputs.memory,
                 inputs.window_ms,
@@ -293,7 +297,7 @@ class DeepModel(RowModel):
 
     def _turns(self, room: int, positions: int) -> Turns:
         rows = 2 * positions  # what is read and what is stepped, where these differ
-        weight, weight_gradient = (np.empty((rows, 1), np.float32) for _ in range(2))
+        weight, weight_gradient, item_gradient = (np.empty((rows, 1), np.float32) for _ in range(3))
         vector, vector_gradient = (np.empty((rows, self._dimensions), np.float32) for _ in range(2))
         return Turns(
             self._room_for_turns(room),
@@ -307,6 +311,7 @@ class DeepModel(RowModel):
             np.empty((rows, 4), np.uint32),
             weight_gradient,
             vector_gradient,
+            item_gradient,
             np.zeros(1, np.int64),
         )
 
@@ -320,7 +325,8 @@ def _evidence(
 ) -> MiniBatchEvidence:
     """Return the evidence about the mini-batch from `begin` on."""
     some, rows = slice(begin, begin + scores.shape[0]), int(turns.count[0])
-    of_rows = turns.weight_gradient[:rows], turns.vector_gradient[:rows]
+    by_row = (turns.weight_gradient, turns.vector_gradient, turns.item_gradient)
+    of_rows = [each[:rows] for each in by_row]
     largest = [float(np.abs(each).max(initial=0.0)) for each in (*of_rows, layer_gradients)]
     return MiniBatchEvidence(
         scores,

@@ -7,12 +7,15 @@ row is stepped once. Where the mini-batch must not be learned, its counts are ta
 
 from __future__ import annotations
 
+import numpy as np
+
 from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.inputs import weight_of
+from headrace.learner.inputs import slope_items, weight_of
 from headrace.learner.intrinsics import LANES, add, eight, take
-from headrace.learner.kernels import choose, shrink_of, slope_of, step_row
+from headrace.learner.kernels import NOT_LEARNED, choose, shrink_of, slope_of, step_row
 from headrace.pserver.intrinsics import prefetch, prefetch_row, row_of
 
+_ONE = np.float32(1.0)
 _ROWS_AHEAD = 8
 """Rows prefetched before they are stepped: torch's matrices took their place in the caches."""
 
@@ -72,6 +75,30 @@ def sum_gradients(turns, gathered, examples, gradients):  # type: ignore[no-unty
 
 
 @kernel
+def sum_item_gradients(turns, gathered, poolings, offsets, examples, gradients, q):  # type: ignore[no-untyped-def]
+    """Sum the gradients by the importances of bag items.
+
+    offsets: of the items, from 0. q: (items,) working memory (learner.inputs.learned_weights).
+    """
+    bags, items = poolings.shape[0], gradients.item_weights.shape[0]
+    fixed, x = gradients.weights.shape[0], gathered.x[gradients.weights.shape[0] :]
+    for k in range(items):
+        q[k] = gradients.item_weights[k] * gathered.weights[fixed + k]
+        vector = row_of(gathered.vectors, fixed - examples + k)
+        for f in range(vector.shape[0]):
+            q[k] += gradients.item_vectors[k, f] * vector[f]
+    for i in range(examples):
+        for b in range(bags):
+            begin, end = offsets[i * bags + b], offsets[i * bags + b + 1]
+            if poolings[b] != NOT_LEARNED:
+                slope_items(poolings[b], x, q, begin, end)
+                for k in range(begin, end):
+                    turn = gathered.targets[fixed + k]
+                    if turn >= 0:
+                        turns.item_gradient[turn, 0] += q[k]
+
+
+@kernel
 def step_rows(columns, gaining, parameters, turns):  # type: ignore[no-untyped-def]
     """Step every row that was named by the sum of its gradients, once; forget the turns.
 
@@ -91,6 +118,8 @@ def step_rows(columns, gaining, parameters, turns):  # type: ignore[no-untyped-d
             step_row(*whole, parameters.weights, shrink, row_of(turns.weight_gradient, turn))
             shrink = shrink_of(parameters.vectors, before, now_s)
             step_row(*whole, parameters.vectors, shrink, row_of(turns.vector_gradient, turn))
+            if parameters.poolings.shape[0]:
+                step_row(*whole, parameters.items, _ONE, row_of(turns.item_gradient, turn))
         turn_of[place] = -1
     turns.count[0] = 0
 

@@ -29,6 +29,7 @@ from headrace.learner.inputs import (
     find_example,
     part_end,
     settle_strangers,
+    weigh_items,
 )
 from headrace.learner.intrinsics import LANES, eight, put, take
 from headrace.learner.kernels import (
@@ -83,6 +84,7 @@ class Turns(NamedTuple):
     pending: npt.NDArray[np.uint32]  # (rows, 4) shows, clicks, since, last_seen, likewise
     weight_gradient: Floats  # (rows, 1)
     vector_gradient: Floats  # (rows, d)
+    item_gradient: Floats  # (rows, 1) by the importance in a bag
     count: Integers  # type: ignore[assignment]  # (1,)
 
 
@@ -110,7 +112,7 @@ def _turn(columns, gaining, turns, place):  # type: ignore[no-untyped-def]
     pending = row_of(turns.pending, turn)
     pending[0], pending[1] = gaining.shows[place], gaining.clicks[place]
     pending[2], pending[3] = gaining.since[place], gaining.last_seen[place]
-    turns.weight_gradient[turn, 0] = _ZERO
+    turns.weight_gradient[turn, 0] = turns.item_gradient[turn, 0] = _ZERO
     gradient = row_of(turns.vector_gradient, turn)
     for f in range(gradient.shape[0]):
         gradient[f] = _ZERO
@@ -251,6 +253,7 @@ def gather(  # type: ignore[no-untyped-def]
                 return done
             reads = scratch.reads if strangers else scratch.places[row]
             where = (i - span.begin, span.fixed, items, each, at, examples)
+            weigh_items(columns.values, parameters, features, i, reads, scratch, row)
             _read_inputs(
                 *(columns, gaining, parameters, gate, reads, second, scratch, turns),
                 *(gathered, row, count, where),
@@ -290,6 +293,7 @@ def look_up(  # type: ignore[no-untyped-def]
         count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
         items = count - each
         reads = scratch.reads if strangers else scratch.places[0]
+        weigh_items(columns.values, parameters, features, i, reads, scratch, 0)
         second = np.uint32(event_ms[i] // 1000)
         for k in range(count):
             at, vector_at = _position(k, i, fixed, items, each, item_position, examples)

@@ -1,12 +1,12 @@
 """Measures what each idea for more accuracy brings on the sample week, alone and together.
 
-    python -m tests.bench.week_ideas [--quick] [--json] [--data DIR]
+    python -m tests.bench.week_ideas [--quick] [--json] [--idea NAME ...] [--data DIR]
 
 The base is a model of `tests.bench.week_table` with statistics and the immediate policy. Each idea
 adds inputs to it, or changes its vectors or its loss. The first half of the week decides what is
 together. The second half is reported, as in the table of models. *Mixed* is the mean of the
 log-odds of several models, which learn the same events. `--quick` measures logistic regression
-alone; otherwise DCN-V2 follows.
+alone; otherwise DCN-V2 follows. With `--idea`, only the named ideas are measured, and no mixture.
 """
 
 from __future__ import annotations
@@ -139,19 +139,28 @@ def mixed(scores: Sequence[npt.NDArray[np.float64]], events: Events) -> tuple[fl
     return found.auc, found.request_auc, found.log_loss
 
 
+def work_of(names: Sequence[str], *, quick: bool) -> list[tuple[str, str, Idea]]:
+    """Return each model and idea to measure, of the ideas with these names."""
+    work = [("logistic regression", name, IDEAS[name]) for name in names if name in IDEAS]
+    if not quick:
+        work += [("DCN-V2", name, (IDEAS | VECTORS)[name]) for name in names]
+        if len(names) == len(IDEAS | VECTORS):
+            work.append(("DeepFM", _TOGETHER, IDEAS[_TOGETHER]))
+    return work
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="logistic regression alone")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    known = [*IDEAS, *VECTORS]
+    parser.add_argument("--idea", choices=known, action="append", help="may be repeated")
     parser.add_argument("--data", type=Path, default=WEEK)
     chosen = parser.parse_args(arguments)
     leave_without(chosen.data)
     events, console = read_events(chosen.data), Console(stderr=chosen.json)
-    work = [("logistic regression", name, idea) for name, idea in IDEAS.items()]
-    if not chosen.quick:
-        work += [("DCN-V2", name, idea) for name, idea in (IDEAS | VECTORS).items()]
-        work.append(("DeepFM", _TOGETHER, IDEAS[_TOGETHER]))
+    work = work_of(chosen.idea or known, quick=chosen.quick)
     table = Table("model", "idea", "AUC", "within a request", "log loss", "first half")
     rows: list[tuple[str, str, float, float, float, float | None]] = []
     kept = {}
@@ -165,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if name == _TOGETHER:
                 kept[model] = outcome.scores
             progress.advance(task)
-    if not chosen.quick:
+    if kept.keys() >= set(MIXED):
         scores = [kept[model] for model in MIXED]
         rows.append((", ".join(MIXED), f"mixed, {_TOGETHER}", *mixed(scores, events), None))
     for model, name, *figures in rows:

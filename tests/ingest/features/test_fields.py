@@ -9,10 +9,10 @@ from headrace.ingest.features.fields import (
     FieldSet,
     LabelPolicy,
     Policy,
-    number_id,
     parse_fields,
 )
 from headrace.ingest.features.hashing import NUMBER_ROW, field_id
+from headrace.ingest.features.number_ids import number_id
 from headrace.ingest.features.spec_text import SpecError, SpecText
 
 GOOD = """

@@ -100,7 +100,7 @@ def test_defaults_written_out_do_not_change_the_fingerprint_and_other_values_do(
 
 def test_a_history_with_a_pooling_is_refused() -> None:
     model = 'architecture = "din"\nhistory = "tags"\ntarget = "item"\n'
-    with pytest.raises(SpecError, match="a history without pooling and decay"):
+    with pytest.raises(SpecError, match="a history without pooling, decay and learned weights"):
         _spec("mean", model=model)
     assert _spec("sum", model=model).structure.history == "tags"
 

@@ -44,6 +44,7 @@ def spec_text(architecture: str, weights: str, embeddings: str | None) -> str:
     text = f'[model]\nname = "news"\narchitecture = "{architecture}"\n'
     text += "dimensions = 9\n" if embeddings else ""
     text += f"{ARTICLE_FIELDS}\n[fields.topics]\nnumber = 5\ntransform = 'bag'\n"
+    text += "pooling = 'mean'\nlearned_weights = true\n" if weights == "coin" or embeddings else ""
     text += "[statistics.article_rate]\nnumber = 40\nstatistic = 'rate'\nof = 'article'\n"
     text += f"[calibration]\nkind = 'platt'\n[optimizer]\n{OPTIMIZERS[weights]}\n"
     return text + (f"[optimizer.embeddings]\n{OPTIMIZERS[embeddings]}\n" if embeddings else "")
