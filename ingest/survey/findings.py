@@ -176,9 +176,11 @@ class LogSurvey:
         for coverage in self.fields:
             found += _field_warnings(coverage, self.readable)
         if self.joined.unmatched:
+            # a click of a refused impression is unmatched, too
+            first = "correct the refused events first, then " if self.refused else ""
             found.append(
                 f"{self.joined.unmatched:,} of {self.clicks:,} clicks have no impression of their "
-                "impression_id: compare the ids of both files"
+                f"impression_id: {first}compare the ids of both files"
             )
         if self.joined.late:
             found.append(

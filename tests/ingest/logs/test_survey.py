@@ -173,6 +173,14 @@ def test_a_shuffled_log_is_refused_as_the_joiner_would_and_sorting_is_suggested(
     assert surveyed(tmp_path, order=order, sort=True).warnings() == []
 
 
+def test_clicks_of_refused_impressions_are_not_blamed_on_their_ids(tmp_path: Path) -> None:
+    order = list(range(COUNT))
+    random.Random(4).shuffle(order)
+    found = surveyed(tmp_path, order=order, clicks=[click(i) for i in range(COUNT)])
+    [said] = [each for each in found.warnings() if "no impression of their" in each]
+    assert said.endswith("correct the refused events first, then compare the ids of both files")
+
+
 def test_clicks_are_matched_late_unmatched_and_repeated_apart(tmp_path: Path) -> None:
     clicks = [click(1), click(2, WINDOW_MS + 1), click(5), click(5, 700), click(COUNT + 9)]
     found = surveyed(tmp_path, clicks=clicks)
