@@ -39,7 +39,7 @@ def _normalize(x, kind, begin, end):  # type: ignore[no-untyped-def]
     for k in range(begin, end):
         total += x[k] if kind == MEAN_OF_LEARNED else x[k] * x[k]
     if kind != MEAN_OF_LEARNED:
-        total = math.sqrt(total)
+        total = np.float32(math.sqrt(total))
     if total > _ZERO:
         for k in range(begin, end):
             x[k] /= total

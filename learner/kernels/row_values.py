@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NUMBER = np.uint64(1023)
 _ZERO = np.float32(0.0)
 NOT_LEARNED, MEAN_OF_LEARNED, SQRT_OF_LEARNED = range(3)
-"""How a bag norms the learned weights of its items."""
+"""Norms of the learned weights of a bag's items."""
 
 
 class RowParameters(NamedTuple):

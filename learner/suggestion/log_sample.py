@@ -170,8 +170,9 @@ def _of_directory(path: Path, rows: int) -> LogSample:
 
 def _numbers(names: pa.Array) -> npt.NDArray[np.int64]:
     """Return a number for each name, -1 for null; shape (n,)."""
-    codes = names.dictionary_encode().indices
-    return pc.fill_null(codes.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    codes = names.dictionary_encode().indices.cast(pa.int64())
+    found: npt.NDArray[np.int64] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _events(path: Path, stem: str) -> Iterator[dict[str, Any]]:

@@ -211,7 +211,7 @@ def test_batches_of_any_size_give_the_same_rows(model: str) -> None:
 
 
 def _part_of_tags(bench: Bench, places: list[int]) -> float:
-    """What the items of these rows, as one bag, add to the log-odds."""
+    """Return the part of the log-odds of a bag of the items of these rows."""
     ids, count = bench.view.ids[places], len(places)
     empty = Encoder(bench.spec.fields).encode([{}])
     asked = replace(empty, bag_ids=ids, bag_offsets=np.array([0, count, count], np.int32))
