@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import httpx
@@ -65,6 +66,10 @@ def test_a_rollback_by_an_operator_fences_the_controller(site: Site) -> None:
     assert msgspec.json.encode(found.promotion)
 
 
+def _is_ready(client: httpx.Client) -> bool:
+    return client.get("/health/ready").status_code == 200
+
+
 def test_a_server_killed_with_kill_9_in_a_canary_answers_with_the_same_split_again(
     site: Site, tmp_path: Path
 ) -> None:
@@ -84,7 +89,7 @@ def test_a_server_killed_with_kill_9_in_a_canary_answers_with_the_same_split_aga
         with running(*serve, folder=tmp_path) as server:
             url = server.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
             with httpx.Client(base_url=url, timeout=60) as client:
-                eventually(lambda c=client: c.get("/health/ready").status_code == 200)
+                eventually(partial(_is_ready, client))
                 splits.append([site.answered_by(each, client) for each in requests])
             server.process.kill()
             server.end()
