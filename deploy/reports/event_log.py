@@ -11,16 +11,13 @@ import pyarrow as pa
 import zstandard
 
 from headrace.deploy.errors import BadOption
-from headrace.ingest.logs import TableLog
+from headrace.ingest.logs import CLICKS, IMPRESSIONS, NoEventsError, TableLog, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from headrace.ingest.logs import LogLayout
-
-
-IMPRESSIONS, CLICKS = "impressions", "clicks"
 
 
 class _ImpressionHead(msgspec.Struct):
@@ -46,11 +43,10 @@ def check_log(directory: Path, layout: LogLayout | None = None) -> None:
             "write one (docs/guides/own_data.md)"
         )
     for stem in (IMPRESSIONS, CLICKS):
-        names = (f"{stem}.ndjson", f"{stem}.ndjson.zst")
-        if not any((directory / name).is_file() for name in names):
-            raise BadOption(
-                f"--data: expected {' or '.join(names)} in directory {directory}, got neither"
-            )
+        try:
+            path_of(directory, stem)
+        except NoEventsError as error:
+            raise BadOption(f"--data: {error}") from error
 
 
 def _lines(directory: Path, stem: str, layout: LogLayout | None = None) -> Iterator[bytes]:

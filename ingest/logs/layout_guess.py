@@ -40,7 +40,7 @@ _PATTERNS = (
 )
 _CLICK_NAME = re.compile(
     r"click|klick|cliqu|conver(t|sion)|purchase|gekauft|bestellt|bought|order(ed|s)?(_|$)|label|target|^y$"
-    r"|(opened|tapped|applied|booked|played|watched)(_|$)",
+    r"|(opened|tapped|applied|booked|played|watched|^opens|^taps|^plays)(_|$)",
     re.IGNORECASE,
 )
 _TIME_NAME = re.compile(r"time|date|_at$|^ts$|^at$|when|hour|moment|^t$", re.IGNORECASE)
@@ -48,7 +48,7 @@ _REQUEST_NAME = re.compile(
     r"^(request|view|page|page_?(view|load)|search|query|slate|impression_group|session)(_?id)?$",
     re.IGNORECASE,
 )
-_ID_NAME = re.compile(r"^(impression|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
+_ID_NAME = re.compile(r"^(impression|exposure|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d\d?\s*$"
 """A price such as 3,50, which is no bag."""
 _COUNT = r"^\s*\d{1,6}\s*$"

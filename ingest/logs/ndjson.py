@@ -21,6 +21,7 @@ import zstandard
 
 from headrace.ingest.errors import StreamError
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, request_key
+from headrace.ingest.logs.layout import PACKED, SUFFIXES
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
@@ -147,6 +148,11 @@ def opened_text(file: BinaryIO, path: Path) -> BinaryIO:
     return file
 
 
+def _is_table(path: Path) -> bool:
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    return name.suffix in SUFFIXES and name.stem not in (IMPRESSIONS, CLICKS)
+
+
 def path_of(directory: Path, stem: str) -> Path:
     """Return the file of impressions or clicks in a directory. Raises NoEventsError."""
     for path in (directory / f"{stem}.ndjson.zst", directory / f"{stem}.ndjson"):
@@ -154,4 +160,11 @@ def path_of(directory: Path, stem: str) -> Path:
             return path
     if not directory.exists():
         raise NoEventsError(f"expected a log at {directory}, got neither a file nor a directory")
-    raise NoEventsError(f"expected {stem}.ndjson or {stem}.ndjson.zst in {directory}, got neither")
+    expected = f"expected {stem}.ndjson or {stem}.ndjson.zst in {directory}"
+    tables = sorted(each.name for each in directory.iterdir() if _is_table(each))
+    if not tables:
+        raise NoEventsError(f"{expected}, got neither")
+    raise NoEventsError(
+        f"{expected}, got {', '.join(tables[:4])}. Name one file instead of the directory. Clicks "
+        "in a file of their own must be joined to the impressions before (docs/guides/own_data.md)"
+    )

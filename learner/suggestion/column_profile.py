@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _ID_NAME = re.compile(
-    r"(^|_)(id|user|item|article|ad|site|campaign|code|type|category)s?($|_id$)", re.IGNORECASE
+    r"(^|[_.])(id|user|item|article|ad|site|campaign|code|type|category)s?($|_id$)"
+    r"|(?-i:[a-z]I[dD]s?$)",  # listenerId
+    re.IGNORECASE,
 )
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _FEW = 64

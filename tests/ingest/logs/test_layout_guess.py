@@ -226,6 +226,11 @@ def test_a_time_that_names_its_zone_keeps_it() -> None:
     assert milliseconds_of(zoned, "ms", "Europe/Berlin").to_pylist() == [moment, moment]
 
 
+def test_an_exposure_is_an_impression(tmp_path: Path) -> None:
+    path = written(tmp_path / "log.csv", "exposure_id,at,item,clicked", "{i},{iso},i{i},{clicked}")
+    assert guess_layout(path).layout.event.impression_id == "exposure_id"
+
+
 @pytest.mark.parametrize("column", ["opened", "recipe_opened", "Applied", "booked"])
 @pytest.mark.parametrize("page", ["page", "page_id", "page_load_id", "pageview_id"])
 def test_words_of_other_sites_than_news_name_clicks_and_page_views(

@@ -112,18 +112,19 @@ def test_other_arrow_types_are_read_like_the_plain_ones(tmp_path: Path) -> None:
         assert profile_of(name, column).source == name
 
 
+@pytest.mark.parametrize("name", ["clicks", "plays", "opens"])
 @pytest.mark.parametrize("as_text", [False, True])
 def test_counts_of_clicks_are_clicks_where_they_are_above_zero(
-    tmp_path: Path, as_text: bool
+    tmp_path: Path, as_text: bool, name: str
 ) -> None:
     counts = [0, 0, 1, 0, 3, 0, 0, 0, 0, 1]
     shown = list(range(SHOWN_MS, SHOWN_MS + 10))
     if as_text:
         path = tmp_path / "ads.csv"
         rows = [f"{ms},{count}" for ms, count in zip(shown, counts, strict=True)]
-        path.write_text("\n".join(["shown_at,clicks", *rows]) + "\n")
+        path.write_text("\n".join([f"shown_at,{name}", *rows]) + "\n")
     else:
-        path = as_parquet(tmp_path / "ads.parquet", pa.table({"shown_at": shown, "clicks": counts}))
+        path = as_parquet(tmp_path / "ads.parquet", pa.table({"shown_at": shown, name: counts}))
     guessed = guess_layout(path)
     assert "counts up to 3: a row above 0 is one click" in guessed.text
     assert sample_log(path, guessed.layout, 20).labels.tolist() == [each > 0 for each in counts]

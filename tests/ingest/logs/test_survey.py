@@ -225,6 +225,17 @@ def test_an_empty_or_missing_log_is_unusable(tmp_path: Path) -> None:
         survey_log(tmp_path / "other", FIELDS)
 
 
+def test_a_directory_of_tables_is_refused_with_their_names_and_the_next_step(
+    tmp_path: Path,
+) -> None:
+    for name in ("applications.parquet", "exposures.parquet", "notes.md"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        NoEventsError, match=r"got applications\.parquet, exposures\.parquet\. Name"
+    ):
+        survey_log(tmp_path, FIELDS)
+
+
 def table(count: int = COUNT) -> dict[str, list[Any]]:
     return {
         "time": [T0_MS + 1000 * i for i in range(count)],
