@@ -4,7 +4,8 @@ install       topics, model and pods; the time until the first prediction
 kill          a joiner and a learner, without a grace period
 roll          another version of the chart and another name of the image: every pod
 drain         the budget protects the last learner of two; then the node is used again
-servers       the broker is killed and started again; a primary is killed, its replica takes over
+servers       of three brokers, the coordinator of the joiners' group is killed and started again; a
+              primary is killed, and its replica takes over
 count         every impression once in the rows of each field, every click once
 """
 
@@ -19,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.table import Table
 
 from headrace.deploy.local.drain import Drain, DrainTimeout
-from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
+from headrace.deploy.local.services.kafka import KafkaNodeSettings
 from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.kafka import KafkaSettings, joiner_group
 from headrace.learner.spec import load_spec
 from headrace.pserver.redis_backend import StoreSettings, open_store
 from tests.chaos.accounting import Counted, differences
@@ -33,6 +34,7 @@ from tests.cluster.control_plane import Refused
 from tests.cluster.node import BRIDGE_ADDRESS, NAME
 from tests.cluster.release import Release, chart_of_version
 from tests.cluster.site_traffic import MODEL, Client, SiteTraffic, ask
+from tests.faults.kafka_cluster import BROKERS, KafkaCluster
 from tests.faults.shards import shards_of, wait_healthy, wait_promoted
 from tests.running_server import jars, running_server
 
@@ -48,6 +50,7 @@ EVENTS_S = 200.0
 _MORE = 2000
 """Impressions after a step, before the next one begins."""
 _EVICTION_S = 20
+_HEAP_MB = 256
 _WAIT_S = 300.0
 
 
@@ -71,11 +74,12 @@ class Played(NamedTuple):
 
 def play(control_plane: ControlPlane, directory: Path, tell: Callable[[str], None]) -> Played:
     """Play everything on a control plane whose node has the image under both tags."""
-    kafka = KafkaNode(directory / "kafka", jars(), KafkaNodeSettings(host=BRIDGE_ADDRESS))
+    brokers = KafkaNodeSettings(host=BRIDGE_ADDRESS, heap_mb=_HEAP_MB)
+    kafka = KafkaCluster(directory, jars(), brokers)
     settings = replace(FAILING_OVER, host=BRIDGE_ADDRESS)
     valkey = ValkeyCluster(directory / "valkey", 3, settings, replicas_each=1)
     with ExitStack() as stack:
-        tell("starting Kafka and a Valkey Cluster on the bridge")
+        tell("starting three brokers of Kafka and a Valkey Cluster on the bridge")
         stack.enter_context(running_server(kafka))
         stack.enter_context(running_server(valkey))
         return _Play(control_plane, directory, tell, kafka, valkey).play()
@@ -89,7 +93,7 @@ class _Play:
         control_plane: ControlPlane,
         directory: Path,
         tell: Callable[[str], None],
-        kafka: KafkaNode,
+        kafka: KafkaCluster,
         valkey: ValkeyCluster,
     ) -> None:
         self._tell, self._kafka, self._valkey = tell, kafka, valkey
@@ -108,7 +112,7 @@ class _Play:
             self._step("kill a learner", lambda: self._release.kill("learner"))
             self._step("roll to another version", self._roll)
             self._step("drain and uncordon the node", self._drain)
-            self._step("kill the broker", self._kill_broker)
+            self._step("kill a broker", self._kill_broker)
             self._step("kill a primary", self._kill_primary)
             self._tell("the traffic ends; waiting until every event is learned")
             self._traffic.finish()
@@ -167,9 +171,10 @@ class _Play:
         self._release.uncordon(NAME)
 
     def _kill_broker(self) -> None:
-        self._kafka.kill()
-        self._kafka.launch()
-        self._kafka.wait_ready()
+        victim = self._kafka.group_coordinator(joiner_group(self._spec.name))
+        self._kafka.kill(victim)
+        self._kafka.wait_moved(victim)
+        self._kafka.restart(victim)
 
     def _kill_primary(self) -> None:
         shard = shards_of(self._valkey)[0]
@@ -196,7 +201,7 @@ _CANDIDATES = [
 ]
 
 
-def _values(kafka: KafkaNode, valkey: ValkeyCluster, tag: str) -> dict[str, Any]:
+def _values(kafka: KafkaCluster, valkey: ValkeyCluster, tag: str) -> dict[str, Any]:
     """Return the values of the release, with requests that fit a machine of two cores."""
     little = {"resources": {"requests": {"cpu": "50m"}}}
     model = {
@@ -211,7 +216,7 @@ def _values(kafka: KafkaNode, valkey: ValkeyCluster, tag: str) -> dict[str, Any]
     }
     return {
         "image": {"repository": IMAGE, "tag": tag, "pullPolicy": "Never"},
-        "kafka": {"bootstrap": kafka.bootstrap, "replicas": 1},
+        "kafka": {"bootstrap": kafka.bootstrap, "replicas": BROKERS},
         "redis": {"url": valkey.url},
         "models": {MODEL: model},
         "server": {"anyone": True, "replicas": 1, **little},
