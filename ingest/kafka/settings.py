@@ -32,6 +32,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+
+def _is_news(line: logging.LogRecord) -> bool:
+    """Whether a line of the client tells an operator anything.
+
+    A coordinator that has just started loads its state, and the client asks again by itself. A
+    coordinator that stays away is an error of the call.
+    """
+    return "Coordinator load in progress: retrying" not in line.getMessage()
+
+
+log.addFilter(_is_news)
+
 TRANSACTION_TIMEOUT_MS = 10_000
 """Time that a joiner that died in a transaction holds up the readers of examples."""
 _ANSWER_TIMEOUT_MS = 10_000
