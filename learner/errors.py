@@ -197,7 +197,7 @@ class NoUncertainty(ValueError):
     def __init__(self, model: str, optimizer: str) -> None:
         super().__init__(
             f'model "{model}": expected the optimizer "ftrl", "adagrad" or "coin", got '
-            f'"{optimizer}", whose rows do not hold what an uncertainty is computed from'
+            f'"{optimizer}", whose rows lack the sums that an uncertainty needs'
         )
 
 
