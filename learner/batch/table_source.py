@@ -15,7 +15,6 @@ fit ends at once. Other missing columns are logged: a column may begin in a late
 
 from __future__ import annotations
 
-import difflib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.ingest.events import REQUEST_ID, TIME
+from headrace.ingest.events import REQUEST_ID
 from headrace.ingest.examples import Examples
 from headrace.ingest.features import canonical, real
 from headrace.ingest.logs import BagLayout, TableBlock, TableLog, UnreadableRow
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LEAST_ALIKE = 0.8
-"""Similarity of two names, from 0 to 1, from which one is taken for the other misspelt."""
 _MOST_THREADS = 8
 """Blocks wait for the learner in memory, up to two for each thread."""
 
@@ -135,24 +132,13 @@ class TableSource:
         if self._checked:
             return
         self._checked = True
-        wanted = self._encoder.sources | {self._fields.weights.source} - {None, ""}
-        found = set(self._layout.field_columns(list(block.arrow)))
-        missing, others = sorted(wanted - found - {TIME}), sorted(found - wanted)
+        try:
+            missing = self._encoder.lacking(self._layout.field_columns(list(block.arrow)))
+        except ValueError as error:
+            hint = "[fields] in the layout names columns that differ from the spec"
+            raise UnreadableData(f"{url}: {error}; {hint}") from error
         if not missing:
             return
-        alike = [
-            f"{other!r} in place of {name!r}"
-            for name in missing
-            for other in difflib.get_close_matches(name, others, 1, _LEAST_ALIKE)
-        ]
-        nothing = missing if set(missing) == wanted - {TIME} else []
-        got = ", ".join(alike or others)
-        if alike or nothing:
-            raise UnreadableData(
-                f"{url}: expected columns for the fields of the spec, among them "
-                f"{', '.join(missing)}, got {got}. Correct the source of these fields in the spec, "
-                "or name their columns under [fields] in the layout"
-            )
         log.warning(
             "%s: expected a column for each field of the spec, got none for %s. The model learns "
             "without them as long as files lack them",

@@ -8,6 +8,7 @@ after another, as from a stream (deep architectures: by `mini_batch`). `partial_
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,8 +158,9 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 *(self.alpha, self.l2, self.dimensions, seed),
             )
             spec = derive_spec({name: values.type for name, values in columns.items()}, options)
-        elif not isinstance(spec, ModelSpec):
-            spec = load_spec(spec)
+        else:
+            spec = spec if isinstance(spec, ModelSpec) else load_spec(spec)
+            _check_columns(spec, columns)
         self._use(InMemoryModel(spec))
 
     def _use(self, model: InMemoryModel) -> None:
@@ -257,7 +259,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the columns of X and its rows; check y against them and keep it."""
         if hasattr(X, "__arrow_c_stream__"):
             checked = self._checked(X, y, reset=reset, skip_check_array=True)
-            table = pa.table(X).combine_chunks()
+            table = _table(X)
             count = table.num_rows
             columns: Columns = {name: _one_chunk(table[name]) for name in table.column_names}
         else:
@@ -306,6 +308,30 @@ def _array_columns(values: npt.NDArray[Any]) -> Columns:
         f"x{place}": pa.array(np.ascontiguousarray(values[:, place]))
         for place in range(values.shape[1])
     }
+
+
+def _check_columns(spec: ModelSpec, columns: Columns) -> None:
+    """Raise ValueError if columns are misnamed, warn if some are missing."""
+    try:
+        missing = TableEncoder(spec.fields).lacking(columns)
+    except ValueError as error:
+        raise ValueError(f"X: {error}") from error
+    if missing:
+        warnings.warn(
+            f"X: expected a column for each field of the spec, got none for {', '.join(missing)}. "
+            "The model learns without them",
+            stacklevel=4,
+        )
+
+
+def _table(frame: Any) -> pa.Table:
+    try:
+        return pa.table(frame).combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ValueError(
+            f"X: expected columns with values of one type each, got: {'; '.join(error.args)}. "
+            "Convert such a column, as with astype(str)"
+        ) from error
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

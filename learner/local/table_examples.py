@@ -8,6 +8,7 @@ row's values (`ArrowColumns`).
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +20,15 @@ from headrace.ingest.examples import Examples, Kind
 from headrace.ingest.features import ArrowColumns, Encoder, weights_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy.typing as npt
 
     from headrace.ingest.features import Encoded, FieldSet
+
+
+_LEAST_ALIKE = 0.8
+"""Similarity of two names, from 0 to 1, from which one is taken for the other misspelt."""
 
 
 class TableEncoder:
@@ -39,6 +44,26 @@ class TableEncoder:
         fields = self._fields
         every = (*fields.singles, *fields.bags, *fields.numbers)
         return frozenset(field.source for field in every if field.source)
+
+    def lacking(self, found: Collection[str]) -> list[str]:
+        """Return the columns that fields and weights need and a table of these columns lacks.
+
+        Raises ValueError if it lacks all of them, or has a similar name in place of one.
+        """
+        wanted = {*self.sources, self._fields.weights.source} - {None, "", TIME}
+        missing, others = sorted(wanted - set(found)), sorted(set(found) - wanted)
+        alike = [
+            f"{other!r} in place of {name!r}"
+            for name in missing
+            for other in difflib.get_close_matches(name, others, 1, _LEAST_ALIKE)
+        ]
+        if alike or (missing and len(missing) == len(wanted)):
+            raise ValueError(
+                f"expected columns for the fields of the spec, among them {', '.join(missing)}, "
+                f"got {', '.join(alike or others)}. Correct the source of these fields in the "
+                "spec, or the names of the columns"
+            )
+        return missing
 
     def features(self, columns: Mapping[str, pa.Array], event_ms: npt.NDArray[np.int64]) -> Encoded:
         """Return the inputs of n rows at these times, (n,). Raises TypeError: see ArrowColumns."""

@@ -178,3 +178,17 @@ def test_wrong_parameters_and_targets_are_refused_with_what_was_expected() -> No
     with pytest.raises(ValueError, match=r"at most a day ahead, got 7415712000000"):
         HeadraceClassifier().fit(later, clicked)
     HeadraceClassifier().fit(rows, clicked).predict(later)
+
+
+def test_columns_that_do_not_fit_are_refused_by_name() -> None:
+    rows, clicked = table(100)
+    with pytest.raises(ValueError, match=r"^X: expected columns .* got 'usr' in place of 'user'"):
+        HeadraceClassifier(shop_spec()).fit(
+            rows.rename_columns([{"user": "usr"}.get(name, name) for name in rows.column_names]),
+            clicked,
+        )
+    with pytest.warns(UserWarning, match="expected a column for each field .* got none for item"):
+        HeadraceClassifier(shop_spec()).fit(rows.drop_columns(["item"]), clicked)
+    mixed = pd.DataFrame({"colour": [1, "red", 2.5, None]})
+    with pytest.raises(ValueError, match=r"^X: expected columns with values of one type .*colour"):
+        HeadraceClassifier().fit(mixed, [0, 1, 0, 1])
