@@ -57,7 +57,7 @@ def test_a_recreated_topic_is_refused_until_the_operator_accepts_it(
     pipeline.learn(instance)
     [refusal] = pipeline.until_all_stopped().values()
     assert isinstance(refusal, TopicMadeAgain)
-    for part in (f"{before}/0 up to offset {BATCHES // 2}", f"found {now}", "pserver drop"):
+    for part in (f"{before}/0 up to offset {BATCHES // 2}", f"got {now}", "pserver drop"):
         assert part in str(refusal)
     assert f"`--accept-topic {now}`" in str(refusal)
     assert pipeline.counts() == old

@@ -103,7 +103,7 @@ def test_the_fast_path_and_asgi_answer_alike_each_kind_of_request() -> None:
     }
     assert statuses["predict"] == statuses["last"] == statuses["chunked"] == 200
     refused = ("packed", "no object", "unknown", "long", "stranger", "got")
-    assert [statuses[each] for each in refused] == [415, 422, 404, 413, 401, 404]
+    assert [statuses[each] for each in refused] == [415, 422, 404, 413, 401, 405]
 
 
 def test_an_offer_of_an_upgrade_changes_no_prediction() -> None:

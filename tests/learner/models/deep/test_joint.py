@@ -275,7 +275,7 @@ def test_the_death_of_a_member_process_ends_the_group() -> None:
         shares = layers_of(bench)
         shares += theirs.reshape(shares.shape)
         np.testing.assert_allclose(shares, layers_of(one), rtol=2e-3, atol=5e-5)
-        with pytest.raises(GroupBroken, match="learner 0 of a group of 2"):
+        with pytest.raises(GroupBroken, match="learner 0 of a synchronous group of 2"):
             joint.idle(bench.view)
     finally:
         other.kill()
