@@ -7,10 +7,10 @@ also accepts a directory that it can only read: the machine code that an image c
 and a kernel that is missing there is compiled in memory, once in each process. A full disk is no
 error either.
 
-It reaches into `numba.core.caching`: the classes of locators and caches, and listens to the events
-of `numba.core.event`. pyproject.toml pins the
-minor version of numba, and tests/ingest/runtime/test_kernel_cache.py fails if they change. Without
-this module, kernels compile with numba's own cache, wherever that can be written.
+It reaches into the classes of locators and caches in `numba.core.caching`, and listens to the
+events of `numba.core.event`. pyproject.toml pins the minor version of numba, and
+tests/ingest/runtime/test_kernel_cache.py fails if they change. Without this module, kernels compile
+with numba's own cache, wherever that can be written.
 
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """

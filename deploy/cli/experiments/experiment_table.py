@@ -35,7 +35,7 @@ def table_of(history: "Sequence[ArmRecord]") -> Iterator[str]:
 
 
 def _lines(arm: "Sequence[ArmRecord]", examples: int) -> Iterator[str]:
-    """Yield the lines of an arm. examples: that the control has learned, which has no records."""
+    """Yield the lines of an arm. examples: learned by the control, which has no records of them."""
     last = arm[-1]
     if last.arm == _CONTROL:
         over = last.kind in OVER
