@@ -91,6 +91,10 @@ class _TooManyPipelined(Exception):
     """Raised in a callback, like _HeadTooLarge."""
 
 
+def _bytes_of(headers: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in headers)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol within `limits`, deaf to offers of an upgrade."""
 
@@ -115,8 +119,10 @@ class BoundedProtocol(HttpToolsProtocol):
     """Whether these bytes ended a head, brought some of a body, or ended a request."""
     _idle_bytes = 0
     """Received since the last progress: of an unfinished head, of trailers, of blank lines."""
-    _head_bytes = 0
+    _most_bytes = 0
+    """The same with the bytes that are being parsed: no head in them is larger."""
     _headers = 0
+    """Number in the request that is being read, without its trailers."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -205,7 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> bytes:
         """Parse these bytes; return those that are to be parsed next."""
-        self._progressed = False
+        self._progressed, self._most_bytes = False, self._idle_bytes + len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -244,34 +250,34 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._head_bytes = self._headers = 0
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers += 1
-        if self._headers > self.limits.headers:
-            raise _HeadTooLarge
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self.limits.head_bytes:
-            raise _HeadTooLarge
-
     def note_head_end(self) -> None:
-        """Note that a head was read. A subclass that handles a request itself calls it."""
-        self._in_head, self._progressed = False, True
-        self._head_bytes = self._headers = 0  # of the trailers, if any follow
-        self._stop_head_timer()
+        """Note that a head was read. A subclass that handles a request itself calls it.
+
+        Raises in this parser if the head is beyond the limits. It cannot be larger than the bytes
+        since the last request, so its size is computed only if those are beyond the limit.
+        """
+        headers, limits = self.headers, self.limits
+        if len(headers) > limits.headers or (
+            self._most_bytes > limits.head_bytes
+            and len(self.url) + _bytes_of(headers) > limits.head_bytes
+        ):
+            raise _HeadTooLarge
+        self._in_head, self._progressed, self._headers = False, True, len(headers)
+        if self._head_timer is not None:
+            self._stop_head_timer()
 
     def note_message_end(self) -> None:
-        """Note that a request was read. A subclass that handles a request itself calls it."""
+        """Note that a request was read. A subclass that handles a request itself calls it.
+
+        Raises in this parser if its trailers are beyond the limits of a head.
+        """
         self._progressed = True
+        if len(self.headers) > self._headers:
+            trailers, limits = self.headers[self._headers :], self.limits
+            if len(trailers) > limits.headers or _bytes_of(trailers) > limits.head_bytes:
+                raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
         self.note_head_end()

@@ -1,7 +1,9 @@
 """Learns the blocks of a source: epochs, a held-out tail, early stopping, and resuming.
 
 One thread reads, others encode, and one learns, in the order of the source. A fit of one epoch
-therefore makes the rows that a stream of the same examples would make, bit for bit.
+therefore makes the rows that a stream of the same examples would make, bit for bit. In a deep model
+they may differ by rounding, because its layers are computed by several threads here, and by one in
+a stream.
 
 *Refused:* several learner threads or processes, each with a copy of the rows, that exchange what
 their rows gained after each round. The kernels release the lock of the interpreter, so threads run
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headrace.ingest.runtime import available_cores
 from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
 from headrace.learner.batch.prefetch import read_ahead
@@ -34,6 +37,7 @@ from headrace.learner.batch.sources import (
     split_at,
 )
 from headrace.learner.local import InMemoryModel
+from headrace.learner.models import layer_threads
 from headrace.learner.validation import LogLossSum
 
 if TYPE_CHECKING:
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
     from headrace.learner.batch.fit_folder import FitFolder
     from headrace.learner.batch.sources import BatchSource, ExampleBlock
     from headrace.learner.spec import ModelSpec
+
+_MOST_THREADS = 4
+"""Threads that compute layers: matrices of a mini-batch are too small for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,7 @@ class BatchTrainer:
         """Continue from the folder's progress, or begin. Raises UnreadableData, StorageFailed."""
         self._spec, self._source, self._folder = spec, source, folder
         self._settings = settings
+        self._threads = max(1, min(available_cores(), _MOST_THREADS) // spec.structure.devices)
         state = folder.read(spec, source.identity)
         self.resumed = state is not None
         """Whether this continues an interrupted fit."""
@@ -170,7 +178,8 @@ class BatchTrainer:
         now_s = time.monotonic()
         save_at_s = now_s + self._settings.save_every_s
         tell_at_s = now_s
-        with read_ahead(self._blocks(tail, self._state.position)) as blocks:
+        blocks_ahead = read_ahead(self._blocks(tail, self._state.position))
+        with layer_threads(self._spec, self._threads), blocks_ahead as blocks:
             for block in blocks:
                 self._learn_one(block)
                 now_s = time.monotonic()

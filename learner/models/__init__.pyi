@@ -2,6 +2,7 @@ from .explanations import EXACT as EXACT
 from .explanations import LEAVE_ONE_OUT as LEAVE_ONE_OUT
 from .explanations import Explanations as Explanations
 from .explanations import Tables as Tables
+from .factory import layer_threads as layer_threads
 from .factory import open_model as open_model
 from .final_rows import FinalRows as FinalRows
 from .protocols import Model as Model

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from headrace.learner.errors import MissingTorch
-from headrace.learner.spec import FACTORIZATION_MACHINE, FTRL, LOGISTIC_REGRESSION
+from headrace.learner.spec import DEEP, FACTORIZATION_MACHINE, FTRL, LOGISTIC_REGRESSION
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from headrace.learner.models.protocols import Model
     from headrace.learner.spec import ModelSpec
 
@@ -36,3 +39,12 @@ def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
             raise
         raise MissingTorch(spec.architecture) from error
     return DeepModel(spec, buckets)
+
+
+def layer_threads(spec: ModelSpec, threads: int) -> AbstractContextManager[None]:
+    """Return a context in which layers of deep models are computed by so many threads."""
+    if spec.architecture not in DEEP:
+        return nullcontext()
+    from headrace.learner.models.deep import cpu_threads
+
+    return cpu_threads(threads)

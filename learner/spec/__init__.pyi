@@ -3,6 +3,7 @@ from .architecture import AUTO as AUTO
 from .architecture import CHOICE as CHOICE
 from .architecture import CUDA as CUDA
 from .architecture import DCN_V2 as DCN_V2
+from .architecture import DEEP as DEEP
 from .architecture import DEEPFM as DEEPFM
 from .architecture import DENSE_NUMBER as DENSE_NUMBER
 from .architecture import DIN as DIN

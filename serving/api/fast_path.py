@@ -192,7 +192,7 @@ class FastPathRequest:
     def _send(self, response: Response) -> None:
         self.response_complete = True
         protocol, status = self._protocol, response.status_code
-        if 200 <= status < 300:
+        if not protocol.proven and 200 <= status < 300:
             protocol.prove()
         transport: BatchingTransport = protocol.transport  # type: ignore[assignment]
         if transport.is_closing():

@@ -12,13 +12,14 @@ has mini-batches of 256, which learn more from a row; `deepfm_1024` has those of
 is the fit with `--store`: two processes learn into a Valkey of their own, from staging to the
 snapshot; its memory is that of the process which starts them.
 
-Every contender has its own process, unless the run is quick, and all run in turns, `rounds` times;
-`lr_store` runs once if the run is quick. Figures are medians. `to_vw_file` and `to_torch` are
-medians of the ratios of rates of one round, in which the two contenders run one after the other.
-On a machine with other work, rates say little: `processor_us` is the processor time per example.
-Threads that spin while they wait count in it. `memory_mb` is the growth of each process at its
-peak. `load` is the load of the machine at the begin and the end, `seconds` the time of the run, and
-`processor_s` the processor time of all its processes.
+Every contender has its own process; if the run is quick, one process runs all but the torch loop,
+which has another. All run in turns, `rounds` times; `lr_store` runs once if the run is quick.
+Figures are medians. `to_vw_file` and `to_torch` are medians of the ratios of rates of one round, in
+which the two contenders run one after the other. On a machine with other work, rates say little:
+`processor_us` is the processor time per example. Threads that spin while they wait count in it.
+`memory_mb` is the growth of each process at its peak. `load` is the load of the machine at the
+begin and the end, `seconds` the time of the run, and `processor_s` the processor time of all its
+processes.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Size(NamedTuple):
 
 
 QUICK = Size(
-    {"lr": 100_000, "fm": 40_000, "deepfm": 40_000},
+    {"lr": 100_000, "fm": 100_000, "deepfm": 100_000},
     {"lr": 20_000, "fm": 15_000, "deepfm": 10_000},
     rounds=3,
     store_rounds=1,
@@ -241,14 +242,16 @@ def learn_torch_once(name: str, path: str, sizes: list[int], most: int) -> Timin
 class Race:
     """The contenders of all rounds, with their times."""
 
-    def __init__(self, alone: Alone, told: Console) -> None:
-        self._alone, self._told = alone, told
+    def __init__(self, alone: Alone, rival: Alone, told: Console) -> None:
+        """rival: runs torch's loop. A fit sets how torch's threads wait, in its own process."""
+        self._alone, self._rival, self._told = alone, rival, told
         self.found: dict[str, list[Timing]] = {}
         self.memory_mb: dict[str, float] = {}
 
     def run(self, name: str, function: Callable[..., Timing], *arguments: Any) -> None:
         """Run a contender once."""
-        timing, grown = self._alone.run(function, *arguments)
+        alone = self._rival if function is learn_torch else self._alone
+        timing, grown = alone.run(function, *arguments)
         self.found.setdefault(name, []).append(timing)
         self.memory_mb[name] = max(grown, self.memory_mb.get(name, 0.0))
         self._told.print(
@@ -271,8 +274,8 @@ def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
             write_table(stream, Path(paths[name]), 0, examples)
         text = str(write_text(stream.first(size.examples["lr"]), Path(folder)))
         node = ValkeyNode(Path(folder, "valkey"))
-        with running_server(node), Alone(quick=quick) as alone:
-            race = Race(alone, told)
+        with running_server(node), Alone(quick=quick) as alone, Alone(quick=quick) as rival:
+            race = Race(alone, rival, told)
             for number in range(size.rounds):
                 for name, spec in MODELS.items():
                     path = paths[TORCH[name]]

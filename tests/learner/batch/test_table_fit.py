@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import torch
 
 import headrace
 from headrace.ingest.events import AHEAD_MS, Reason
@@ -354,3 +355,28 @@ def test_blocks_are_the_same_with_any_number_of_threads(
     assert [each.read for each in one] == [each.read for each in five]
     for a, b in zip(one, five, strict=True):
         assert (a.examples.features.ids == b.examples.features.ids).all()
+
+
+def test_layers_of_a_fit_use_several_threads_and_the_rows_stay_the_same(
+    rows: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse_spec(
+        shop_spec().text.replace(
+            "[label]", 'architecture = "deepfm"\ndimensions = 4\nlayers = [8]\n[label]', 1
+        ),
+        "shop.toml",
+    )
+    url, made, threads = write(rows.slice(0, 4_000), tmp_path, "parquet"), [], []
+    for cores in (1, 2):
+        monkeypatch.setattr(
+            "headrace.learner.batch.trainer.available_cores", lambda cores=cores: cores
+        )
+        folder = FitFolder(str(tmp_path / str(cores)), spec.name)
+        trainer = BatchTrainer(spec, TableSource([url], layout(), spec), folder, FitSettings())
+        done = trainer.run(threading.Event(), lambda _: threads.append(torch.get_num_threads()))
+        assert done is not None
+        made.append(InMemoryModel.load(tmp_path / str(cores), done.snapshot).rows)
+        assert torch.get_num_threads() == 1  # a model that learns a stream shares its machine
+    assert set(threads) == {1, 2}
+    np.testing.assert_array_equal(made[0].ids, made[1].ids)
+    np.testing.assert_allclose(made[0].values, made[1].values, rtol=1e-4, atol=1e-6)
