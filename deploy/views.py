@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from datetime import UTC, datetime
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 import typer
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from rich.console import RenderableType
     from rich.progress import TaskID
 
     from headrace.learner.batch import FitProgress
@@ -216,17 +219,39 @@ _COLUMNS = (
     *("model", "alias", "window", "until", "slice", "shown", "scored", "clicks"),
     *("AUC", "in request", "log loss", "NE", "calibration", "drift", "served - learned"),
 )
-
-
 _TEXTS = 5
+_NARROW_COLUMNS = (
+    *("alias", "slice", "shown", "clicks"),
+    *("AUC", "in\nrequest", "log\nloss", "NE", "cali-\nbration"),
+)
+_NARROW_TEXTS = 2
+_UNLIMITED = 10_000
 
 
-def table(figures: Sequence[WindowMetrics]) -> Table:
-    """Return a row for each window, alias and slice. A hyphen marks an undefined figure."""
-    view = Table(box=box.SIMPLE_HEAD, title="Live evaluation", caption=_caption(figures))
+def evaluation_tables(figures: Sequence[WindowMetrics], console: Console) -> RenderableType:
+    """Return a row for each window, alias and slice. A hyphen marks an undefined figure.
+
+    If the rows do not fit into the console's width, each window has a table of its own with fewer
+    figures, which fits into 80 characters.
+    """
+    rows = sorted(figures, key=_order)
+    caption = _caption(figures)
+    wide = _wide_table(rows, caption)
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    needed = Measurement.get(console, unlimited, wide).maximum
+    if not rows or needed <= console.width:
+        return wide
+    by_window = itertools.groupby(rows, lambda each: (each.model, each.window, each.until))
+    tables = [_narrow_table(list(each)) for _, each in by_window]
+    more = f"A terminal of {needed} columns shows more figures, --json shows all."
+    return Group("Live evaluation", *tables, caption, more)
+
+
+def _wide_table(rows: Sequence[WindowMetrics], caption: str) -> Table:
+    view = Table(box=box.SIMPLE_HEAD, title="Live evaluation", caption=caption)
     for place, name in enumerate(_COLUMNS):
         view.add_column(name, justify="left" if place < _TEXTS else "right")
-    for each in sorted(figures, key=_order):
+    for each in rows:
         view.add_row(
             *(each.model, each.alias, each.window),
             f"{each.until} {_clock(each.end_ms)}",
@@ -236,6 +261,29 @@ def table(figures: Sequence[WindowMetrics]) -> Table:
             *(_rounded(value, 3) for value in (each.normalized_entropy, each.calibration)),
             _rounded(each.score_drift, 3),
             _rounded(each.difference, 4),
+        )
+    return view
+
+
+def _narrow_table(rows: Sequence[WindowMetrics]) -> Table:
+    """Return the table of one window of a model."""
+    first = rows[0]
+    view = Table(
+        box=None,
+        title=f"\n{first.model}, {first.window}, {first.until} {_clock(first.end_ms)}",
+        title_justify="left",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
+    for place, name in enumerate(_NARROW_COLUMNS):
+        text = place < _NARROW_TEXTS
+        view.add_column(name, justify="left" if text else "right", overflow="fold")
+    for each in rows:
+        view.add_row(
+            *(each.alias, each.slice, f"{each.shown:,}", f"{each.clicks:,}"),
+            *(_rounded(value, 4) for value in (each.auc, each.request_auc, each.log_loss)),
+            *(_rounded(value, 3) for value in (each.normalized_entropy, each.calibration)),
         )
     return view
 

@@ -188,9 +188,10 @@ def show(
         return
     from rich.console import Console
 
-    from headrace.deploy.views import table
+    from headrace.deploy.views import evaluation_tables
 
-    Console().print(table(found))
+    console = Console()
+    console.print(evaluation_tables(found, console))
 
 
 @app.command()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.views import table
+from headrace.deploy.views import evaluation_tables
 from headrace.learner.spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from headrace.serving.evaluation.evaluation_process import EvaluationSettings, rules_of
@@ -48,6 +52,14 @@ def only(found: list[WindowMetrics], **these: object) -> WindowMetrics:
     """Return the only metrics with these attributes."""
     [one] = [each for each in found if all(getattr(each, k) == v for k, v in these.items())]
     return one
+
+
+def printed(found: list[WindowMetrics], width: int) -> list[str]:
+    """Return the lines that `headrace evaluate show` prints in a terminal of this width."""
+    output = io.StringIO()
+    console = Console(file=output, width=width)
+    console.print(evaluation_tables(found, console))
+    return output.getvalue().splitlines()
 
 
 def test_the_learners_metrics_equal_those_of_the_batch_report() -> None:
@@ -131,9 +143,21 @@ def test_published_metrics_round_trip_json_and_render_as_a_table() -> None:
     assert len({each.key for each in found}) == len(found)
     for each in found:
         assert msgspec.json.decode(msgspec.json.encode(each), type=WindowMetrics) == each
-    shown = table(found)
-    assert shown.row_count == len(found)
-    assert table([]).row_count == 0
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_metrics_are_readable_in_a_terminal_of_any_width(width: int) -> None:
+    found = figures(evaluated(6), "news", Windows())
+    lines = printed(found, width)
+    assert max(map(len, lines)) <= width
+    aliases = "|".join((LEARNED, *ALIASES))
+    named = [line for line in lines if re.match(rf" *(news )? *({aliases}) ", line)]
+    assert len(named) == len(found), "each row has one line"
+    for each in found:
+        rounded = [f"{value:.4f}" for value in (each.auc, each.log_loss) if value is not None]
+        row = [each.alias, each.slice, f"{each.shown:,}", f"{each.clicks:,}", *rounded]
+        assert any(all(text in line for text in row) for line in named), row
+    assert "no figures yet" in "".join(printed([], width))
 
 
 def test_an_empty_evaluation_publishes_nothing_and_undefined_metrics_are_null() -> None:
