@@ -64,7 +64,7 @@ _PARTS = {
     "servers": "serving run",
     "shards": "valkey-server",
 }
-_QUICK_WARM_S, _WARM_S = 6.0, 75.0
+_QUICK_WARM_S, _WARM_S = 2.5, 75.0
 """Wait after a change of load. Keepers fold entries after a minute. A quick run ends before that,
 so its predictions are those without folding."""
 _TICK_S = 0.01
@@ -231,7 +231,7 @@ def compare(
 
 def measure(*, quick: bool) -> dict[str, Any]:
     """Calibrate, run the pipeline, and compare."""
-    seconds, warm_s = (12.0, _QUICK_WARM_S) if quick else (60.0, _WARM_S)
+    seconds, warm_s = (7.0, _QUICK_WARM_S) if quick else (60.0, _WARM_S)
     costs = calibrate([ARCHITECTURE], 0.3 if quick else 1.0, lambda _: None)
     text = trial_spec(ARCHITECTURE, FIELDS).text
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
@@ -260,7 +260,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="a minute and a half")
+    parser.add_argument("--quick", action="store_true", help="within a minute")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     options = parser.parse_args()
     found = measure(quick=options.quick)
