@@ -53,6 +53,8 @@ class RankingSettings:
     """Pause before a retry at an overloaded server."""
     kept: bool = True
     """Keep scores and latencies. Without an end, they would fill the memory."""
+    token: str = ""
+    """Sent with each request, if the server asks for one."""
 
 
 @dataclass(slots=True)
@@ -187,7 +189,9 @@ class RankingClient:
 
     async def _open(self) -> None:
         settings = self._settings
+        sent = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
         self._session = aiohttp.ClientSession(
+            headers=sent,
             connector=aiohttp.TCPConnector(limit=settings.connections),
             timeout=aiohttp.ClientTimeout(total=None),
         )

@@ -38,7 +38,8 @@ class SmallReads(asyncio.BufferedProtocol):
     """Passes what a connection brings on to `protocol`."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
-        self._protocol = protocol
+        self._protocol, memory = protocol, _MEMORY
+        self._proven, self._unproven = memory.proven, memory.unproven
         self.connection_made = protocol.connection_made  # type: ignore[assignment, method-assign]
         self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
         self.eof_received = protocol.eof_received  # type: ignore[method-assign]
@@ -47,8 +48,8 @@ class SmallReads(asyncio.BufferedProtocol):
 
     def get_buffer(self, _sizehint: int) -> Any:
         """Return the memory to read into; an event loop asks anew before each read."""
-        return _MEMORY.proven if self._protocol.proven else _MEMORY.unproven
+        return self._proven if self._protocol.proven else self._unproven
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on the bytes that were read; the next read overwrites the memory."""
-        self._protocol.data_received(bytes(_MEMORY.proven[:nbytes]))
+        self._protocol.data_received(bytes(self._proven[:nbytes]))

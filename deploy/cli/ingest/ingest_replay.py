@@ -1,6 +1,7 @@
 """`headrace ingest replay`: a log becomes events in Kafka, or live traffic with requests."""
 
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,6 +69,17 @@ Alias = Annotated[
     str, typer.Option("--alias", metavar="NAME", help="With --ask: alias or model that ranks.")
 ]
 
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="HEADRACE_SERVING_TOKEN_FILE",
+        metavar="FILE",
+        help="With --ask: file with a token that the server accepts.",
+        show_default=False,
+    ),
+]
+
 
 def replay(
     model: ModelFile,
@@ -81,6 +93,7 @@ def replay(
     repeat: Repeat = False,
     ask: Ask = "",
     alias: Alias = "production",
+    token_file: TokenFile = None,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
@@ -105,7 +118,7 @@ def replay(
         logs = (open_log(path, mapped, sort=sort) for path in data)
         check_backfill(settings, logs, spec.fields.label.window_ms)
     with ExitStack() as stack:
-        client = stack.enter_context(_client(ask, alias, spec)) if ask else None
+        client = stack.enter_context(_client(ask, alias, token_file, spec)) if ask else None
         replaying = BackgroundReplay(
             *(settings, spec, data, pace),
             layout=mapped,
@@ -141,11 +154,13 @@ def _pace(
     return LivePace(speed, repeat)
 
 
-def _client(url: str, alias: str, spec: "ModelSpec") -> "RankingClient":
+def _client(url: str, alias: str, token_file: Path | None, spec: "ModelSpec") -> "RankingClient":
     from headrace.deploy.reports import RankingClient, RankingSettings
+    from headrace.ingest.http import read_grants
 
+    token = read_grants(token_file)[0].token if token_file else ""
     ranks = f"{url.rstrip('/')}/v1/models/{alias}:rank"
-    return RankingClient(ranks, spec.fields, settings=RankingSettings(kept=False))
+    return RankingClient(ranks, spec.fields, settings=RankingSettings(kept=False, token=token))
 
 
 class _Asking:
@@ -162,7 +177,8 @@ class _Asking:
             self._warned = True
             typer.echo(
                 f"expected answers from {self._url} (--ask), got none yet: is the server running, "
-                "and does it have the alias (--alias)? Events are sent meanwhile",
+                "does it have the alias (--alias), and does it accept the token (--token-file)? "
+                "Events are sent meanwhile",
                 err=True,
             )
 

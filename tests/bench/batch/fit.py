@@ -5,12 +5,12 @@
 All learn the stream of `tests.bench.learner` once: 26 ids and 13 numbers per example. `lr`, `fm`
 and `deepfm` are fits of a Parquet file, from opening it to the last example; `snapshot_s` is the
 time to write the snapshot. Vowpal Wabbit reads its own text file (logistic regression). A torch
-loop reads the same Parquet file and learns mini-batches of 1,024 from a DataLoader, with Adagrad
-and the same sizes. It stops after `torch_examples`. It runs with one thread and with one per core,
-and the faster run counts: a second thread helps on an idle machine and spins on any other. `deepfm`
-has mini-batches of 256, which learn more from a row; `deepfm_1024` has those of torch. `lr_store`
-is the fit with `--store`: two processes learn into a Valkey of their own, from staging to the
-snapshot; its memory is that of the process which starts them.
+loop reads the same Parquet file and learns mini-batches from a DataLoader, with Adagrad and the
+same sizes: of 1,024, and those of headrace's DeepFM, 256 (`deepfm`) and 1,024 (`deepfm_1024`). It
+stops after `torch_examples`. It runs with one thread and with one per core, and the faster run
+counts: a second thread helps on an idle machine and spins on any other. `lr_store` is the fit with
+`--store`: two processes learn into a Valkey of their own, from staging to the snapshot; its memory
+is that of the process which starts them.
 
 Every contender has its own process; if the run is quick, one process runs all but the torch loop,
 which has another. All run in turns, `rounds` times; `lr_store` runs once if the run is quick.
@@ -70,15 +70,18 @@ if TYPE_CHECKING:
 LAYOUT = '[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"\n'
 FM = 'architecture = "factorization_machine"\ndimensions = 16\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 16\nlayers = [128, 64]\nmini_batch = {}\n'
-MINI_BATCH = 1024
+MINI_BATCHES = {"lr": 1024, "fm": 1024, "deepfm": 256, "deepfm_1024": 1024}
+"""By the name of the model, for the torch loops: headrace's DeepFM has the same."""
 MODELS = {
     "lr": stream_spec(name="lr", more=LR).text,
     "fm": stream_spec(FM, name="fm", more=LR).text,
-    "deepfm": stream_spec(DEEPFM.format(256), name="deepfm", more=LR).text,
-    "deepfm_1024": stream_spec(DEEPFM.format(MINI_BATCH), name="deepfm_1024", more=LR).text,
+    "deepfm": stream_spec(DEEPFM.format(MINI_BATCHES["deepfm"]), name="deepfm", more=LR).text,
+    "deepfm_1024": stream_spec(
+        DEEPFM.format(MINI_BATCHES["deepfm_1024"]), name="deepfm_1024", more=LR
+    ).text,
 }
-TORCH = {"lr": "lr", "fm": "fm", "deepfm": "deepfm", "deepfm_1024": "deepfm"}
-"""The loop of torch that learns the same model."""
+DATA = {"lr": "lr", "fm": "fm", "deepfm": "deepfm", "deepfm_1024": "deepfm"}
+"""The size of its data."""
 _ALL_PROCESSES = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 
 
@@ -177,19 +180,19 @@ def learn_vowpal_wabbit(path: str, examples: int, indexes: int) -> Timing:
     return clock.timing(examples)
 
 
-def learn_torch(name: str, path: str, sizes: list[int], most: int) -> Timing:
+def learn_torch(name: str, path: str, sizes: list[int], most: int, mini_batch: int) -> Timing:
     """Time a DataLoader loop with one thread and with all cores; return the faster run."""
     import torch
 
     found = []
     for threads in sorted({1, available_cores()}):
         torch.set_num_threads(threads)
-        found.append(learn_torch_once(name, path, sizes, most))
+        found.append(learn_torch_once(name, path, sizes, most, mini_batch))
     torch.set_num_threads(1)  # as each of headrace's models sets it
     return max(found, key=lambda each: each.rate)
 
 
-def learn_torch_once(name: str, path: str, sizes: list[int], most: int) -> Timing:
+def learn_torch_once(name: str, path: str, sizes: list[int], most: int, mini_batch: int) -> Timing:
     """Time a DataLoader loop over the first rows of the Parquet file."""
     import torch
     from torch import nn
@@ -224,7 +227,7 @@ def learn_torch_once(name: str, path: str, sizes: list[int], most: int) -> Timin
     labels = table["clicked"].to_numpy().astype(np.float32)
     data = TensorDataset(torch.from_numpy(ids) + first, torch.from_numpy(numbers),
                          torch.from_numpy(labels))  # fmt: skip
-    for batch, values, label in DataLoader(data, batch_size=MINI_BATCH):
+    for batch, values, label in DataLoader(data, batch_size=mini_batch):
         log_odds = weights(batch).squeeze(1) + values @ slopes[:, 0]
         if vectors is not None:
             scaled = values.unsqueeze(2) * slopes[:, 1:]
@@ -278,10 +281,11 @@ def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
             race = Race(alone, rival, told)
             for number in range(size.rounds):
                 for name, spec in MODELS.items():
-                    path = paths[TORCH[name]]
-                    if name in TORCH.values():
-                        sizes, most = stream.values.tolist(), size.torch_examples[name]
-                        race.run(f"torch_{name}", learn_torch, name, path, sizes, most)
+                    kind = DATA[name]
+                    path, most = paths[kind], size.torch_examples[kind]
+                    size_of_fields, mini_batch = stream.values.tolist(), MINI_BATCHES[name]
+                    torch_arguments = kind, path, size_of_fields, most, mini_batch
+                    race.run(f"torch_{name}", learn_torch, *torch_arguments)
                     race.run(name, fit, spec, path)
                     if name == "lr":
                         examples, indexes = size.examples[name], stream.all_indexes
@@ -296,7 +300,7 @@ def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
     return {
         "rows_per_second": {name: round(each.rate) for name, each in middle.items()},
         "to_vw_file": race.ratio("lr", "vw_file"),
-        "to_torch": {name: race.ratio(name, f"torch_{theirs}") for name, theirs in TORCH.items()},
+        "to_torch": {name: race.ratio(name, f"torch_{name}") for name in MODELS},
         "memory_mb": {name: round(grown) for name, grown in race.memory_mb.items()},
         "processor_us": {
             name: round(each.processor_us, 2)

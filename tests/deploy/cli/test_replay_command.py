@@ -40,7 +40,7 @@ def test_a_server_that_does_not_answer_is_named_once_and_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with _client(url, "production", load_spec(path_of("demo"))) as client:
+    with _client(url, "production", None, load_spec(path_of("demo"))) as client:
         asking = _Asking(client, url)
         for number in range(3):
             key = f"i{number}".encode()

@@ -46,6 +46,8 @@ class Server:
     port: int = 0
     asked: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
+    tokens: list[str | None] = field(default_factory=list)
+    """The `Authorization` of each request."""
     held: threading.Event | None = None
     """No request is answered while this event exists and is not set."""
 
@@ -66,6 +68,7 @@ def serving() -> Iterator[Server]:
             if server.held is not None:
                 server.held.wait()
             server.asked.append(asked)
+            server.tokens.append(self.headers["Authorization"])
             status = server.statuses.pop(0) if server.statuses else 200
             candidates = asked["candidates"]
             ranking = [
@@ -142,6 +145,14 @@ def test_a_late_replay_skips_requests_and_counts_them() -> None:
         client.ask([shown("c", "t", "1")], late_s=0.4)
     assert (client.asked.requests, client.asked.late, client.asked.answered) == (3, 2, 1)
     assert [each["request_id"] for each in server.asked] == ["t"]
+
+
+def test_a_token_is_sent_with_each_request_if_there_is_one() -> None:
+    for token, expected in (("", None), ("a-token", "Bearer a-token")):
+        settings = RankingSettings(token=token)
+        with serving() as server, RankingClient(server.url, FIELDS, settings=settings) as client:
+            client.ask([shown("a", "r", "1"), shown("b", "s", "1")], 0.0)
+        assert server.tokens == [expected, expected]
 
 
 def test_a_request_to_an_overloaded_server_is_retried() -> None:
