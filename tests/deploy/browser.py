@@ -6,16 +6,25 @@ import re
 import shutil
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+Test = TypeVar("Test", bound="Callable[..., Any]")
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), None)
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+def needs_chromium(test: Test) -> Test:
+    """Skip a test where Chromium is missing, and in `make quick`, because it starts a process."""
+    absent = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+    marked: Test = pytest.mark.thorough(absent(test))
+    return marked
+
 
 # the page's clock runs ahead of ours, but waits for answers: enough for it to ask three times
 _LOOKS_MS = 7_000

@@ -266,7 +266,7 @@ def test_a_connection_made_while_others_wait_is_not_read_before_its_turn() -> No
 def test_a_connection_that_proves_itself_while_it_waits_is_read_at_once() -> None:
     async def talk() -> None:
         client = _client()
-        client.protocol._queue._credit_s = -1.0  # a second's share is spent already
+        client.protocol._queue._credit_s = -0.1  # the share of the time to come is spent already
         client.protocol._reading_s = 1e-9  # but its turn has begun
         client.protocol.data_received(POST)
         before = client.paused
@@ -331,8 +331,9 @@ def test_a_server_reads_little_of_a_connection_that_waits() -> None:
         await until(lambda: len(queue._waiting) == 2)  # its wish to be read, and its first bytes
         await asyncio.sleep(0)
         assert queue._held_bytes <= UNPROVEN_BYTES
-        writer.transport.abort()
+        made[-1].transport.close()  # it does not read, so it does not see that the client leaves
         await until(lambda: not state.connections)
+        writer.transport.abort()
         server.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
