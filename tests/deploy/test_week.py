@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from headrace.deploy.models.shipped import path_of
+from headrace.ingest.runtime.parent_guard import GUARD_SCRIPT
 from tests.deploy.command import running
 
 WEEK = Path(__file__).resolve().parents[3] / "shared" / "data" / "ebnerd_week1"
@@ -27,16 +28,15 @@ pytestmark = pytest.mark.skipif(
 
 
 def _pid_of(parent: psutil.Process, *words: str) -> int | None:
-    """The part of headrace whose command line has these words in a row."""
+    """The part of headrace whose command line has these words in a row, not its guard."""
     for child in parent.children(recursive=True):
         try:
             command = child.cmdline()
         except psutil.NoSuchProcess:
             continue
         python = bool(command) and "python" in Path(command[0]).name
-        if python and "-m" in command and " ".join(words) in " ".join(command):
-            if "leash" in " ".join(command[:5]):
-                continue
+        named = "-m" in command and " ".join(words) in " ".join(command)
+        if python and named and str(GUARD_SCRIPT) not in command:
             return int(child.pid)
     return None
 

@@ -99,14 +99,18 @@ class InMemoryModel:
         guard: BatchGuard | None = None,
         group: SyncGroup | None = None,
         largest_poll: int = 3,
+        reader: ListReader | None = None,
     ) -> Learner:
-        """A learner of these records, each poll of which brings at most `largest_poll`."""
+        """A learner of these records, each poll of which brings at most `largest_poll`.
+
+        reader: another one, which has the records.
+        """
         store = self.store if store is None else store
         by_source: dict[Source, list[Record]] = {}
         for record in records:
             by_source.setdefault(record.source, []).append(record)
         ports = LearnerPorts(
-            ListReader(by_source, largest_poll=largest_poll),
+            reader or ListReader(by_source, largest_poll=largest_poll),
             self.written,
             f"scores.{self.spec.name}",
             store,

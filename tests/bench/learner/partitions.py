@@ -1,7 +1,7 @@
 """Accuracy by the number of partitions and of learners, with the product's own joiner and learner.
 
     python -m tests.bench.partitions [--quick] [--json] [--data DIR] [--model FILE ...]
-                                     [--key request|impression]
+                                     [--key request|impression] [--live SPEED]
 
 A log goes through `Joiner` and `Learner` over Kafka and a parameter server in memory, with 1, 2, 8
 and 32 partitions, and with one learner and two. For each: AUC, AUC within a request and log loss of
@@ -9,11 +9,16 @@ the scores made before learning.
 
 Events are keyed by their request, as a replay does it; `--key impression` keys them by impression.
 The log is a backlog: everything is in Kafka before the joiner starts, and joined before learners
-start, which is when partitions are farthest apart. Time is simulated. A learner's clock advances by
+start, which is when partitions are farthest apart. With `--live SPEED`, each event arrives at its
+time instead, SPEED times as fast as in the log. Time is simulated. A learner's clock advances by
 the examples that it learned, at 100,000 a second, so it pushes and folds as often as at full speed,
 and a figure is the same on every machine. Learners take turns: the one whose clock is behind.
 
-`--quick` takes a generated log. Without it, the sample week (HEADRACE_WEEK or --data) is measured.
+`spread` is the largest difference between all runs, `spread_by_learners` between the runs of the
+same number of learners. A learner does not see what another has learned since its last push, so at
+full speed two learners are less accurate than one, whatever the partitions.
+
+`--quick` takes a generated log; with `--live`, it takes some minutes nevertheless. Without it, the sample week (HEADRACE_WEEK or --data) is measured.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import argparse
 import json
 import tempfile
 import zlib
+from collections import deque
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +40,7 @@ from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write
 from headrace.ingest.examples.batch import unpack
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
-from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.protocols import ReaderEvent, Record, Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
 from headrace.ingest.logs.ndjson import DirectoryLog
 from headrace.learner.loop.pacing import LearnerPacing
@@ -47,7 +53,7 @@ from tests.bench.ebnerd.week import WEEK, leave_without
 from tests.learner.in_memory import InMemoryModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.learner.loop.learner import Learner
     from headrace.learner.spec.model_spec import ModelSpec
@@ -58,7 +64,33 @@ FIGURES = ("auc", "request_auc", "log_loss")
 _TICK_EVERY = 2_000
 """Lines between two ticks, as in a replay at full speed."""
 _EXAMPLES_A_MS = 100
+_LIVE_STEP_MS = 5
 _QUICK_SECONDS, _QUICK_REQUESTS_S = 600, 10
+
+
+class LiveReader(ListReader):
+    """A reader of lists whose records arrive at their times."""
+
+    def __init__(
+        self, arriving: Mapping[Source, Sequence[tuple[float, Record]]], now_ms: Callable[[], float]
+    ) -> None:
+        """arriving: records with the time of each on this clock, in ascending order."""
+        super().__init__({source: [] for source in arriving}, largest_poll=1 << 20)
+        self._arriving = {source: deque(held) for source, held in arriving.items()}
+        self._now_ms = now_ms
+
+    @property
+    def waiting(self) -> int:
+        """Records still to arrive."""
+        return sum(map(len, self._arriving.values()))
+
+    def poll(self, timeout_s: float) -> list[ReaderEvent]:
+        """Return what has arrived."""
+        now_ms = self._now_ms()
+        for source, held in self._arriving.items():
+            while held and held[0][0] <= now_ms:
+                self.records[source].append(held.popleft()[1])
+        return super().poll(timeout_s)
 
 
 class KeyedEvent:
@@ -114,26 +146,52 @@ def dealt(
 
 
 def join_log(
-    spec: ModelSpec, records: dict[Source, list[Record]], events: int
+    spec: ModelSpec, records: dict[Source, list[Record]], events: int, live: float = 0.0
 ) -> dict[Source, list[Record]]:
-    """Return the messages of examples that one joiner writes, by partition."""
+    """Return the messages of examples that one joiner writes, by partition.
+
+    live: how many times as fast as in the log events arrive. A message has the time in milliseconds
+    at which it was written as its append time then.
+    """
     transactions, now = ListTransactions(), [0]
     reader = ListReader(records, largest_poll=1 << 30)
+    if live:
+        first_ms = min(held[0].append_ms for held in records.values())
+        reader = LiveReader(
+            {
+                s: [((r.append_ms - first_ms) / live, r) for r in held]
+                for s, held in records.items()
+            },
+            lambda: now[0],
+        )
     ports = memory_ports(reader, transactions, lambda: now[0])
     joiner = Joiner(ports, spec.name, spec.fields, EventTopics(), JoinerPacing())
-    idle = 0
+    idle, noted, made = 0, 0, dict[Source, list[Record]]()
     while idle < 10:
-        now[0] += 50
-        idle = 0 if joiner.step(0.0) else idle + 1
+        now[0] += _LIVE_STEP_MS if live else 50
+        waits = isinstance(reader, LiveReader) and reader.waiting
+        idle = 0 if joiner.step(0.0) or waits else idle + 1
+        noted = _note(transactions, noted, spec, now[0] if live else 1, made)
     joiner.finish()
+    _note(transactions, noted, spec, now[0] if live else 1, made)
     assert joiner.figures.counted.impressions + joiner.figures.counted.clicks == events
     assert not joiner.figures.counted.late_clicks, joiner.figures.counted
-    made: dict[Source, list[Record]] = {}
-    for message in transactions.written:
+    return made
+
+
+def _note(
+    transactions: ListTransactions,
+    noted: int,
+    spec: ModelSpec,
+    now_ms: int,
+    made: dict[Source, list[Record]],
+) -> int:
+    """Add the messages of examples beyond the first `noted`; return how many there are now."""
+    for message in transactions.written[noted:]:
         if message.target.topic == examples_topic(spec.name):
             held = made.setdefault(message.target, [])
-            held.append(Record(message.target, len(held), 1, message.value))
-    return made
+            held.append(Record(message.target, len(held), now_ms, message.value))
+    return len(transactions.written)
 
 
 class _WorkingModel:
@@ -153,8 +211,17 @@ class _WorkingModel:
 class Learners(InMemoryModel):
     """Several learners of one topic, in simulated time."""
 
-    def __init__(self, spec: ModelSpec, made: dict[Source, list[Record]], learners: int) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        made: dict[Source, list[Record]],
+        learners: int,
+        *,
+        live: bool = False,
+    ) -> None:
+        """live: messages arrive at their append times."""
         super().__init__(spec, 16)
+        self._live = live
         self._ends = {source.partition: len(held) for source, held in made.items()}
         self._clocks = [[0.0] for _ in range(learners)]
         self._learners = [
@@ -164,12 +231,17 @@ class Learners(InMemoryModel):
 
     def _one(self, number: int, parts: Sequence[list[Record]]) -> Learner:
         clock = self._clocks[number]
+        records, reader = [record for records in parts for record in records], None
+        if self._live:
+            arriving = {held[0].source: [(r.append_ms, r) for r in held] for held in parts}
+            reader = LiveReader(arriving, lambda: clock[0])
         return self.learner(
-            [record for records in parts for record in records],
+            records,
             LearnerPacing(log_bytes_limit=1 << 50),
             model=_WorkingModel(open_model(self.spec, self.shape.buckets), clock),
             clocks=LearnerClocks(lambda: int(clock[0]), lambda _: None, self.nonce),
             largest_poll=1 << 20,
+            reader=reader,
         )
 
     def run(self) -> None:
@@ -179,7 +251,7 @@ class Learners(InMemoryModel):
             turn += 1
             number = min(range(len(self._learners)), key=lambda n: self._clocks[n][0])
             self._learners[number].step(0.0)
-            self._clocks[number][0] += 1.0
+            self._clocks[number][0] += _LIVE_STEP_MS if self._live else 1.0
 
     def figures(self, made: Iterable[list[Record]]) -> dict[str, float]:
         """Return the accuracy of the scores."""
@@ -194,16 +266,17 @@ def measure(
     events: Sequence[KeyedEvent],
     partitions: Sequence[int],
     tell: Console,
+    live: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Return the figures by number of partitions and learners."""
     found = []
     for count in partitions:
         records = dealt(events, count, spec.fields.label.window_ms)
-        made = join_log(spec, records, len(events))
+        made = join_log(spec, records, len(events), live)
         for learners in LEARNERS:
             if learners > count:
                 continue
-            world = Learners(spec, made, learners)
+            world = Learners(spec, made, learners, live=live > 0.0)
             world.run()
             figures = world.figures(made.values())
             found.append({"partitions": count, "learners": learners} | figures)
@@ -228,6 +301,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=WEEK, help="directory of the log")
     parser.add_argument("--model", type=Path, action="append", help="spec; may be repeated")
     parser.add_argument("--key", choices=("request", "impression"), default="request")
+    parser.add_argument(
+        "--live", type=float, default=0.0, metavar="SPEED", help="events arrive at their times"
+    )
     parser.add_argument("--partitions", type=int, action="append", help="may be repeated")
     chosen = parser.parse_args(arguments)
     tell = Console(stderr=True, width=140)
@@ -243,8 +319,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counts = chosen.partitions or PARTITIONS
     result: dict[str, Any] = {}
     for path in models:
-        found = measure(load_spec(path), events, counts, tell)
-        result[path.stem] = {"runs": found, "spread": spread(found)}
+        found = measure(load_spec(path), events, counts, tell, chosen.live)
+        by_learners = {
+            str(number): spread([each for each in found if each["learners"] == number])
+            for number in LEARNERS
+            if any(each["learners"] == number for each in found)
+        }
+        result[path.stem] = {
+            "runs": found,
+            "spread": spread(found),
+            "spread_by_learners": by_learners,
+        }
     if chosen.json:
         print(json.dumps(result))
         return
@@ -255,6 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             table.add_row(str(run["partitions"]), str(run["learners"]), *figures)
         Console().print(table)
         Console().print(f"largest difference: {each['spread']}")
+        Console().print(f"by number of learners: {each['spread_by_learners']}")
 
 
 if __name__ == "__main__":
