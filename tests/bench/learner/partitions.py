@@ -18,7 +18,8 @@ and a figure is the same on every machine. Learners take turns: the one whose cl
 same number of learners. A learner does not see what another has learned since its last push, so at
 full speed two learners are less accurate than one, whatever the partitions.
 
-`--quick` takes a generated log; with `--live`, it takes some minutes nevertheless. Without it, the sample week (HEADRACE_WEEK or --data) is measured.
+`--quick` takes a generated log; with `--live`, it takes some minutes nevertheless. Without it, the
+sample week (HEADRACE_WEEK or --data) is measured.
 """
 
 from __future__ import annotations
