@@ -41,6 +41,8 @@ FRESH_THOUGH_FROZEN_S = 60.0
 START_S = 90.0
 STOPPED_S = 30.0
 """From SIGTERM to SIGKILL in Kubernetes."""
+_SEARCH_S = 240.0
+"""For a moment at which a transaction is open. On a busy machine an attempt takes ten seconds."""
 _HELD_S = 3.0
 """Less than the 9 s after which Kafka takes a silent broker for dead."""
 MODEL = "failover"
@@ -102,7 +104,7 @@ class JoinerScene:
         continues, and the next attempt may find some.
         """
         node = self.cluster.nodes[coordinator]
-        deadline_s = time.monotonic() + START_S
+        deadline_s = time.monotonic() + _SEARCH_S
         while time.monotonic() < deadline_s:
             os.kill(node.pid, signal.SIGSTOP)
             if wait_until(lambda: self._open_at_others(coordinator), _HELD_S):
