@@ -362,7 +362,9 @@ def test_layers_of_a_fit_use_several_threads_and_the_rows_stay_the_same(
 ) -> None:
     spec = parse_spec(
         shop_spec().text.replace(
-            "[label]", 'architecture = "deepfm"\ndimensions = 4\nlayers = [8]\n[label]', 1
+            "[label]",
+            'architecture = "deepfm"\ndimensions = 4\nlayers = [8]\nmini_batch = 1024\n[label]',
+            1,
         ),
         "shop.toml",
     )
