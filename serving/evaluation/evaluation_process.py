@@ -11,7 +11,7 @@ import logging
 import tempfile
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
 
@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 _ROWS_DAYS = 1
 _DAY_MS = 24 * 3600 * 1000
 _STOP_POLL_S = 0.05
+_STOP_S = 10.0
+"""Kubernetes kills a process 30 s after SIGTERM."""
 _MINUTE_MS = 60_000
 _HELD_PANES = 10
 """Shortest windows from a prediction to its impression: ten minutes, if they are minutes."""
@@ -271,7 +273,19 @@ async def _run_app(
             if app.crashed:
                 ending.fail(app.crash_reason or EvaluationError("Faust's worker crashed"))
     finally:
-        await app.stop()
+        await _stop(app)
+
+
+async def _stop(app: Any) -> None:
+    """Stop Faust within `_STOP_S`. Its client would wait for Kafka, however long that is away.
+
+    What is not committed then is read again by the next process.
+    """
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await app.stop()
+    except TimeoutError:
+        log.warning("expected Kafka to answer within %g s of the stop: ended without it", _STOP_S)
 
 
 def _topics(

@@ -205,8 +205,18 @@ def _explained(error: Exception, settings: AgentSettings, offset: int) -> Except
     return error
 
 
+class _DaemonThread(driver.AIOKafkaConsumerThread.Worker):  # type: ignore[misc,valid-type]
+    """A thread that does not keep the process: it may wait for Kafka for ever."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.daemon = True
+
+
 class _CommittedThread(driver.AIOKafkaConsumerThread):
     """Faust's consumer with the isolation level `read_committed`."""
+
+    Worker = _DaemonThread
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)

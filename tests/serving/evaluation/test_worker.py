@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from headrace.deploy.cli.evaluate import show
+from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import WHOLE, combine
 from headrace.serving.evaluation.windows import WindowMetrics, read_published, total
+from tests.running_server import jars, running_server
 from tests.serving.evaluation.evaluated_model import EvaluatedModel, Worker
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import ALIASES, Traffic, traffic
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 SEED = 20
 A_FEW = 6
+GRACE_S = 30.0
+"""From SIGTERM to SIGKILL in Kubernetes."""
 
 
 @pytest.fixture
@@ -139,3 +143,18 @@ def test_evaluation_workers_that_take_over_from_each_other_count_everything_once
     )
     assert evaluated.table().late == 0
     assert workers[2].stop() == 0
+
+
+@pytest.mark.long
+def test_an_evaluation_worker_stops_within_the_grace_period_though_kafka_is_gone(
+    stack_directory: Path, tmp_path: Path, workers: list[Worker]
+) -> None:
+    node = KafkaNode(stack_directory / "gone", jars(), remove=stack_directory)
+    with running_server(node):
+        evaluated = EvaluatedModel(node.address, "gone", tmp_path)
+        made = traffic(SEED, minutes=3, requests_per_minute=20, fields=evaluated.spec.fields)
+        workers.append(evaluated.worker("one"))
+        write_until_noticed(evaluated, made, 0, len(made.batches), workers[-1])
+    assert workers[-1].process.poll() is None
+    workers[-1].process.terminate()
+    assert workers[-1].process.wait(GRACE_S) == 0, evaluated.log_path.read_text()[-2000:]
