@@ -47,6 +47,12 @@ def check(
     else:
         typer.echo(found.in_words())
     if found.unusable:
+        if not json:
+            typer.echo(
+                "refused: `headrace run` would not start with this log. Correct the log, its "
+                "layout or the spec as the warnings say",
+                err=True,
+            )
         raise typer.Exit(REFUSED)
 
 
@@ -76,4 +82,4 @@ def suggest(
     typer.echo(spec, nl=False)
     if NO_CLICKS in spec:
         # a user who redirects the spec to a file does not see its comments
-        typer.echo(f"warning: {NO_CLICKS}", err=True)
+        typer.echo(f"# warning: {NO_CLICKS}", err=True)

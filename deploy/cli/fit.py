@@ -320,7 +320,10 @@ def _source(
         return ArchiveSource(archive, spec)
     assert data is not None
     if layout is None:
-        raise BadOption("--layout: expected the layout of the tables beside --data, got none")
+        raise BadOption(
+            "--layout: expected the layout of the tables beside --data, got none. `headrace check` "
+            "without --layout prints one that it guesses from a file: save it, and name it here"
+        )
     return TableSource([str(Path(each).expanduser()) if "://" not in each else each
                         for each in data], load_layout(layout), spec)  # fmt: skip
 

@@ -128,19 +128,27 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         strict: raise SpecError if a column of the layout is missing.
         """
-        named = [self.event.impression_id, self.event.request_id, self.event.timestamp]
-        if self.click is not None:
-            named += [self.click.column, self.click.timestamp, self.click.value]
-        for field in self.fields.values():
-            named.append(field if isinstance(field, str) else field.column)
+        event, click = self.event, self.click
+        named = {
+            "[event] impression_id": event.impression_id,
+            "[event] request_id": event.request_id,
+            "[event] timestamp": event.timestamp,
+        }
+        if click is not None:
+            named["[click] column"] = click.column
+            named |= {"[click] timestamp": click.timestamp, "[click] value": click.value}
+        for name, field in self.fields.items():
+            named[f"[fields] {name}"] = field if isinstance(field, str) else field.column
         joined = there[0] if len(there) == 1 else ""
         mark = max(";\t|,", key=joined.count)
         shown = "\\t" if mark == "\t" else mark
         hint = f': set [file] delimiter = "{shown}" in the layout' if mark in joined else ""
-        for column in filter(None, named):
-            if strict and column not in there:
-                raise SpecError(f"expected a column, {one_of(there, column)}, got {column!r}{hint}")
-        return [column for column in there if not self.fields or column in named]
+        for key, column in named.items():
+            if strict and column and column not in there:
+                expected = one_of(there, column)
+                got = f"{column!r} ({key} of the layout)"
+                raise SpecError(f"expected a column, {expected}, got {got}{hint}")
+        return [column for column in there if not self.fields or column in named.values()]
 
     def field_columns(self, there: list[str]) -> dict[str, str | BagLayout]:
         """Return event field -> column, for a file with these columns."""
@@ -150,6 +158,14 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.click is not None:
             taken |= {self.click.column, self.click.timestamp, self.click.value}
         return {column: column for column in there if column not in taken}
+
+
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "": LogLayout,
+    "file": FileLayout,
+    "event": EventLayout,
+    "click": ClickLayout,
+}
 
 
 def format_of(path: Path) -> str:
@@ -194,6 +210,10 @@ def parse_layout(text: str, path: str) -> LogLayout:
         keys = [key for key in re.split(r"[.\[\]`]+", place) if key and key != "..."]
         unknown = re.search(r"unknown field `(\w+)`", problem)
         keys += [unknown[1]] if unknown else []
+        if unknown and (kind := _TABLES.get("".join(keys[:-1]))) is not None:
+            known = [each.encode_name for each in msgspec.structs.fields(kind)]
+            expected = f"a key of this table, {one_of(known, unknown[1])}"
+            raise where.error(keys, expected, repr(unknown[1])) from error
         raise where.error(keys, "a key of a layout (docs/reference/layout.md)", problem) from error
     _check(layout, where)
     return layout

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _OF_TIME = (Transform.HOUR, Transform.PERIOD, Transform.CROSS, Transform.HISTORY)
 
-_LEAST_ALIKE = 0.7
-"""Likeness of a name in the events to a missing one, from which it is proposed."""
+LEAST_ALIKE = 0.7
+"""Likeness of two names, from 0 to 1, from which one may be the other misspelt."""
 
 
 def survey_log(
@@ -132,7 +132,7 @@ class _Survey:
         others = sorted(self._names - declared)
         for each in self._coverage:
             if not each.present:
-                close = difflib.get_close_matches(each.source, others, 1, _LEAST_ALIKE)
+                close = difflib.get_close_matches(each.source, others, 1, LEAST_ALIKE)
                 each.hint = next(iter(close), "")
         return LogSurvey(
             path=str(self._path),

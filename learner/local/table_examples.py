@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from headrace.ingest.events import AHEAD_MS, REQUEST_ID, TIME
 from headrace.ingest.examples import Examples, Kind
 from headrace.ingest.features import ArrowColumns, Encoder, weights_of
+from headrace.ingest.survey import LEAST_ALIKE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features import Encoded, FieldSet
-
-
-_LEAST_ALIKE = 0.8
-"""Similarity of two names, from 0 to 1, from which one is taken for the other misspelt."""
 
 
 class TableEncoder:
@@ -55,7 +52,7 @@ class TableEncoder:
         alike = [
             f"{other!r} in place of {name!r}"
             for name in missing
-            for other in difflib.get_close_matches(name, others, 1, _LEAST_ALIKE)
+            for other in difflib.get_close_matches(name, others, 1, LEAST_ALIKE)
         ]
         if alike or (missing and len(missing) == len(wanted)):
             raise ValueError(

@@ -40,7 +40,10 @@ _LATE_SHARE = 0.995
 """Share of the clicks that the suggested window keeps."""
 _UNSORTED = 0.01
 """Share of the rows that may come after a newer one before it is said."""
-NO_CLICKS = "No impression has a click: check the layout or the ids of the clicks."
+NO_CLICKS = (
+    "No impression has a click. If a column tells clicks, name it in the layout: [click] column. "
+    "Otherwise check the ids of the clicks."
+)
 _WINDOWS_S = (60, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800)
 
 

@@ -279,7 +279,7 @@ async def _run_app(
 async def _stop(app: Any) -> None:
     """Stop Faust within `_STOP_S`. Its client would wait for Kafka, however long that is away.
 
-    What is not committed then is read again by the next process.
+    The next process reads the messages again that are not committed then.
     """
     try:
         async with asyncio.timeout(_STOP_S):

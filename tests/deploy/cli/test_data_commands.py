@@ -75,7 +75,7 @@ def test_suggest_warns_of_a_log_without_clicks_where_a_redirected_spec_does_not_
     path.write_text("time,user\n" + "".join(f"{T0_MS + i},u{i % 3}\n" for i in range(9)))
     done = headrace("suggest", str(path))
     assert done.returncode == 0, done.stderr
-    assert "warning: No impression has a click: check the layout" in done.stderr
+    assert "# warning: No impression has a click. If a column tells clicks, name it" in done.stderr
 
 
 def test_check_ends_with_status_2_if_more_than_half_of_a_log_is_refused(
