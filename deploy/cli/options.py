@@ -42,6 +42,13 @@ def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
     return guessed.layout
 
 
+def token_in(file: Path | None) -> str:
+    """Return the first token of a file; "" without a file."""
+    from headrace.ingest.http import read_grants
+
+    return read_grants(file)[0].token if file else ""
+
+
 def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
     """Return the files of model specs. Raises SpecError for an invalid one.
 

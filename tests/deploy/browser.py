@@ -21,8 +21,8 @@ CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), Non
 
 def needs_chromium(test: Test) -> Test:
     """Skip a test where Chromium is missing, and in `make quick`, because it starts a process."""
-    absent = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-    marked: Test = pytest.mark.thorough(absent(test))
+    skipped = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing")
+    marked: Test = pytest.mark.thorough(skipped(test))
     return marked
 
 

@@ -16,6 +16,7 @@ from headrace.deploy.cli.options import (
     Sort,
     Speed,
     layout_of,
+    token_in,
 )
 from headrace.deploy.errors import BadOption
 
@@ -156,11 +157,10 @@ def _pace(
 
 def _client(url: str, alias: str, token_file: Path | None, spec: "ModelSpec") -> "RankingClient":
     from headrace.deploy.reports import RankingClient, RankingSettings
-    from headrace.ingest.http import read_grants
 
-    token = read_grants(token_file)[0].token if token_file else ""
+    settings = RankingSettings(kept=False, token=token_in(token_file))
     ranks = f"{url.rstrip('/')}/v1/models/{alias}:rank"
-    return RankingClient(ranks, spec.fields, settings=RankingSettings(kept=False, token=token))
+    return RankingClient(ranks, spec.fields, settings=settings)
 
 
 class _Asking:

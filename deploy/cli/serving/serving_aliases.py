@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient
+from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient, token_in
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ def alias(
     """Show the aliases of servers, switch one to another model and back, or split its traffic."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations import change_alias, show_aliases
-    from headrace.ingest.http import read_grants
 
     target = " ".join(model or ())
     if target and by != "request_id":
@@ -94,7 +93,7 @@ def alias(
             raise BadOption("--everywhere: expected an alias and its models, got no model")
         typer.echo(_everywhere(kafka_settings(kafka, kafka_client), name, target, expected))
         return
-    token = read_grants(token_file)[0].token if token_file else ""
+    token = token_in(token_file)
     for each in server:
         if revert or target:
             typer.echo(change_alias(each, token, name, None if revert else target, expected))
