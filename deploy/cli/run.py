@@ -57,7 +57,8 @@ def run(
 ) -> None:
     """Replay logs through a pipeline on this machine and report the accuracy.
 
-    With --serve-after, the server stays up, and loads the models of the topic `deployments`.
+    With --serve-after, the server stays up, and loads the models of the topic `deployments`. With
+    --state or --kafka, the same command continues an interrupted run.
     """
     times_real_time = speed_of(speed)
     from dataclasses import replace

@@ -33,7 +33,7 @@ from headrace.deploy.reports import (
 )
 from headrace.ingest.joiner import read_state
 from headrace.ingest.logs import open_log
-from headrace.ingest.replay import check_backfill
+from headrace.ingest.replay import check_backfill, has_begun, replay_name
 from headrace.ingest.survey import survey_log
 from headrace.learner.models import open_model
 from headrace.learner.spec import load_spec
@@ -87,13 +87,21 @@ def run_log(
     with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         if not pipeline.start(stop):
             return
-        earlier = _earlier(pipeline, settings)
+        name = _replay_name(settings, pipeline.spec)
+        earlier = _earlier(pipeline, settings, name)
         replaying = BackgroundReplay(
             *(pipeline.kafka, pipeline.spec, settings.data, settings.speed),
             layout=settings.layout,
+            resume_as=name,
             sort=settings.sort,
         )
-        if not watch_replay(replaying, console, stop, pipeline.check):
+        sent = watch_replay(replaying, console, stop, pipeline.check)
+        if resumed := replaying.replayed.resumed:
+            console.print(
+                f"continued an interrupted run, which had sent {resumed:,} events", highlight=False
+            )
+        if not sent:
+            _tell_stopped(console, name)
             return
         with console.status("waiting until every event is learned") as status:
 
@@ -105,6 +113,7 @@ def run_log(
                 )
 
             if not pipeline.arrival.wait(stop, DrainTimeout(), tell):
+                _tell_stopped(console, name)
                 return
         seconds = time.monotonic() - replaying.began_s
         report = _report(pipeline, settings, seconds, stop)
@@ -145,10 +154,32 @@ def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[L
     return surveys
 
 
-def _earlier(pipeline: LocalPipeline, settings: RunSettings) -> JoinerState:
-    """Return the counts of earlier runs on the same state. Raises BackfillRefused."""
+def _replay_name(settings: RunSettings, spec: ModelSpec) -> str | None:
+    """Return the name under which a later run continues this one; None if its Kafka is temporary.
+
+    Without a name, the replay writes no transactions.
+    """
+    if settings.pipeline.state is None and settings.pipeline.kafka is None:
+        return None
+    logs = [open_log(path, settings.layout) for path in settings.data]
+    return replay_name(spec.name, logs, settings.layout, sort=settings.sort)
+
+
+def _tell_stopped(console: Console, name: str | None) -> None:
+    """Say what the next run does after this one was stopped. name: of its replay."""
+    following = "run the same command again to continue"
+    if name is None:
+        following = "without --state, the next run begins again"
+    console.print(f"stopped before everything was learned: {following}", highlight=False)
+
+
+def _earlier(pipeline: LocalPipeline, settings: RunSettings, name: str | None) -> JoinerState:
+    """Return the counts of earlier runs on the same state. Raises BackfillRefused.
+
+    name: of the replay, which may continue after its own events.
+    """
     earlier = read_state(pipeline.kafka, pipeline.spec)
-    if earlier.impressions:
+    if earlier.impressions and not (name and has_begun(pipeline.kafka, name)):
         check_backfill(
             pipeline.kafka,
             (open_log(path, settings.layout, sort=settings.sort) for path in settings.data),

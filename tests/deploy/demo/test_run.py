@@ -188,6 +188,36 @@ def test_sigterm_during_a_replay_stops_the_run_and_leaves_no_process(
         assert not report.exists()
 
 
+def test_an_interrupted_run_continues_on_its_state_and_counts_every_event_once(
+    log: Log, tmp_path: Path
+) -> None:
+    data = [word for each in log.directories for word in ("--data", str(each))]
+    report, state = tmp_path / "report.json", tmp_path / "state"
+    arguments = ["run", "--model", str(DEMO), *data, "--report", str(report), "--no-evaluate"]
+    arguments += ["--state", str(state)]
+    with running(*arguments, "--speed", "2") as run:
+        run.wait_for("replayed [1-9][0-9,]* events")
+        status, _ = run.stop(signal.SIGINT)
+        assert status == 130, run.output
+        assert "run the same command again to continue" in run.output
+    with running(*arguments) as run:
+        assert run.end() == 0, run.output
+        sent = run.wait_for(r"continued an interrupted run, which had sent ([\d,]+) events").group(
+            1
+        )
+    assert 0 < int(sent.replace(",", "")) < log.impressions + log.clicks
+    learned = json.loads(report.read_text())
+    assert set(learned["shows_by_field"].values()) == {log.impressions}
+    assert set(learned["clicks_by_field"].values()) == {log.clicks - 1}
+    assert (learned["duplicates"], learned["dead_letters"]) == (1, 1)
+    with running(*arguments) as run:
+        assert run.end() == 0, run.output
+        assert "0 impressions and 0 clicks learned" in run.output
+    again = json.loads(report.read_text())
+    assert again["progressive"] == learned["progressive"]
+    assert again["shows_by_field"] == learned["shows_by_field"]
+
+
 def test_a_run_names_the_part_that_refused_to_start_with_the_end_of_its_log(
     log: Log, kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
