@@ -159,7 +159,7 @@ def fit(
 
     If interrupted, run it again: it continues after the last saved state. `headrace serving run
     --snapshot` serves the result, `headrace pserver restore` loads it into a parameter server.
-    The exit status is 2 if more than half of the lines are refused, as `headrace check` reports.
+    The exit status is 2 if more than half of the rows are refused, as `headrace check` reports.
     """
     from rich.console import Console
 
@@ -301,7 +301,7 @@ def _opener(url: str) -> "Callable[[str], Store]":
 def _report(done: "FitSummary", to: str, refusals: "Sequence[RefusedEvents]") -> None:
     typer.echo(f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples in {to}")
     for each in refusals:
-        typer.echo(f"warning: {each.count:,} lines are refused: {each.details}")
+        typer.echo(f"warning: {each.count:,} rows are refused: {each.details}")
     if not math.isnan(done.normalized_entropy):
         typer.echo(f"normalized entropy before learning: {done.normalized_entropy:.4f}")
     if done.held_out_loss is not None:

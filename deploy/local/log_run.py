@@ -40,7 +40,7 @@ from headrace.learner.spec import load_spec
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -245,7 +245,11 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         for name, words in _ACCURACIES.items()
         if report["progressive"][name] is not None
     )
-    lines = [counted, excluded, *map(_reason, report["refused_by_reason"])]
+    causes = _causes(report.get("logs", []))
+    lines = [
+        *(counted, excluded),
+        *(_reason(each, causes.get(each["reason"], "")) for each in report["refused_by_reason"]),
+    ]
     if report["held_batches"]:
         lines.append(
             f"quarantined, to protect the model: {report['held_examples']:,} examples in "
@@ -260,5 +264,12 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     return "\n".join(lines)
 
 
-def _reason(found: Mapping[str, Any]) -> str:
-    return f"  {found['count']:,} times: {found['reason']}\n    first: {found['example']}"
+def _causes(surveys: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what is wrong with refused lines in the terms of their file, by reason."""
+    refused = (each for survey in surveys for each in survey["refused"])
+    return {each["reason"]: each["cause"] for each in refused if each["cause"]}
+
+
+def _reason(found: Mapping[str, Any], cause: str = "") -> str:
+    said = f"{found['reason']} ({cause})" if cause else found["reason"]
+    return f"  {found['count']:,} times: {said}\n    first: {found['example']}"

@@ -1,5 +1,6 @@
 from .click_words import ClickWords as ClickWords
 from .click_words import all_clicked as all_clicked
+from .decimal_commas import has_decimal_comma as has_decimal_comma
 from .layout import BagLayout as BagLayout
 from .layout import ClickLayout as ClickLayout
 from .layout import EventLayout as EventLayout

@@ -5,6 +5,7 @@
     delimiter = ","             # of csv
     columns = ["label", "I1"]   # of csv without a header line
     numbers = ["I1"]            # of csv: columns with numbers instead of text
+    decimal_commas = ["price"]  # columns with numbers such as 3,5
 
     [event]
     impression_id = "id"        # a column; without it, made of the file's name and the row's number
@@ -43,6 +44,7 @@ import pyarrow.compute as pc
 
 from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError, SpecText, one_of
+from headrace.ingest.logs.header_line import value_among
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".ndjson": "ndjson"}
 PACKED = (".zst", ".gz")
@@ -61,6 +63,9 @@ class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of the columns of a CSV without a header line."""
     numbers: list[str] = []
     """Columns of a CSV that become numbers in the events; all others become text."""
+    decimal_commas: list[str] = []
+    """Columns whose numbers have a decimal comma, such as `3,5` or `1.234,5`. They become numbers
+    in the events, too."""
 
 
 class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +124,11 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     click: ClickLayout | None = None
     fields: dict[str, str | BagLayout] = {}
 
+    @property
+    def numbers(self) -> set[str]:
+        """The columns whose texts become numbers in the events."""
+        return {*self.file.numbers, *self.file.decimal_commas}
+
     def format_of(self, path: Path) -> str:
         """Return the format of a file. Raises SpecError if neither layout nor name has it."""
         return self.file.format or format_of(path)
@@ -137,12 +147,17 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if click is not None:
             named["[click] column"] = click.column
             named |= {"[click] timestamp": click.timestamp, "[click] value": click.value}
+        commas = self.file.decimal_commas
+        named |= {f"[file] decimal_commas[{place}]": name for place, name in enumerate(commas)}
         for name, field in self.fields.items():
             named[f"[fields] {name}"] = field if isinstance(field, str) else field.column
         joined = there[0] if len(there) == 1 else ""
         mark = max(";\t|,", key=joined.count)
         shown = "\\t" if mark == "\t" else mark
         hint = f': set [file] delimiter = "{shown}" in the layout' if mark in joined else ""
+        if not hint and not self.file.columns and (odd := value_among(there)) is not None:
+            hint = f": {odd!r} looks like a value. If the file has no header, name its columns in "
+            hint += "the layout, [file] columns"
         for key, column in named.items():
             if strict and column and column not in there:
                 expected = one_of(there, column)

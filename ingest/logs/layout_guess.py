@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,8 @@ import pyarrow.compute as pc
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs.click_words import ClickWords
+from headrace.ingest.logs.decimal_commas import are_decimal_commas, with_points
+from headrace.ingest.logs.header_line import delimiter_of, value_among
 from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
 from headrace.ingest.logs.time_columns import (
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ROWS = 50_000
-_DELIMITERS = (",", "\t", ";", "|")
 _SEPARATORS = ("|", ";", ",")
 _PATTERNS = (
     *("%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
@@ -49,11 +51,7 @@ _REQUEST_NAME = re.compile(
     re.IGNORECASE,
 )
 _ID_NAME = re.compile(r"^(impression|exposure|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
-_DECIMAL_COMMA = r"^\s*[+-]?\d+,\d\d?\s*$"
-"""A price such as 3,50, which is no bag."""
 _COUNT = r"^\s*\d{1,6}\s*$"
-_VALUE = re.compile(r"^\s*([+-]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
-"""A number or a time, which are no names of columns."""
 _LEAST_TIMES = 0.95
 _CLICK_DELAY_MS = 1_000
 _MOST_CLICKED = 0.7
@@ -82,16 +80,31 @@ class _Times(NamedTuple):
 def guess_layout(path: Path) -> GuessedLayout:
     """Return a layout for the file at `path`, from its first 50,000 rows. Raises SpecError."""
     kind = format_of(path)
-    delimiter = _delimiter(path) if kind == "csv" else ","
-    columns = _first_rows(path, kind, delimiter)
+    file = FileLayout(delimiter=delimiter_of(path) if kind == "csv" else ",")
+    columns = _first_rows(path, kind, file)
     if not columns:
         raise SpecError(f"{path}: expected rows to guess a layout from, got none")
-    if kind == "csv":
-        _check_header(path, list(columns))
+    if kind == "csv" and (odd := value_among(list(columns))) is not None:
+        names = [f"column_{number}" for number in range(1, len(columns) + 1)]
+        named = msgspec.structs.replace(file, columns=names)
+        raise SpecError(
+            f"{path}: expected names of columns in the first line, got {odd!r} for column "
+            f"{list(columns).index(odd) + 1}. If the file has no header, save these lines as "
+            "layout.toml, replace the names in them, and add --layout layout.toml:\n\n"
+            f"{_layout_text(path, named, _first_rows(path, kind, named))}"
+        )
+    text = _layout_text(path, file, columns)
+    return GuessedLayout(parse_layout(text, f"guessed layout of {path}"), text)
+
+
+def _layout_text(path: Path, file: FileLayout, columns: dict[str, pa.Array]) -> str:
+    """Return the layout of a file with these columns as TOML."""
     lines = [f"# guessed from the first rows of {path.name}"]
-    if kind == "csv" and delimiter != ",":
-        shown = "\\t" if delimiter == "\t" else delimiter
-        lines += ["[file]", f'delimiter = "{shown}"', ""]
+    commas = [name for name, column in columns.items() if are_decimal_commas(column)]
+    columns = {
+        name: with_points(columns[name]) if name in commas else columns[name] for name in columns
+    }
+    lines += _file(file, commas)
     times = [each for name in columns if (each := _times_of(name, columns[name])) is not None]
     shown_at = _impression_time(times)
     taken = {shown_at.column} if shown_at else set()
@@ -113,14 +126,26 @@ def guess_layout(path: Path) -> GuessedLayout:
             )
     lines += _click(columns, times, shown_at, taken)
     lines += _fields(columns, taken)
-    text = "\n".join(lines) + "\n"
-    return GuessedLayout(parse_layout(text, f"guessed layout of {path}"), text)
+    return "\n".join(lines) + "\n"
 
 
-def _first_rows(path: Path, kind: str, delimiter: str) -> dict[str, pa.ChunkedArray]:
+def _file(file: FileLayout, commas: list[str]) -> list[str]:
+    """Return the section [file], empty if all of it is the default."""
+    lines = []
+    if file.delimiter != ",":
+        lines.append(f"delimiter = {_quoted(file.delimiter)}")
+    if file.columns:
+        lines.append(f"columns = [{', '.join(map(_quoted, file.columns))}]")
+    if commas:
+        shown = ", ".join(map(_quoted, commas))
+        lines.append(f"decimal_commas = [{shown}]  # numbers such as 3,5")
+    return ["[file]", *lines, ""] if lines else []
+
+
+def _first_rows(path: Path, kind: str, file: FileLayout) -> dict[str, pa.Array]:
     parts: list[dict[str, pa.Array]] = []
     rows = 0
-    for block in TableFile(path, kind, FileLayout(delimiter=delimiter)).blocks():
+    for block in TableFile(path, kind, file).blocks():
         if not isinstance(block, UnreadableRow) and block.rows:
             parts.append(block.arrow)
             rows += block.rows
@@ -134,29 +159,6 @@ def _first_rows(path: Path, kind: str, delimiter: str) -> dict[str, pa.ChunkedAr
         kind_of = kinds.pop() if len(kinds) == 1 else pa.string() if kinds else pa.null()
         columns[name] = pa.concat_arrays([each.cast(kind_of) for each in arrays])
     return columns
-
-
-def _check_header(path: Path, names: list[str]) -> None:
-    """Raise SpecError if the first line looks like a row."""
-    if names == [str(number) for number in range(len(names))]:
-        return
-    odd = next((each for each in names if not each.strip() or _VALUE.match(each)), None)
-    if odd is None:
-        return
-    ready = ", ".join(f'"column_{number}"' for number in range(1, len(names) + 1))
-    raise SpecError(
-        f"{path}: expected names of columns in the first line, got {odd!r} for column "
-        f"{names.index(odd) + 1}. If the file has no header, name the columns in a layout "
-        f"(--layout layout.toml):\n[file]\ncolumns = [{ready}]"
-    )
-
-
-def _delimiter(path: Path) -> str:
-    with pa.OSFile(str(path), "rb") as file:
-        packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
-        stream = pa.CompressedInputStream(file, packed) if packed else file
-        first = stream.read(1 << 16).split(b"\n")[0].decode("utf-8", "replace")
-    return max(_DELIMITERS, key=first.count)
 
 
 def guess_time_format(column: pa.Array) -> str | None:
@@ -372,7 +374,7 @@ def _separator(column: pa.Array) -> str | None:
     if not pa.types.is_string(column.type):
         return None
     texts = column.drop_null()
-    if not len(texts) or pc.all(pc.match_substring_regex(texts, _DECIMAL_COMMA)).as_py():
+    if not len(texts):
         return None
     different = pc.count_distinct(texts).as_py()
     for separator in _SEPARATORS:

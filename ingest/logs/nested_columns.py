@@ -47,6 +47,16 @@ def flat_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return found
 
 
+def without_empty(column: pa.Array) -> pa.Array:
+    """Return the column with null in place of empty texts."""
+    if not pa.types.is_string(column.type):
+        return column
+    empty = pc.equal(column, "")
+    return (
+        pc.if_else(empty, pa.scalar(None, column.type), column) if pc.any(empty).as_py() else column
+    )
+
+
 def _flat(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     if not pa.types.is_struct(column.type):
         yield name, _plain(column)

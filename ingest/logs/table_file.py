@@ -1,9 +1,10 @@
 """Reads CSV, Parquet and NDJSON files in blocks of columns, some thousand rows at a time.
 
 CSV is text throughout, because the first rows of a file do not determine the types of the others.
-A line that is not a row (too many columns, not a JSON object) is passed on unchanged, before the
-rows after it. A file may be larger than memory. Objects in a row become flat columns
-(`nested_columns`).
+A line that is not a row (too few or too many columns, not a JSON object) is passed on unchanged,
+before the rows after it. Messages name the line of the file, and in Parquet, which has no lines,
+the row. A file may be larger than memory. Objects in a row become flat columns (`nested_columns`),
+and an empty text is absent in every format, since CSV has no other way to write it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from headrace.ingest.features import SpecError
+from headrace.ingest.logs.decimal_commas import with_point, with_points
 from headrace.ingest.logs.layout import PACKED
-from headrace.ingest.logs.nested_columns import flat_columns, flat_row, leaves_of
+from headrace.ingest.logs.line_numbers import NumberedLines, after_skipped
+from headrace.ingest.logs.nested_columns import flat_columns, flat_row, leaves_of, without_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from headrace.ingest.logs.layout import FileLayout
@@ -42,6 +45,8 @@ class UnreadableRow(NamedTuple):
     line: int
     """In the file, from 1; 0 if unknown."""
     text: bytes
+    cause: str = ""
+    """Why a line of a CSV is no row; empty for NDJSON."""
 
 
 class TableBlock:
@@ -53,10 +58,20 @@ class TableBlock:
         rows: int,
         arrow: dict[str, pa.Array] | None = None,
         plain: dict[str, list[Any]] | None = None,
+        line_of: Callable[[int], int] | None = None,
     ) -> None:
-        """Take the columns in one of the two forms. first: number of the first row, from 0."""
+        """Take the columns in one of the two forms. first: number of the first row, from 0.
+
+        line_of: returns the line in the file of a row of the block; None: the file has no lines.
+        """
         self.first, self.rows = first, rows
-        self._arrow, self._plain = arrow, plain
+        self._arrow, self._plain, self._line_of = arrow, plain, line_of
+
+    def place(self, row: int) -> str:
+        """Return the name of a row of the block, from 0: its line in the file, from 1."""
+        if self._line_of is None:
+            return f"row {self.first + row + 1}"
+        return f"line {self._line_of(row)}"
 
     @cached_property
     def columns(self) -> dict[str, list[Any]]:
@@ -138,7 +153,8 @@ class TableFile:
             whole = list(dict.fromkeys(parts[name] for name in wanted))
             for batch in table.iter_batches(_ROWS_A_BLOCK, columns=whole):
                 columns = flat_columns(batch)
-                yield TableBlock(done, batch.num_rows, {name: columns[name] for name in wanted})
+                chosen = {name: without_empty(columns[name]) for name in wanted}
+                yield TableBlock(done, batch.num_rows, self._with_points(chosen))
                 done += batch.num_rows
                 self.bytes_read = size * done // table.metadata.num_rows
         self.bytes_read = size
@@ -146,16 +162,22 @@ class TableFile:
     def _csv(self, stream: pa.NativeFile) -> Iterator[TableBlock | UnreadableRow]:
         odd: list[UnreadableRow] = []
         widths: list[tuple[int, int]] = []
+        skipped: list[int] = []
+        numbered = NumberedLines(stream)
 
         def note(row: Any) -> str:
-            odd.append(UnreadableRow(row.number or 0, row.text.encode()))
+            cause = f"expected {row.expected_columns} columns, as {self._naming}, got "
+            cause += str(row.actual_columns)
+            line = numbered.line_of(row.number) if row.number else 0
+            odd.append(UnreadableRow(line, row.text.encode(), cause))
             widths.append((row.expected_columns, row.actual_columns))
+            skipped.append(row.number or 0)
             return "skip"
 
         if self.path.stat().st_size == 0:
             return
         reader = pa.csv.open_csv(
-            stream,
+            pa.PythonFile(numbered, mode="r"),
             pa.csv.ReadOptions(
                 use_threads=False,
                 block_size=_BYTES_A_BLOCK,
@@ -168,7 +190,7 @@ class TableFile:
         )
         self._refuse_repeated(reader.schema.names)
         wanted = self._choose(reader.schema.names)
-        done = 0
+        done, number = 0, 1 if self._layout.columns else 2
         for batch in reader:
             if not done and not batch.num_rows and len(odd) < _ODD_ROWS:
                 continue
@@ -178,22 +200,35 @@ class TableFile:
             widths.clear()
             for start in range(0, batch.num_rows, _ROWS_A_BLOCK):
                 part = batch.select(wanted).slice(start, _ROWS_A_BLOCK)
-                yield _block(part, done)
+                between = tuple(skipped)
+                columns = dict(zip(part.schema.names, part.columns, strict=True))
+                lines_of = _lines_of(number, between, numbered)
+                yield TableBlock(done, part.num_rows, self._with_points(columns), line_of=lines_of)
                 done += part.num_rows
+                number = after_skipped(number, part.num_rows - 1, between) + 1
+            skipped = [each for each in skipped if each >= number]
         self._refuse_width(widths, done)
         yield from odd
+
+    def _with_points(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        for name in set(self._layout.decimal_commas) & set(columns):
+            columns[name] = with_points(columns[name])
+        return columns
 
     def _refuse_width(self, widths: list[tuple[int, int]], rows: int) -> None:
         """Raise SpecError if no row so far has as many columns as there are names."""
         if rows or not widths:
             return
-        (named, found), where = widths[0], "the first line"
-        if self._layout.columns:
-            where = "the layout, [file] columns,"
+        named, found = widths[0]
         raise SpecError(
-            f"{self.path}: expected {named} columns in each row, as {where} names, got {found} in "
-            f"the first {len(widths):,} rows"
+            f"{self.path}: expected {named} columns in each line, as {self._naming}, got {found} "
+            f"in the first {len(widths):,} lines"
         )
+
+    @property
+    def _naming(self) -> str:
+        """The origin of the names of the columns of a CSV, as the end of a phrase."""
+        return "the layout names in [file] columns" if self._layout.columns else "the header names"
 
     def _refuse_repeated(self, names: list[str]) -> None:
         repeated = sorted({each for each in names if names.count(each) > 1})
@@ -206,34 +241,42 @@ class TableFile:
 
     def _ndjson(self, stream: pa.NativeFile) -> Iterator[TableBlock | UnreadableRow]:
         rows: list[dict[str, Any]] = []
-        done = number = 0
-        for number, line in enumerate(_text_lines(stream), 1):
+        lines: list[int] = []
+        done = 0
+        for number, line in _text_lines(stream):
             try:
                 row = orjson.loads(line)
             except orjson.JSONDecodeError:
                 row = None
             if isinstance(row, dict):
                 rows.append(row)
+                lines.append(number)
             if rows and (len(rows) == _ROWS_A_BLOCK or not isinstance(row, dict)):
-                yield self._block_of(rows, done)
-                done, rows = done + len(rows), []
+                yield self._block_of(rows, done, lines)
+                done, rows, lines = done + len(rows), [], []
             if not isinstance(row, dict):
                 yield UnreadableRow(number, line)
         if rows:
-            yield self._block_of(rows, done)
+            yield self._block_of(rows, done, lines)
 
-    def _block_of(self, rows: list[dict[str, Any]], first: int) -> TableBlock:
+    def _block_of(self, rows: list[dict[str, Any]], first: int, lines: Sequence[int]) -> TableBlock:
         rows = [flat_row(row) for row in rows]
         there = list(dict.fromkeys(name for row in rows for name in row))
         # a column that this block lacks is absent, not a mistake in the layout
         wanted = self._choose(there)
-        plain = {name: [row.get(name) for row in rows] for name in wanted}
-        return TableBlock(first, len(rows), plain=plain)
+        plain = {name: [_present(row.get(name)) for row in rows] for name in wanted}
+        for name in set(self._layout.decimal_commas) & set(plain):
+            plain[name] = [with_point(value) for value in plain[name]]
+        return TableBlock(first, len(rows), plain=plain, line_of=lines.__getitem__)
 
 
-def _block(batch: pa.RecordBatch, first: int) -> TableBlock:
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    return TableBlock(first, batch.num_rows, columns)
+def _lines_of(first: int, skipped: Sequence[int], numbered: NumberedLines) -> Callable[[int], int]:
+    """Return the function from a row of a block to its line. first: as the parser counts."""
+    return lambda row: numbered.line_of(after_skipped(first, row, skipped))
+
+
+def _present(value: Any) -> Any:
+    return None if value == "" else value
 
 
 def _array(values: list[Any]) -> pa.Array:
@@ -247,10 +290,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _text_lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    rest = b""
+def _text_lines(stream: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty with their numbers, from 1."""
+    rest, first = b"", 1
     while read := stream.read(_BYTES_A_BLOCK):
         *lines, rest = (rest + read).split(b"\n")
-        yield from filter(None, (line.rstrip(b"\r") for line in lines))
+        for number, line in enumerate(lines, first):
+            if text := line.rstrip(b"\r"):
+                yield number, text
+        first += len(lines)
     if rest.strip():
-        yield rest
+        yield first, rest

@@ -153,7 +153,7 @@ class TableLog:
         return ["" if value is None else str(value) for value in _column(block, column)]
 
     def _fields(self, block: TableBlock) -> dict[str, Sequence[Any]]:
-        numbers = set(self.layout.file.numbers)
+        numbers = self.layout.numbers
         fields: dict[str, Sequence[Any]] = {}
         for name, field in self.layout.field_columns(list(block.columns)).items():
             if isinstance(field, BagLayout):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
-from headrace.ingest.logs import all_clicked
+from headrace.ingest.logs import all_clicked, has_decimal_comma
 
 _UNITS = {"seconds": 1e3, "milliseconds": 1.0, "microseconds": 1e-3, "nanoseconds": 1e-6}
 _OF_TIME = (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD)
@@ -27,11 +27,14 @@ class RefusedEvents:
     """The time of the first, as given."""
     advice: str = ""
     """The cause in the first, and what to do, if the reason does not say it."""
+    cause: str = ""
+    """The fault of the first in the terms of its file, if `reason`, which its dead letter will have,
+    is in the terms of events."""
 
     @property
     def details(self) -> str:
         """The reason, the first event, and what to do."""
-        text = f"{self.reason}\n  first: {self.place}: {self.example}"
+        text = f"{self.cause or self.reason}\n  first: {self.place}: {self.example}"
         if self.advice:
             text += f"\n  {self.advice}"
         unit = unit_of(self.time) if self.reason in _OF_TIME else None
@@ -61,6 +64,8 @@ class FieldCoverage:
     """An unusable value, or the single value of a bag."""
     hint: str = ""
     """The name in the events that may be meant."""
+    column: str = ""
+    """Of a table: the column of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +266,15 @@ def shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
+def number_advice(example: str, column: str = "") -> str:
+    """Return what to do about a text where a number is expected. column: of a table."""
+    if not has_decimal_comma(example):
+        return "Correct the values, or give the field another transform"
+    if not column:
+        return "Write a decimal point in place of the comma"
+    return f'For decimal commas, write decimal_commas = ["{column}"] in the layout, [file]'
+
+
 def _short(unit: str) -> str:
     short = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
     return short[unit]
@@ -280,10 +294,14 @@ def _field_warnings(coverage: FieldCoverage, impressions: int) -> list[str]:
         ]
     found = []
     if coverage.unusable:
-        wanted = "a number" if coverage.transform in ("number", "log_bucket") else "a single value"
+        number = coverage.transform in ("number", "log_bucket")
+        wanted = "a number" if number else "a single value"
+        if coverage.column not in ("", coverage.name):
+            name += f" (column {coverage.column!r})"
         found.append(
             f"{name}: {coverage.unusable:,} values are not {wanted} and count as absent, such as "
             f"{coverage.example!r}"
+            + (f". {number_advice(coverage.example, coverage.column)}" if number else "")
         )
     if coverage.transform == "bag" and coverage.single == coverage.present:
         found.append(

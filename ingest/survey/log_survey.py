@@ -122,7 +122,7 @@ class _Survey:
             self._refused.add(RefusedEvents(Reason.TOO_LATE, count))
         elif count:
             place = int(places[np.argmax(too_late)])
-            where, text = reader.place(place), reader.text_at(place)
+            where, text = reader.find(place)
             self._refused.add(RefusedEvents(Reason.TOO_LATE, count, where, text))
         return ~too_late
 

@@ -52,11 +52,10 @@ class LineReader:
 
     def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[DecodedLines]:
         """Yield the events of each block of lines, adding to the coverage and the refusals."""
-        first = 1
         with self.path.open("rb") as file:
-            for lines in _blocks_of_lines(opened_text(file, self.path)):
+            for numbers, lines in _blocks_of_lines(opened_text(file, self.path)):
                 decoded = self._decoder.decode(lines, np.full(len(lines), now_ms, np.int64))
-                self._refuse(decoded, lines, first)
+                self._refuse(decoded, lines, numbers)
                 good = decoded.found.states != TICK
                 good[list(decoded.refused)] = False
                 for each in coverage:
@@ -66,43 +65,47 @@ class LineReader:
                     len(lines),
                     decoded.found.times[kept],
                     decoded.hashes(IMPRESSION_ID)[kept],
-                    kept + first,
+                    numbers[kept],
                     _names(lines[0]),
                 )
-                first += len(lines)
 
-    def text_at(self, line: int) -> str:
-        """Return one line, shortened."""
+    def find(self, line: int) -> tuple[str, str]:
+        """Return the place and the text, shortened, of the line with this number."""
         with self.path.open("rb") as file:
             for number, text in enumerate(opened_text(file, self.path), 1):
                 if number == line:
-                    return shortened(text.decode("utf-8", "replace").rstrip())
-        return ""
+                    return self._place(line), shortened(text.decode("utf-8", "replace").rstrip())
+        return self._place(line), ""
 
-    def place(self, line: int) -> str:
-        """Return the name of a line."""
+    def _place(self, line: int) -> str:
         return f"{self.path}, line {line}"
 
-    def _refuse(self, decoded: Decoded, lines: Sequence[bytes], first: int) -> None:
+    def _refuse(
+        self, decoded: Decoded, lines: Sequence[bytes], numbers: npt.NDArray[np.int64]
+    ) -> None:
         for place, reason in decoded.refused.items():
             if self._refused.knows(reason):
                 self._refused.add(RefusedEvents(reason, 1))
                 continue
             text = shortened(lines[place].decode("utf-8", "replace"))
-            where, time = self.place(first + place), _time_in(lines[place])
+            where, time = self._place(int(numbers[place])), _time_in(lines[place])
             self._refused.add(RefusedEvents(reason, 1, where, text, time))
 
 
-def _blocks_of_lines(file: BinaryIO) -> Iterator[list[bytes]]:
-    rest = b""
+def _blocks_of_lines(file: BinaryIO) -> Iterator[tuple[npt.NDArray[np.int64], list[bytes]]]:
+    """Yield blocks of lines that are not empty, with their numbers in the file, from 1."""
+    rest, first = b"", 1
     while read := file.read(_BYTES_A_BLOCK):
         *lines, rest = (rest + read).split(b"\n")
+        numbers = np.arange(first, first + len(lines), dtype=np.int64)
+        first += len(lines)
         if b"" in lines or b"\r" in lines:
-            lines = [line for line in lines if line.rstrip()]
+            filled = np.array([bool(line.rstrip()) for line in lines], np.bool_)
+            numbers, lines = numbers[filled], [line for line in lines if line.rstrip()]
         if lines:
-            yield lines
+            yield numbers, lines
     if rest.rstrip():
-        yield [rest]
+        yield np.array([first], np.int64), [rest]
 
 
 def _cover(each: FieldCoverage, decoded: Decoded, good: npt.NDArray[np.bool_]) -> None:

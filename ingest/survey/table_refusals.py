@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason, read_event
 from headrace.ingest.logs import CLICKED, NOT_CLICKED, guess_time_format
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 
@@ -53,7 +53,7 @@ def refused_rows(
     return RefusedEvents(
         reason,
         int(np.count_nonzero(wrong)),
-        row_name(name, block.first + place + 1),
+        f"{name}, {block.place(place)}",
         row_text(block, place),
         _raw_time(block, event.timestamp, place),
         advice,
@@ -64,12 +64,12 @@ def unreadable_line(row: UnreadableRow, name: str) -> RefusedEvents:
     """Return the refusal of a line that is not a row. name: of the file."""
     place = f"{name}, line {row.line}" if row.line else name
     text = shortened(row.text.decode("utf-8", "replace"))
-    return RefusedEvents(Reason.NOT_JSON, 1, place, text)
-
-
-def row_name(name: str, row: int) -> str:
-    """Return the name of a row, numbered from 1."""
-    return f"{name}, row {row}"
+    reason, advice = Reason.NOT_JSON, ""
+    if row.cause:
+        advice = "Complete the line, or quote a value that contains the delimiter"
+    elif isinstance(found := read_event(row.text, 0), Reason):
+        reason = found
+    return RefusedEvents(reason, 1, place, text, advice=advice, cause=row.cause)
 
 
 def row_text(block: TableBlock, place: int) -> str:

@@ -18,7 +18,6 @@ from headrace.ingest.logs import BagLayout, ClickWords, UnreadableRow
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 from headrace.ingest.survey.table_refusals import (
     refused_rows,
-    row_name,
     row_text,
     time_advice,
     unreadable_line,
@@ -49,7 +48,7 @@ class SurveyedRows(NamedTuple):
     hashes: npt.NDArray[np.uint64] | None
     """Of their ids; None if row numbers are the ids."""
     places: Longs
-    """Their row numbers, from 1; shape (n,)."""
+    """Their row numbers, from 0; shape (n,)."""
     clicks: int
     has_click: npt.NDArray[np.bool_]
     """Whether each impression that is not refused has a click; shape (n,)."""
@@ -78,16 +77,13 @@ class TableReader:
             elif block.rows:
                 yield self._block(block, coverage, now_ms)
 
-    def place(self, row: int) -> str:
-        """Return the name of a row."""
-        return row_name(str(self.path), row)
-
-    def text_at(self, row: int) -> str:
-        """Return one row, shortened."""
+    def find(self, row: int) -> tuple[str, str]:
+        """Return the place and the text, shortened, of the row with this number."""
         for block in self.log.blocks():
-            if not isinstance(block, UnreadableRow) and row <= block.first + block.rows:
-                return row_text(block, row - 1 - block.first)
-        return ""
+            if not isinstance(block, UnreadableRow) and row < block.first + block.rows:
+                place = row - block.first
+                return f"{self.path}, {block.place(place)}", row_text(block, place)
+        return str(self.path), ""
 
     def _block(
         self, block: TableBlock, coverage: Sequence[FieldCoverage], now_ms: int
@@ -118,7 +114,7 @@ class TableReader:
             block.rows,
             shown_ms[good],
             None if hashes is None else hashes[good],
-            np.flatnonzero(good) + block.first + 1,
+            np.flatnonzero(good) + block.first,
             int(np.count_nonzero(clicked)),
             clicked[good],
             clicked_ms[good],
@@ -178,6 +174,7 @@ def _cover(
     name = column.column if isinstance(column, BagLayout) else column
     if name is None or name not in block.arrow:
         return
+    each.column = name
     values = block.arrow[name]
     present = good & values.is_valid().to_numpy(zero_copy_only=False)
     each.present += int(np.count_nonzero(present))
@@ -187,7 +184,7 @@ def _cover(
         each.single += int(np.count_nonzero(present))
         each.example = each.example or _value(values, present)
     elif each.transform in _NUMBERS and not listed:
-        wrong = present & ~_numeric(values)
+        wrong = present & ~are_numbers(values)
     elif each.transform != Transform.BAG and listed:
         wrong = present
     if count := int(np.count_nonzero(wrong)):
@@ -195,7 +192,8 @@ def _cover(
         each.example = each.example or _value(values, wrong)
 
 
-def _numeric(values: pa.Array) -> npt.NDArray[np.bool_]:
+def are_numbers(values: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which values of a column a number can be read from; shape (n,)."""
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         known = not pa.types.is_temporal(values.type)
         return np.full(len(values), known)

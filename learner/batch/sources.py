@@ -84,10 +84,10 @@ def mostly_refused(refusals: Sequence[RefusedEvents], learned: int) -> Unreadabl
         )
     if refused <= learned:
         return None
-    reasons = "\n".join(f"{each.count:,} lines are refused: {each.details}" for each in refusals)
+    reasons = "\n".join(f"{each.count:,} rows are refused: {each.details}" for each in refusals)
     return UnreadableData(
         f"{reasons}\nexpected data of which at most half is refused, got {refused:,} of "
-        f"{refused + learned:,} lines; no model was written. Correct the data or its layout"
+        f"{refused + learned:,} rows; no model was written. Correct the data or its layout"
     )
 
 

@@ -124,7 +124,7 @@ class StageFolder:
     ) -> StagedRun | None:
         """Write the examples of a source; return None if `stop` was set. `tell` gets the share.
 
-        Raises UnreadableData if more than half of the lines are refused.
+        Raises UnreadableData if more than half of the rows are refused.
         """
         self.remove()
         self._files.makedirs(self._path)

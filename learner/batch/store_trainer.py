@@ -157,7 +157,7 @@ class StoreTrainer:
     def run(self, stop: threading.Event, tell: Tell) -> FitSummary | None:
         """Learn until the end; return None if `stop` was set, or if this is not the first part.
 
-        Raises UnreadableData if more than half of the lines are refused.
+        Raises UnreadableData if more than half of the rows are refused.
         """
         settings = self._settings
         if self._run is None:

@@ -10,7 +10,8 @@ One thread reads blocks, and up to eight threads encode them. Their order does n
 
 A field whose column is missing has no value in any row, and a model learns without it. So the first
 file must have a column for some field, and none that is nearly the name of a missing one, or the
-fit ends at once. Other missing columns are logged: a column may begin in a later file.
+fit ends at once. Other missing columns are logged: a column may begin in a later file. So are texts
+in the first rows of a column of numbers.
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ import pyarrow.types as pt
 
 from headrace.ingest.events import REQUEST_ID
 from headrace.ingest.examples import Examples
-from headrace.ingest.features import canonical, real
+from headrace.ingest.features import Transform, canonical, real
 from headrace.ingest.logs import BagLayout, TableBlock, TableLog, UnreadableRow
 from headrace.ingest.runtime import available_cores, wall_ms
-from headrace.ingest.survey import refused_rows, unreadable_line, untimely_rows
+from headrace.ingest.survey import (
+    are_numbers,
+    number_advice,
+    refused_rows,
+    unreadable_line,
+    untimely_rows,
+)
 from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)
 _MOST_THREADS = 8
 """Blocks wait for the learner in memory, up to two for each thread."""
 
@@ -132,6 +140,7 @@ class TableSource:
         if self._checked:
             return
         self._checked = True
+        self._warn_of_texts(block, url)
         try:
             missing = self._encoder.lacking(self._layout.field_columns(list(block.arrow)))
         except ValueError as error:
@@ -144,6 +153,24 @@ class TableSource:
             "without them as long as files lack them",
             *(url, ", ".join(missing)),
         )
+
+    def _warn_of_texts(self, block: TableBlock, url: str) -> None:
+        """Warn of each field of numbers whose column has other texts in the first block."""
+        columns = self._layout.field_columns(list(block.arrow))
+        for field in (*self._fields.singles, *self._fields.numbers):
+            column = columns.get(field.source)
+            if field.transform not in _NUMBERS or column not in block.arrow:
+                continue
+            values = block.arrow[column]
+            wrong = values.is_valid().to_numpy(zero_copy_only=False) & ~are_numbers(values)
+            if wrong.any():
+                example = str(values[int(np.argmax(wrong))].as_py())
+                log.warning(
+                    "%s: expected numbers in the column %r of the field %s, got %s others in the "
+                    "first %s rows, such as %r. They count as absent. %s",
+                    *(url, column, field.name, f"{np.count_nonzero(wrong):,}", f"{block.rows:,}"),
+                    *(example, number_advice(example, str(column))),
+                )
 
     def _read(self, number: int, log: TableLog, rows: int) -> float:
         """Return the share of the source that is read with these rows of a file."""
@@ -171,7 +198,7 @@ class TableSource:
                 columns, np.asarray(times.to_numpy(), np.int64), labels, first=block.first
             )
         except (TypeError, ValueError) as error:
-            raise UnreadableData(f"{url}, rows from {block.first} on: {error}") from error
+            raise UnreadableData(f"{url}, {block.place(0)} and after: {error}") from error
         return ExampleBlock(examples, read.after, read.read, refused, read.begun)
 
     def _timely(
@@ -187,7 +214,7 @@ class TableSource:
 
     def _columns(self, block: TableBlock) -> dict[str, pa.Array]:
         """Return the fields of a block's events."""
-        numbers, columns = set(self._layout.file.numbers), {}
+        numbers, columns = self._layout.numbers, {}
         for name, field in self._layout.field_columns(list(block.arrow)).items():
             if isinstance(field, BagLayout):
                 values = block.arrow.get(field.column)

@@ -128,7 +128,7 @@ class BatchTrainer:
 
     @property
     def refusals(self) -> tuple[RefusedEvents, ...]:
-        """The lines left out so far, by reason."""
+        """The rows left out so far, by reason."""
         return self._state.refusals
 
     def run(
@@ -136,7 +136,7 @@ class BatchTrainer:
     ) -> FitSummary | None:
         """Learn until the end; return None if `stop` was set earlier: the next fit continues.
 
-        Raises UnreadableData if more than half of the lines are refused.
+        Raises UnreadableData if more than half of the rows are refused.
         """
         while not self._state.tail:
             if not self._epoch(stop, tell):
@@ -222,7 +222,7 @@ class BatchTrainer:
     def _check_refusals(self) -> None:
         """Raise UnreadableData if the data is mostly refused, and forget the progress.
 
-        The same files with another layout would otherwise continue after the refused lines.
+        The same files with another layout would otherwise continue after the refused rows.
         """
         if too_many := mostly_refused(self._state.refusals, self._state.examples):
             self._folder.restart()

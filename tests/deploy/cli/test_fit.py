@@ -125,7 +125,7 @@ def test_refused_lines_are_reported_and_status_2_says_that_most_are_refused(
     )
     assert done.returncode == status
     told = done.stderr if status else done.stdout
-    assert f"{first:,} lines are refused: expected timestamp_ms at most a day after" in told
+    assert f"{first:,} rows are refused: expected timestamp_ms at most a day after" in told
     assert re.search(r"first: .*log\.parquet, row 1: .*\btime=17", told)
     assert "looks like microseconds" in told
     assert bool(list((home / "models").glob("*-shop-*"))) is not bool(status)

@@ -21,6 +21,12 @@ result. `--layout auto` guesses a layout and prints it. The layouts `criteo` and
 included.
 
 Only `[event]` is required, with either `timestamp` or `start`.
+
+An empty text is an absent value in every format. Leave such fields out of events and requests, too.
+Messages name a row of a CSV or NDJSON file by its line in the file. The first line is 1, the header
+and empty lines count, and a value with line breaks counts as one line. In Parquet, they name the
+number of the row, and the first row is 1. A line of a CSV with fewer or more columns than the
+header is refused.
 """
 FIELDS = """
 ## `[fields]`

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
 from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.decimal_commas import are_decimal_commas
 from headrace.ingest.logs.layout import BagLayout, parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.table_log import TableLog
@@ -160,7 +162,8 @@ def test_columns_that_may_be_clicks_are_listed_with_their_words(tmp_path: Path) 
     guessed = guess_layout(path)
     assert '#   "geklickt": named like a click, weg (36), hin (4)\n' in guessed.text
     assert '#   "place": app (20), web (20)\n' in guessed.text
-    assert "preis" not in guessed.text
+    assert 'decimal_commas = ["preis"]' in guessed.text
+    assert guessed.text.count("preis") == 1, "neither a bag nor a click"
     with pytest.raises(SpecError, match=r"set \[file\] delimiter = .;. in the layout"):
         list(TableLog(path, parse_layout('[event]\ntimestamp = "time"', "l.toml")).lines())
 
@@ -304,7 +307,58 @@ def test_a_first_line_that_looks_like_a_row_is_refused_with_the_lines_that_name_
         SpecError, match=f"names of columns in the first line, got {found}"
     ) as error:
         guess_layout(path)
-    assert '[file]\ncolumns = ["column_1", "column_2", "column_3", "column_4"]' in str(error.value)
+    _, _, text = str(error.value).partition("add --layout layout.toml:\n\n")
+    assert '[file]\ncolumns = ["column_1", "column_2", "column_3", "column_4"]\n' in text
+    named = parse_layout(text, "layout.toml")
+    assert sum(1 for line in TableLog(path, named).lines() if line.time_ms) == 2
+
+
+def test_a_layout_for_a_file_without_a_header_is_refused_with_the_key_that_names_columns(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("1700000005000,u1,p3\n")
+    said = r"got 'time' .*'1700000005000' looks like a value\. If the file has no header"
+    with pytest.raises(SpecError, match=said):
+        list(TableLog(path, parse_layout('[event]\ntimestamp = "time"', "layout")).lines())
+
+
+@pytest.mark.parametrize(
+    ("values", "decimal"),
+    [
+        (["3,5", "3", "-0,25", "1.234,5"], True),
+        (["3,500", "1,250"], False),  # perhaps thousands
+        (["3,5", "none"], False),
+        (["1", "2", "3", "4,5"], False),  # perhaps a bag
+        (["3.5", "4"], False),
+    ],
+)
+def test_a_column_has_decimal_commas_only_without_doubt(values: list[str], decimal: bool) -> None:
+    assert are_decimal_commas(pa.array([*values, None])) is decimal
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
+def test_decimal_commas_of_the_layout_become_numbers(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"log.{kind}"
+    values = ["3,5", "1.234,5", "2", "much", " 4,25 "]
+    table = pa.table({"time": [START_MS + i for i in range(5)], "price": values})
+    if kind == "csv":
+        pyarrow.csv.write_csv(table, path)
+    elif kind == "parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    text = '[file]\ndecimal_commas = ["price"]\n[event]\ntimestamp = "time"\n'
+    events = [json.loads(each.value) for each in TableLog(path, parse_layout(text, "l")).lines()]
+    assert [event["price"] for event in events] == [3.5, 1234.5, 2, "much", 4.25]
+
+
+def test_decimal_commas_of_a_column_that_is_missing_are_refused() -> None:
+    wrong = parse_layout('[file]\ndecimal_commas = ["preis"]\n[event]\ntimestamp = "time"', "l")
+    with pytest.raises(
+        SpecError, match=r"got 'preis' \(\[file\] decimal_commas\[0\] of the layout"
+    ):
+        wrong.columns(["time", "price"])
 
 
 def test_columns_numbered_from_zero_are_names(tmp_path: Path) -> None:
@@ -319,6 +373,6 @@ def test_rows_of_another_width_than_the_names_are_refused(tmp_path: Path, rows: 
     path.write_text("1700000005,u1,p3\n" * rows)
     names = '[file]\ncolumns = ["at", "user", "page", "more"]\n[event]\ntimestamp = "at"\n'
     log = TableLog(path, parse_layout(names, "layout"))
-    said = r"expected 4 columns in each row, as the layout, \[file\] columns, names, got 3"
+    said = r"expected 4 columns in each line, as the layout names in \[file\] columns, got 3"
     with pytest.raises(SpecError, match=said):
         list(log.blocks())

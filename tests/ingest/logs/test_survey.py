@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
@@ -15,6 +17,7 @@ from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecError, SpecText
 from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.ndjson import NoEventsError
+from headrace.ingest.logs.table_log import TableLog
 from headrace.ingest.survey.log_survey import survey_log
 
 if TYPE_CHECKING:
@@ -143,8 +146,11 @@ def test_a_number_given_as_text_is_reported_with_an_example(tmp_path: Path) -> N
     found = surveyed(tmp_path, lambda e: e | {"position": f"pos {e['position']}"})
     [warning] = found.warnings()
     assert warning == (
-        "field position: 200 values are not a number and count as absent, such as 'pos 0'"
+        "field position: 200 values are not a number and count as absent, such as 'pos 0'. "
+        "Correct the values, or give the field another transform"
     )
+    [warning] = surveyed(tmp_path, lambda e: e | {"price": "3,5"}).warnings()
+    assert warning.endswith("such as '3,5'. Write a decimal point in place of the comma")
     assert surveyed(tmp_path, lambda e: e | {"position": str(e["position"])}).warnings() == []
 
 
@@ -273,14 +279,98 @@ def test_a_table_is_surveyed_like_the_events_it_becomes(tmp_path: Path) -> None:
     assert "1 of 20 clicks come more than 60 seconds" in text
 
 
-def test_a_csv_line_with_too_many_columns_is_refused_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("odd", "width"), [(f"{T0_MS},u,,,5", 5), (f"{T0_MS},u", 2)])
+def test_a_csv_line_of_another_width_is_refused_with_its_line_and_both_widths(
+    tmp_path: Path, odd: str, width: int
+) -> None:
     path = tmp_path / "log.csv"
-    path.write_text(f"time,user,clicked\n{T0_MS},u,\n{T0_MS},u,,,5\n{T0_MS},u,\n")
+    path.write_text(f"time,user,clicked\n{T0_MS},u,\n{odd}\n{T0_MS},u,\n")
     found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
     [refused] = found.refused
     assert (refused.reason, refused.count) == (Reason.NOT_JSON, 1)
     assert refused.place == f"{path}, line 3"
-    assert refused.example == f"{T0_MS},u,,,5"
+    assert refused.example == odd
+    assert refused.details.startswith(f"expected 3 columns, as the header names, got {width}\n")
+    assert refused.details.endswith(
+        "Complete the line, or quote a value that contains the delimiter"
+    )
+
+
+def with_faults(kind: str) -> tuple[str, int, int]:
+    """Return a file with a line that is no row and a row without a time, and both lines."""
+    good, bad, late = f"{T0_MS},u,", "1,2,3,4", ",u,"
+    if kind == "ndjson":
+        good, bad, late = f'{{"time": {T0_MS}, "user": "u"}}', "no row", '{"user": "late"}'
+    lines = ["time,user,clicked"] if kind == "csv" else []
+    lines += [good, "", good, bad, "", *[good] * 20_000, "", late, good]
+    return "\n".join(lines), lines.index(bad) + 1, lines.index(late) + 1
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.ndjson"])
+def test_refused_lines_are_named_by_their_number_in_the_file(
+    tmp_path: Path, name: str, ending: str
+) -> None:
+    path = tmp_path / name
+    text, odd, late = with_faults(name.split(".")[1])
+    data = text.replace("\n", ending).encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+    places = {each.reason: each.place for each in found.refused}
+    assert places == {
+        Reason.NOT_JSON: f"{path}, line {odd}",
+        Reason.NO_TIME: f"{path}, line {late}",
+    }
+
+
+def test_lines_of_a_directory_are_named_by_their_number_in_the_file(tmp_path: Path) -> None:
+    lines = [json.dumps(impression(i)) for i in range(3)]
+    text = "\n\n" + "\n\n".join([*lines, "no event"])
+    (tmp_path / "impressions.ndjson").write_text(text)
+    (tmp_path / "clicks.ndjson").touch()
+    [refused] = survey_log(tmp_path, FIELDS, now_ms=NOW_MS).refused
+    assert refused.place == f"{tmp_path / 'impressions.ndjson'}, line 9"
+
+
+def test_an_impression_that_comes_too_late_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,clicked\n\n{T0_MS + 10**6},u,\n{T0_MS},old,\n")
+    [refused] = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).refused
+    assert (refused.reason, refused.place) == (Reason.TOO_LATE, f"{path}, line 4")
+    assert "old" in refused.example
+
+
+def test_a_decimal_comma_is_reported_with_the_key_of_the_layout_that_reads_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time;user;preis\n" + "".join(f"{T0_MS + i};u;3,{i}\n" for i in range(9)))
+    text = '[file]\ndelimiter = ";"\n[event]\ntimestamp = "time"\n[fields]\nprice = "preis"'
+    found = survey_log(path, FIELDS, parse_layout(text, "l.toml"), now_ms=NOW_MS)
+    [warning] = [each for each in found.warnings() if "not a number" in each]
+    assert warning == (
+        "field price (column 'preis'): 9 values are not a number and count as absent, such as "
+        """'3,0'. For decimal commas, write decimal_commas = ["preis"] in the layout, [file]"""
+    )
+    read = parse_layout(text.replace("[file]", '[file]\ndecimal_commas = ["preis"]'), "l.toml")
+    found = survey_log(path, FIELDS, read, now_ms=NOW_MS)
+    assert not [each for each in found.warnings() if "not a number" in each]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
+def test_an_empty_text_is_absent_in_every_format(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"log.{kind}"
+    table = pa.table({"time": [T0_MS] * 4, "user": ["", "a", "", "b"], "clicked": [None] * 4})
+    if kind == "csv":
+        pyarrow.csv.write_csv(table, path)
+    elif kind == "parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    [user] = [each for each in survey_log(path, FIELDS, LAYOUT).fields if each.name == "user"]
+    assert user.present == 2
+    events = [json.loads(line.value) for line in TableLog(path, LAYOUT).lines()]
+    assert [event.get("user") for event in events] == [None, "a", None, "b"]
 
 
 @pytest.mark.parametrize(

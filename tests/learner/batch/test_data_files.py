@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -19,6 +20,7 @@ from headrace.ingest.features import SpecError
 from headrace.ingest.logs import parse_layout
 from headrace.learner.batch import (
     BatchTrainer,
+    FilePosition,
     FitFolder,
     FitSettings,
     StageFolder,
@@ -175,3 +177,17 @@ def test_a_column_that_a_file_lacks_is_named_in_the_log(
     assert len(fit(f"{tmp_path}/log.csv", tmp_path / "models"))
     assert "expected a column for each field of the spec, got none for" in caplog.text
     assert "user" in caplog.text
+
+
+def test_numbers_with_decimal_commas_are_logged_with_column_example_and_remedy(
+    rows: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log.csv"
+    prices = pc.replace_substring(pc.cast(rows["price"], pa.string()), ".", ",")
+    place = rows.schema.get_field_index("price")
+    pyarrow.csv.write_csv(rows.set_column(place, "price", prices), path)
+    source = TableSource([str(path)], parse_layout(LAYOUT, "layout.toml"), SPEC)
+    next(iter(source.blocks(FilePosition())))
+    assert "expected numbers in the column 'price' of the field price" in caplog.text
+    assert f"such as '{next(each for each in prices.to_pylist() if ',' in each)}'" in caplog.text
+    assert 'write decimal_commas = ["price"] in the layout, [file]' in caplog.text

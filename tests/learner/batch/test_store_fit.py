@@ -119,9 +119,7 @@ def test_a_log_that_is_mostly_refused_is_not_learned(tmp_path: Path) -> None:
     times = pa.compute.multiply(shop_rows(100)["timestamp_ms"], 1000)
     pq.write_table(shop_rows(100).set_column(4, "timestamp_ms", times), tmp_path / "log.parquet")
     store, connect = one_store()
-    with pytest.raises(
-        UnreadableData, match=r"100 lines are refused[\s\S]*looks like microseconds"
-    ):
+    with pytest.raises(UnreadableData, match=r"100 rows are refused[\s\S]*looks like microseconds"):
         run(trainer(tmp_path / "log.parquet", tmp_path / "models", connect))
     assert not [path for path in (tmp_path / "models").rglob("*") if path.is_file()]
     with pytest.raises(Exception, match="holds no model"):

@@ -218,7 +218,8 @@ def test_lines_without_a_usable_time_are_refused_with_reason_count_and_example(
         Reason.BEFORE_2000: 1,
         Reason.AHEAD: 1,
     }
-    assert refusals[Reason.AHEAD].place == f"{tmp_path}/a.{kind}, row 6"
+    place = {"csv": "line 7", "ndjson": "line 6", "parquet": "row 6"}[kind]
+    assert refusals[Reason.AHEAD].place == f"{tmp_path}/a.{kind}, {place}"
     assert f"time={NOW_MS + AHEAD_MS + 1}" in refusals[Reason.AHEAD].example.replace("'", "")
     assert "looks like seconds" in refusals[Reason.BEFORE_2000].details
     found = survey_log(tmp_path / f"a.{kind}", shop_spec().fields, layout(), now_ms=NOW_MS)
@@ -273,7 +274,7 @@ def test_data_that_is_mostly_refused_writes_no_model_and_begins_again_with_anoth
     settings = FitSettings(save_every_s=0)
     with pytest.raises(UnreadableData, match="at most half is refused") as raised:
         fit(url, to, settings)
-    assert f"{ROWS:,} lines are refused: {Reason.BEFORE_2000}" in str(raised.value)
+    assert f"{ROWS:,} rows are refused: {Reason.BEFORE_2000}" in str(raised.value)
     assert 'in a layout timestamp_format = "s"' in str(raised.value)
     assert not [path for path in to.rglob("*") if path.is_file()]
     right = parse_layout(LAYOUT.replace('"time"', '"time"\ntimestamp_format = "s"'), "layout.toml")

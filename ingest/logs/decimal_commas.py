@@ -1,0 +1,53 @@
+"""Reads numbers with a decimal comma: `3,5` and `1.234,5` become `3.5` and `1234.5`.
+
+A comma may also separate thousands or the items of a bag. So these columns are named in the layout,
+`[file] decimal_commas`, and a guess names them only if their values leave no doubt.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_WITH_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*")
+_NUMBER = re.compile(r"\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d*)?\s*")
+_PLAIN_OR_COMMA = r"^\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
+_NO_THOUSANDS = r",(\d\d?|\d{4,})\s*$"
+_LEAST_WITH_COMMA = 0.5
+"""Share of the values: in a bag, many rows have a single item."""
+
+
+def has_decimal_comma(text: str) -> bool:
+    """Whether a text may be a number with a decimal comma."""
+    return _WITH_COMMA.fullmatch(text) is not None
+
+
+def with_point(value: Any) -> Any:
+    """Return the text of a number with a decimal point; other values unchanged."""
+    if not isinstance(value, str) or _NUMBER.fullmatch(value) is None:
+        return value
+    return value.strip().replace(".", "").replace(",", ".")
+
+
+def with_points(column: pa.Array) -> pa.Array:
+    """Return a column of texts with decimal points; other columns unchanged."""
+    if not pa.types.is_string(column.type):
+        return column
+    found = column.dictionary_encode()
+    texts = [with_point(text) for text in found.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(found.indices)
+
+
+def are_decimal_commas(column: pa.Array) -> bool:
+    """Whether the commas in a column can only be decimal commas, for a guess."""
+    if not pa.types.is_string(column.type):
+        return False
+    texts = column.drop_null()
+    if not len(texts) or not pc.all(pc.match_substring_regex(texts, _PLAIN_OR_COMMA)).as_py():
+        return False
+    share = pc.mean(pc.match_substring(texts, ",")).as_py()
+    doubtless = pc.any(pc.match_substring_regex(texts, _NO_THOUSANDS)).as_py()
+    return bool(share >= _LEAST_WITH_COMMA and doubtless)
