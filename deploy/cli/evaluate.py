@@ -10,7 +10,6 @@ from headrace.deploy.cli.experiments import (
     EXIT_STOPPED,
     ArchiveFolder,
     Data,
-    Layout,
     source_of_log,
 )
 from headrace.deploy.cli.options import (
@@ -22,6 +21,7 @@ from headrace.deploy.cli.options import (
     MetricsHost,
     MetricsPort,
     ModelFile,
+    TableLayout,
 )
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def compare(
 def importance(
     model: ModelFile,
     data: Data = None,
-    layout: Layout = None,
+    layout: TableLayout = "",
     archive: ArchiveFolder = None,
     fields: Names = None,
     recent: RecentS = None,

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli.options import ModelFile, RunsFolder, TrackUri
+from headrace.deploy.cli.options import (
+    ModelFile,
+    RunsFolder,
+    TableLayout,
+    TrackUri,
+    layout_of_tables,
+)
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 
@@ -45,15 +51,6 @@ Data = Annotated[
         help="Tables (Parquet, CSV, NDJSON): a path or URL, with * for several. Repeatable. "
         "Learned in the order of the options, and files of one pattern in the order of their "
         "names.",
-        show_default=False,
-    ),
-]
-Layout = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="NAME|FILE",
-        help="Layout of the tables: their columns of time and clicks.",
         show_default=False,
     ),
 ]
@@ -143,7 +140,7 @@ def fit(
     model: ModelFile,
     to: To,
     data: Data = None,
-    layout: Layout = None,
+    layout: TableLayout = "",
     archive: ArchiveFolder = None,
     epochs: Epochs = 1,
     holdout: Holdout = 0.0,
@@ -309,9 +306,8 @@ def _report(done: "FitSummary", to: str, refusals: "Sequence[RefusedEvents]") ->
 
 
 def _source(
-    spec: "ModelSpec", data: list[str] | None, layout: str | None, archive: str | None
+    spec: "ModelSpec", data: list[str] | None, layout: str, archive: str | None
 ) -> "BatchSource":
-    from headrace.ingest.logs import load_layout
     from headrace.learner.batch import ArchiveSource, TableSource
 
     if bool(data) == bool(archive):
@@ -319,13 +315,8 @@ def _source(
     if archive is not None:
         return ArchiveSource(archive, spec)
     assert data is not None
-    if layout is None:
-        raise BadOption(
-            "--layout: expected the layout of the tables beside --data, got none. `headrace check` "
-            "without --layout prints one that it guesses from a file: save it, and name it here"
-        )
-    return TableSource([str(Path(each).expanduser()) if "://" not in each else each
-                        for each in data], load_layout(layout), spec)  # fmt: skip
+    urls = [each if "://" in each else str(Path(each).expanduser()) for each in data]
+    return TableSource(urls, layout_of_tables(layout, urls), spec)
 
 
 def export(model: ModelFile, origin: Origin, to: Exported, snapshot: SnapshotName = None) -> None:

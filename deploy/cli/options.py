@@ -27,13 +27,30 @@ def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
 
     Raises SpecError.
     """
-    from headrace.ingest.logs import guess_layout, load_layout
+    from headrace.ingest.logs import load_layout
 
     if name not in ("", "auto"):
         return load_layout(name)
-    first = paths[0]
-    if not first.is_file():
-        return None
+    return _guessed_layout(paths[0]) if paths[0].is_file() else None
+
+
+def layout_of_tables(name: str, urls: "list[str]") -> "LogLayout":
+    """Return the layout of tables at paths or URLs: named, or guessed from the first and printed.
+
+    Raises SpecError, UnreadableData.
+    """
+    from headrace.ingest.logs import load_layout
+    from headrace.learner.batch import first_file
+
+    if name not in ("", "auto"):
+        return load_layout(name)
+    with first_file(urls[0]) as first:
+        return _guessed_layout(first)
+
+
+def _guessed_layout(first: Path) -> "LogLayout":
+    from headrace.ingest.logs import guess_layout
+
     guessed = guess_layout(first)
     echo(
         f"# no layout given, using this one (keep it in a file for --layout):\n\n{guessed.text}",
@@ -304,6 +321,16 @@ LayoutName = Annotated[
         metavar="NAME|FILE|auto",
         help="Layout that maps the columns of CSV, Parquet or NDJSON to events: criteo, avazu, a "
         "TOML file, or auto for a guess from the first file's columns. Default: auto for files.",
+    ),
+]
+TableLayout = Annotated[
+    str,
+    Option(
+        "--layout",
+        metavar="NAME|FILE|auto",
+        help="Layout of the tables: their columns of time and clicks. auto, the default: a guess "
+        "from the first table's columns.",
+        show_default=False,
     ),
 ]
 Sort = Annotated[

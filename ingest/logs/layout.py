@@ -95,8 +95,8 @@ class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     column: str | None = None
     """Column that says whether the item was clicked. This or `timestamp` is required. Without
     `values`, these mean no click: an empty value, `0`, a negative number, and the words `false`,
-    `f`, `no`, `n`, `off`, `none`, `null`, `nein`, `non`, `nee`, `nej`, `não`. Any other value is a
-    click."""
+    `f`, `no`, `n`, `off`, `none`, `null`, `nein`, `non`, `nee`, `nej`, `nei`, `nie`, `ei`, `não`.
+    Any other value is a click."""
     values: list[str] = []
     """Texts of `column` that mean a click, in any case; all others mean none."""
     timestamp: str | None = None

@@ -24,12 +24,12 @@ _FRACTION_TEXT = r"^(?P<whole>.*)\.(?P<digits>\d{1,9})$"
 _ZONE = r"\s?(Z|[+-]\d\d(:?\d\d)?)$"
 NOT_CLICKED = (
     *("", "0", "0.0", "-1", "-1.0", "false", "f", "no", "n", "off", "none", "null"),
-    *("nein", "non", "nee", "nej", "não"),
+    *("nein", "non", "nee", "nej", "nei", "nie", "ei", "não"),
 )
 """Texts of a column of clicks that say that there was no click, in lower case."""
 CLICKED = (
     *("1", "1.0", "true", "t", "yes", "y", "on"),
-    *("ja", "j", "oui", "si", "sì", "sí", "sim"),
+    *("ja", "j", "oui", "si", "sì", "sí", "sim", "tak", "kyllä"),
 )
 
 

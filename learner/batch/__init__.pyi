@@ -1,4 +1,5 @@
 from .archive_source import ArchiveSource as ArchiveSource
+from .data_files import first_file as first_file
 from .event_source import EventLogSource as EventLogSource
 from .fit_folder import FitFolder as FitFolder
 from .micro_batches import MicroBatch as MicroBatch

@@ -78,6 +78,13 @@ def data_files(url: str) -> list[DataFile]:
 
 
 @contextmanager
+def first_file(url: str) -> Iterator[Path]:
+    """Yield the first file of a path or URL, or its copy. Raises UnreadableData."""
+    with data_files(url)[0].local() as path:
+        yield path
+
+
+@contextmanager
 def readable(url: str) -> Iterator[None]:
     """Raise UnreadableData for any error of a storage: each kind of storage has its own."""
     try:

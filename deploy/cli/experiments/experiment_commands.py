@@ -22,6 +22,7 @@ from headrace.deploy.cli.options import (
     MetricsHost,
     MetricsPort,
     RunsFolder,
+    TableLayout,
     TrackUri,
 )
 from headrace.deploy.cli.runs import run_outputs
@@ -74,17 +75,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="DIR|FILES",
-        help="A directory of NDJSON with impressions and clicks or, with --layout, tables "
-        "(Parquet, CSV, NDJSON); * matches several. Repeatable, in the order of time.",
-        show_default=False,
-    ),
-]
-Layout = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="NAME|FILE",
-        help="Layout of the tables: their columns of time and clicks.",
+        help="A directory of NDJSON with impressions and clicks, or tables (Parquet, CSV, "
+        "NDJSON); * matches several. Repeatable, in the order of time.",
         show_default=False,
     ),
 ]
@@ -176,7 +168,7 @@ def run(
     file: ExperimentFile,
     to: To,
     data: Data = None,
-    layout: Layout = None,
+    layout: TableLayout = "",
     archive: ArchiveFolder = None,
     save_every: SaveEvery = 60.0,
     restart: Restart = False,

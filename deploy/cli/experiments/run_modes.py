@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from headrace.deploy.cli.options import layout_of_tables
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
@@ -150,10 +151,9 @@ def _runner_of_machines(
 
 
 def source_of_log(
-    spec: "ModelSpec", data: list[str] | None, layout: str | None, archive: str | None
+    spec: "ModelSpec", data: list[str] | None, layout: str, archive: str | None
 ) -> "BatchSource":
-    """Return the examples of a log or an archive. Raises BadOption."""
-    from headrace.ingest.logs import load_layout
+    """Return the examples of a log or an archive. Raises BadOption, SpecError, UnreadableData."""
     from headrace.learner.batch import ArchiveSource, EventLogSource, TableSource
 
     if bool(data) == bool(archive):
@@ -162,11 +162,6 @@ def source_of_log(
         return ArchiveSource(archive, spec)
     assert data is not None
     paths = [each if "://" in each else str(Path(each).expanduser()) for each in data]
-    if layout is not None:
-        return TableSource(paths, load_layout(layout), spec)
-    for path in paths:
-        if not Path(path).is_dir():
-            raise BadOption(
-                f"--data: expected a directory of NDJSON, or --layout beside it, got {path}"
-            )
-    return EventLogSource([Path(path) for path in paths], spec)
+    if layout in ("", "auto") and all(Path(path).is_dir() for path in paths):
+        return EventLogSource([Path(path) for path in paths], spec)
+    return TableSource(paths, layout_of_tables(layout, paths), spec)
