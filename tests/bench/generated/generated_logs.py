@@ -12,6 +12,10 @@ Each contender scores an impression before it learns it; the first 2,000 are not
     above       the windows above 1, each with its parts (`loss_split.py`): what a shift of its
                 log-odds would gain, what a factor would gain, and the rest; and by how much the
                 true click rate exceeds 1 there by chance in one of twenty windows
+    to_own_rate     for each window, by how many standard errors its log loss is above that of the
+                    constant that knows the rate of the window, paired by impression
+    to_rate_so_far  the same with the click rate before each impression, which a stream knows
+                    (`constant`)
     held_back   batches that the guard would have quarantined
 
 `lr`, `fm`, `deepfm`, `dcn_v2` are headrace with the constants that `headrace suggest` takes from
@@ -53,7 +57,7 @@ from tests.bench.generated.contenders import (
     spec_text,
 )
 from tests.bench.generated.log_generator import generate, plans
-from tests.bench.generated.loss_split import chance_excess, split_loss
+from tests.bench.generated.loss_split import chance_excess, excess_in_errors, split_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,9 +84,14 @@ SETTINGS = tuple(
 """The thirty settings of logistic regression."""
 _SHOWN = (
     *("logs", "mean_ne", "worst_ne", "logs_above_1"),
-    *("windows_above_1", "windows_above_chance", "held_back"),
+    *("windows_above_1", "windows_above_chance", "windows_above_own_rate"),
+    *("windows_above_rate_so_far", "held_back"),
 )
 """Figures of a contender that the table shows."""
+
+
+_ERRORS = 2.0
+"""Standard errors beyond which a window counts as worse than a constant."""
 
 
 class Size(NamedTuple):
@@ -139,9 +148,14 @@ def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, Any]:
     """Return the figures of scores of the first impressions of a log."""
     labels = log.labels[: scores.shape[0]]
     losses = log_loss(scores, labels)
-    each, above = [], []
+    so_far = log_loss(constant_of(log)[: scores.shape[0]], labels)
+    each, above, own_errors, so_far_errors = [], [], [], []
     for begin, end in windows(labels, size):
-        each.append(round(float(losses[begin:end].mean()) / entropy(labels[begin:end]), 4))
+        clicked, part = labels[begin:end], losses[begin:end]
+        own = log_loss(np.full(end - begin, clicked.mean()), clicked)
+        each.append(round(float(part.mean()) / entropy(clicked), 4))
+        own_errors.append(round(excess_in_errors(part, own), 2))
+        so_far_errors.append(round(excess_in_errors(part, so_far[begin:end]), 2))
         if each[-1] > 1.0:
             parts = split_loss(scores[begin:end], labels[begin:end])._asdict()
             parts["chance"] = chance_excess(labels[begin:end])
@@ -152,6 +166,8 @@ def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, Any]:
         "worst_ne": max(each),
         "windows": each,
         "above": above,
+        "to_own_rate": own_errors,
+        "to_rate_so_far": so_far_errors,
     }
 
 
@@ -199,8 +215,9 @@ class Progress:
         if self._path and self._path.exists():
             kept = json.loads(self._path.read_text())
             if kept["size"] == self._size:
-                whole = {k: v for k, v in kept["contenders"].items() if "above" in v["figures"]}
-                self._kept = whole  # earlier versions kept no parts
+                kept = kept["contenders"].items()
+                whole = {k: v for k, v in kept if "to_own_rate" in v["figures"]}
+                self._kept = whole  # earlier versions kept fewer figures
 
     def figures(self, name: str, trials: Sequence[str]) -> dict[str, Any] | None:
         """Return the figures of a contender, if it was measured with just these trials."""
@@ -259,6 +276,11 @@ def measure(
     return found
 
 
+def _beyond_errors(each: Sequence[dict[str, Any]], key: str) -> int:
+    """Return how many windows are worse than a constant by more than two standard errors."""
+    return sum(errors > _ERRORS for one in each for errors in one[key])
+
+
 def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what all logs have together, per contender."""
     found: dict[str, Any] = {}
@@ -274,6 +296,8 @@ def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "windows_above_1": len(above),
                 "windows_above_1.01": sum(window["ne"] > 1.01 for window in above),
                 "windows_above_chance": sum(w["ne"] > 1.0 + w["chance"] for w in above),
+                "windows_above_own_rate": _beyond_errors(each, "to_own_rate"),
+                "windows_above_rate_so_far": _beyond_errors(each, "to_rate_so_far"),
                 "parts_above_1": {
                     part: round(float(np.mean([window[part] for window in above])), 4)
                     for part in ("level", "slope", "refinement")
@@ -314,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(found))
         return
     columns = ("contender", "logs", "mean NE", "worst window", "logs above 1", "windows above 1")
-    table = Table(*columns, "above chance", "quarantined")
+    table = Table(*columns, "above chance", "2 errors", "2 errors so far", "quarantined")
     for name, each in found["summary"].items():
         if name in everyone:
             table.add_row(name, *(str(each[column]) for column in _SHOWN))

@@ -66,6 +66,16 @@ def chance_excess(labels: npt.NDArray[np.int8]) -> float:
     return float(_CHANCE_NATS / (constant * labels.shape[0]))
 
 
+def excess_in_errors(losses: Floats, others: Floats) -> float:
+    """Return by how many standard errors the mean loss is above that of another prediction.
+
+    The losses are paired by impression. Equal losses have 0.
+    """
+    gaps = losses - others
+    spread = float(gaps.std(ddof=1)) if gaps.shape[0] > 1 else 0.0
+    return float(gaps.mean()) / spread * gaps.shape[0] ** 0.5 if spread else 0.0
+
+
 def _loss(z: Floats, y: Floats) -> float:
     return float(np.mean(np.logaddexp(0.0, z) - y * z))
 

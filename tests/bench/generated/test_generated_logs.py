@@ -75,7 +75,10 @@ def test_windows_above_1_are_listed_with_their_parts() -> None:
         parts = one["level"] + one["slope"] + one["refinement"]
         assert parts == pytest.approx(one["ne"] - 1.0, abs=3e-4)
         assert one["level"] > one["chance"] > 0.0
+    assert len(found["to_own_rate"]) == len(found["to_rate_so_far"]) == len(found["windows"])
     whole = summary([{"contenders": {"lr": found}}])["lr"]
+    beyond = sum(errors > 2.0 for errors in found["to_own_rate"])
+    assert whole["windows_above_own_rate"] == beyond > 0
     assert whole["windows_above_1"] == whole["windows_above_chance"] == whole["windows"]
     assert whole["parts_above_1"]["level"] > whole["parts_above_1"]["slope"]
 
@@ -101,10 +104,10 @@ def test_there_are_thirty_settings() -> None:
 
 
 def test_a_stopped_run_continues_with_figures_of_its_own_size_and_spec(tmp_path: Path) -> None:
-    Progress(tmp_path, 3, QUICK).keep("lr", ["spec"], {"ne": 0.9, "above": []})
-    Progress(tmp_path, 3, QUICK).keep("fm", ["spec"], {"ne": 0.8, "above": []})
-    assert Progress(tmp_path, 3, QUICK).figures("lr", ["spec"]) == {"ne": 0.9, "above": []}
-    assert Progress(tmp_path, 3, QUICK).figures("fm", ["spec"]) == {"ne": 0.8, "above": []}
+    Progress(tmp_path, 3, QUICK).keep("lr", ["spec"], {"ne": 0.9, "to_own_rate": []})
+    Progress(tmp_path, 3, QUICK).keep("fm", ["spec"], {"ne": 0.8, "to_own_rate": []})
+    assert Progress(tmp_path, 3, QUICK).figures("lr", ["spec"]) == {"ne": 0.9, "to_own_rate": []}
+    assert Progress(tmp_path, 3, QUICK).figures("fm", ["spec"]) == {"ne": 0.8, "to_own_rate": []}
     assert Progress(tmp_path, 3, QUICK).figures("lr", ["another spec"]) is None
     assert Progress(tmp_path, 3, FULL).figures("lr", ["spec"]) is None
     assert Progress(tmp_path, 4, QUICK).figures("lr", ["spec"]) is None

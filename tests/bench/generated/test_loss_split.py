@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.bench.generated.generated_logs import entropy, log_loss
-from tests.bench.generated.loss_split import chance_excess, split_loss
+from tests.bench.generated.loss_split import chance_excess, excess_in_errors, split_loss
 
 
 def _window(*, shift: float = 0.0, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -47,3 +47,23 @@ def test_the_true_click_rate_exceeds_chance_in_about_one_of_twenty_windows() -> 
         excess = log_loss(np.full(2_000, 0.05), labels).mean() / entropy(labels) - 1.0
         beyond += bool(excess > chance_excess(labels))
     assert 30 <= beyond <= 70
+
+
+def test_a_worse_prediction_is_above_by_its_paired_standard_errors() -> None:
+    right, wrong = _window(), _window(shift=0.5)
+    losses, others = log_loss(*wrong), log_loss(*right)
+    gaps = losses - others
+    expected = gaps.mean() / (gaps.std(ddof=1) / np.sqrt(gaps.size))
+    assert excess_in_errors(losses, others) == pytest.approx(expected)
+    assert excess_in_errors(losses, others) > 10.0
+    assert excess_in_errors(others, losses) == -excess_in_errors(losses, others)
+    assert excess_in_errors(others, others) == 0.0
+
+
+def test_an_equally_good_prediction_is_rarely_above_by_two_standard_errors() -> None:
+    random, beyond = np.random.default_rng(3), 0
+    for _ in range(1_000):
+        labels = (random.random(2_000) < 0.05).astype(np.int8)
+        first, second = (np.exp(sign * random.normal(0.0, 0.2, 2_000)) * 0.05 for sign in (1, -1))
+        beyond += excess_in_errors(log_loss(first, labels), log_loss(second, labels)) > 2.0
+    assert 5 <= beyond <= 45
