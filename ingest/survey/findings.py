@@ -28,8 +28,8 @@ class RefusedEvents:
     advice: str = ""
     """The cause in the first, and what to do, if the reason does not say it."""
     cause: str = ""
-    """The fault of the first in the terms of its file, where `reason` is in the terms of events. The
-    dead letter of the line has `reason`."""
+    """The fault of the first in the terms of its file, where `reason` is in the terms of events.
+    The dead letter of the line has `reason`."""
 
     @property
     def details(self) -> str:
