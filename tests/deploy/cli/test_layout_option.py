@@ -58,7 +58,7 @@ def test_directories_of_events_need_no_layout_and_other_names_must_exist(tables:
         (tables / f"{name}.ndjson").touch()
     assert isinstance(source_of_log(SPEC, [str(tables)], "", None), EventLogSource)
     assert isinstance(source_of_log(SPEC, [str(tables)], "auto", None), EventLogSource)
-    with pytest.raises(UnreadableData, match="expected files at .*absent.csv, got none"):
+    with pytest.raises(UnreadableData, match=r"expected files at .*absent\.csv, got none"):
         source_of_log(SPEC, [str(tables / "absent.csv")], "", None)
     with pytest.raises(SpecError, match=r"avazu or criteo"):
         source_of_log(SPEC, [str(tables / "part-0.csv")], "typo", None)

@@ -89,7 +89,9 @@ def test_times_clicks_and_requests_are_found_by_name_and_value(
     assert sum(is_click for is_click, _ in found) == 4
 
 
-@pytest.mark.parametrize(("clicked", "other"), [("yes", "no"), ("Y", "N"), ("ja", "nein"), ("ja", "nei"), ("tak", "nie")])
+@pytest.mark.parametrize(
+    ("clicked", "other"), [("yes", "no"), ("Y", "N"), ("ja", "nein"), ("ja", "nei"), ("tak", "nie")]
+)
 def test_a_label_in_words_is_a_click_or_not(tmp_path: Path, clicked: str, other: str) -> None:
     path = tmp_path / "log.csv"
     rows = [f"{START_MS + i},u{i},{clicked if i % 10 == 3 else other}" for i in range(ROWS)]
