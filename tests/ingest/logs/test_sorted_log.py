@@ -39,3 +39,15 @@ def test_lines_without_a_valid_time_stay_behind_their_predecessor(tmp_path: Path
     values = [line.value for line in SortedLog(DirectoryLog(directory)).lines()]
     assert values == [shown(1), shown(2), b"not json"]
     assert json.loads(values[0])["timestamp_ms"] == START_MS + 10
+
+
+@pytest.mark.parametrize("unusable", [START_MS // 1000, START_MS * 1000, 32_503_680_000_000])
+def test_a_time_that_the_joiner_refuses_is_the_time_of_no_line(
+    tmp_path: Path, unusable: int
+) -> None:
+    """Seconds, microseconds, the year 3000: the progress of a replay cannot show such a time."""
+    wrong = json.dumps({"impression_id": "wrong", "timestamp_ms": unusable}).encode()
+    directory = write_directory(tmp_path / "log", [shown(1), wrong, shown(2)], [])
+    lines = list(DirectoryLog(directory).lines())
+    assert [line.value for line in lines] == [shown(1), wrong, shown(2)]
+    assert [line.time_ms - START_MS for line in lines] == [10, 10, 20]

@@ -86,6 +86,12 @@ def test_a_spec_has_the_parts_of_its_text() -> None:
         ('name = "m"', 'name = "m"\narchitecture = "forest"', 3, "logistic_regression"),
         ('name = "m"', 'name = "m"\nnmae = "m"', 3, "name"),
         ('transform = "id"', 'transform = "idd"', 6, "id"),
+        (
+            'transform = "id"',
+            'transfrom = "id"',
+            6,
+            'did you mean "transform"?), found "transfrom"',
+        ),
         ("[statistics.item_rate]", "[statistics.Item]", 12, "a-z"),
         ("[statistics.item_rate]", "[statistics.item]", 12, "no field has"),
         ("number = 40", "number = 1", 13, 'the number of "item"'),
