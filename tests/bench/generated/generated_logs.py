@@ -276,9 +276,12 @@ def measure(
     return found
 
 
-def _beyond_errors(each: Sequence[dict[str, Any]], key: str) -> int:
-    """Return how many windows are worse than a constant by more than two standard errors."""
-    return sum(errors > _ERRORS for one in each for errors in one[key])
+def _beyond_errors(each: Sequence[dict[str, Any]], key: str, sign: int = 1) -> int:
+    """Return how many windows are worse than a constant by more than two standard errors.
+
+    sign: -1 counts the windows that are better.
+    """
+    return sum(sign * errors > _ERRORS for one in each for errors in one[key])
 
 
 def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -298,6 +301,7 @@ def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "windows_above_chance": sum(w["ne"] > 1.0 + w["chance"] for w in above),
                 "windows_above_own_rate": _beyond_errors(each, "to_own_rate"),
                 "windows_above_rate_so_far": _beyond_errors(each, "to_rate_so_far"),
+                "windows_below_rate_so_far": _beyond_errors(each, "to_rate_so_far", -1),
                 "parts_above_1": {
                     part: round(float(np.mean([window[part] for window in above])), 4)
                     for part in ("level", "slope", "refinement")
