@@ -51,10 +51,10 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 from headrace.ingest.events import REQUEST_ID, TIME
 from headrace.learner.batch import (
     LearnTask,
-    MicroBatch,
-    MicroBatchState,
     RunSpec,
     ScoreTask,
+    SparkMicroBatch,
+    SparkMicroBatchState,
     StagedRowsMissing,
     StageTask,
     ensure_model,
@@ -243,16 +243,16 @@ class StreamTrainer:
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         """Learn a micro-batch. Raises StagedRowsMissing if its files are gone midway."""
-        estimator, batch = self._estimator, MicroBatch(self._source, number)
+        estimator, batch = self._estimator, SparkMicroBatch(self._source, number)
         spec = estimator._checked_spec(rows)  # noqa: SLF001 (its trainer)
         run, connect = RunSpec(spec.text, spec.name), estimator._connect()  # noqa: SLF001
         state = _state_of(batch, connect(run.name), estimator._shape(run))  # noqa: SLF001
-        if state is MicroBatchState.PASSED:
+        if state is SparkMicroBatchState.PASSED:
             return
         parent = f"{estimator.getOrDefault(estimator.stage).rstrip('/')}/{self._source}"
         folder = f"{parent}/{number}"
         if not _exists(f"{folder}/_SUCCESS"):
-            if state is MicroBatchState.BEGUN:
+            if state is SparkMicroBatchState.BEGUN:
                 raise StagedRowsMissing(batch, folder)
             _remove(folder)
             estimator._staged(rows, spec, run, folder)  # noqa: SLF001
@@ -331,7 +331,7 @@ def _run(dataset: DataFrame, task: LearnTask) -> None:
     files.mapInArrow(task, _LEARNED).collect()
 
 
-def _state_of(batch: MicroBatch, store: Store, shape: Shape) -> MicroBatchState:
+def _state_of(batch: SparkMicroBatch, store: Store, shape: Shape) -> SparkMicroBatchState:
     """Return the state of a micro-batch in a model, which is created if it is missing."""
     try:
         heads = heads_of(store, ensure_model(store, shape))

@@ -22,6 +22,7 @@ from headrace.pserver.errors import (
     ModelExists,
     Unreachable,
 )
+from headrace.pserver.push_fence import marks_after, passes_fence
 from headrace.pserver.rows import pack_rows, unpack_rows
 from headrace.pserver.store import BucketAnswer, Entry, LookResult, PollResult
 
@@ -323,8 +324,8 @@ class MemoryStore:
 
     def _push(self, push: Push) -> BucketAnswer:
         state = self._state(push.bucket)
-        if all(state.marks.get(span.source, 0) == span.start for span in push.spans):
-            state.marks |= {span.source: span.stop for span in push.spans}
+        if passes_fence(push, state.marks):
+            state.marks = marks_after(push, state.marks)
             state.append(push.nonce, push.blob)
         sources = [span.source for span in push.spans]
         return self._answer(push.bucket, {s: state.marks.get(s, 0) for s in sources})

@@ -11,8 +11,8 @@ changes in one atomic call. A bucket has
     lease     of the keeper that folds and trims, and its count of folds
 
 A push names for every source the offsets it covers. It is applied if and only if every mark equals
-the start of its span; then marks, version, nonce and log change together. An example is therefore
-applied to a bucket once, however often and by whichever process its push is sent.
+the start of its span (`push_fence`); then marks, version, nonce and log change together. An example
+is therefore applied to a bucket once, however often and by whichever process its push is sent.
 
 A keeper numbers its folds. The store counts them beside the lease and accepts only the next one,
 and it accepts a trim only with the right count. The version alone is not enough. A failover may

@@ -1,7 +1,8 @@
 """Features: the fields of a model, and the encoder that turns events into ids and numbers.
 
-`fields` parses the part of the model spec that joiner, learner and server must agree on. `encoder`
-applies it to events with the hashes of `hashing`. `weights` decides how much an example counts.
+`fields` parses the part of the model spec that joiner, learner and server must agree on, and
+`label_policy` says when an impression becomes an example. `encoder` applies the fields to events,
+with the hashes of `hashing`. `weights` decides how much an example counts.
 """
 
 import lazy_loader

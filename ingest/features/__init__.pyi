@@ -11,8 +11,6 @@ from .fields import SUM as SUM
 from .fields import ExampleOptions as ExampleOptions
 from .fields import Field as Field
 from .fields import FieldSet as FieldSet
-from .fields import LabelPolicy as LabelPolicy
-from .fields import Policy as Policy
 from .fields import Transform as Transform
 from .fields import kinds_of as kinds_of
 from .fields import parse_fields as parse_fields
@@ -25,6 +23,8 @@ from .hashing import hash_values as hash_values
 from .hashing import hash_whole_numbers as hash_whole_numbers
 from .hashing import real as real
 from .hashing import xxh64 as xxh64
+from .label_policy import LabelPolicy as LabelPolicy
+from .label_policy import Policy as Policy
 from .spec_sections import UNIQUE as UNIQUE
 from .spec_sections import Variant as Variant
 from .spec_sections import Variants as Variants

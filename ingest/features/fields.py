@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,6 +35,7 @@ import numpy as np
 from msgspec import Meta
 
 from headrace.ingest.events import TIME
+from headrace.ingest.features.label_policy import LabelPolicy, Policy
 from headrace.ingest.features.number_ids import number_id
 from headrace.ingest.features.spec_sections import (
     UNIQUE,
@@ -59,7 +59,7 @@ __all__ = [
     "Field",
     "FieldSet",
     "LabelPolicy",
-    "Policy",
+    "Policy",  # saved experiments find both here
     "SpecError",
     "SpecText",
     "Transform",
@@ -71,7 +71,6 @@ LAST_NUMBER = 1000
 reserved."""
 NAME = re.compile(r"[a-z0-9_]+")
 _LONGEST_S = 366 * 86_400.0
-_WEEK_S = 7 * 86_400
 _SLICE_BY = "= a list of raw event fields, each once"
 
 Number = Annotated[int, Meta(ge=1, le=LAST_NUMBER)]
@@ -105,31 +104,6 @@ class Transform(StrEnum):
     def listed(self) -> bool:
         """Whether it gives any number of ids per event."""
         return self in (Transform.BAG, Transform.HISTORY)
-
-
-class Policy(StrEnum):
-    """When an impression becomes an example, and with which label."""
-
-    IMMEDIATE = "immediate"
-    """At once with label 0; a later click is a second example with label 1."""
-    WINDOW = "window"
-    """Once, when its window closes, with the label known by then."""
-
-
-class LabelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The section `[label]`: how clicks become labels."""
-
-    # immediate by default, because headrace exists for freshness
-    policy: Policy = Policy.IMMEDIATE
-    """When an impression becomes an example."""
-    window_s: Annotated[float, Meta(gt=0, le=_WEEK_S), expected("above 0, up to a week")] = 1800.0
-    """Seconds after the impression in which a click counts. A later click is late: it is counted
-    and not learned."""
-
-    @property
-    def window_ms(self) -> int:
-        """The window in milliseconds, at least one."""
-        return max(1, math.floor(self.window_s * 1000))
 
 
 class ExampleOptions(ExampleWeights, frozen=True, forbid_unknown_fields=True):

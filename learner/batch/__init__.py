@@ -8,8 +8,8 @@ of impressions and clicks. `prefetch` reads ahead in a thread. `trainer` learns 
 `staged_file` is for tables that many processes learn at once, into one parameter server
 (`run_store`). `store_trainer` does so on the cores of some machines, from a `staged_run`, and
 `held_out_epochs` decides for all of them when to stop.
-`partition_tasks` is the work of each process, as `headrace.spark` distributes it. `micro_batches`
-maps the micro-batches of a streaming query to offsets.
+`partition_tasks` is the work of each process, as `headrace.spark` distributes it.
+`spark_micro_batches` maps the micro-batches of a streaming query of Spark to offsets.
 """
 
 import lazy_loader

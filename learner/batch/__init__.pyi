@@ -2,9 +2,6 @@ from .archive_source import ArchiveSource as ArchiveSource
 from .data_files import first_file as first_file
 from .event_source import EventLogSource as EventLogSource
 from .fit_folder import FitFolder as FitFolder
-from .micro_batches import MicroBatch as MicroBatch
-from .micro_batches import MicroBatchState as MicroBatchState
-from .micro_batches import StagedRowsMissing as StagedRowsMissing
 from .partition_tasks import LearnTask as LearnTask
 from .partition_tasks import RunSpec as RunSpec
 from .partition_tasks import ScoreTask as ScoreTask
@@ -20,6 +17,9 @@ from .sources import ExampleLog as ExampleLog
 from .sources import FilePosition as FilePosition
 from .sources import LogBlock as LogBlock
 from .sources import UnreadableData as UnreadableData
+from .spark_micro_batches import SparkMicroBatch as SparkMicroBatch
+from .spark_micro_batches import SparkMicroBatchState as SparkMicroBatchState
+from .spark_micro_batches import StagedRowsMissing as StagedRowsMissing
 from .staged_file import STAGED as STAGED
 from .staged_file import StagedFileLearner as StagedFileLearner
 from .staged_file import StagedPlace as StagedPlace

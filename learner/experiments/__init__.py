@@ -11,7 +11,7 @@ catches up: the runner always advances the arms that are furthest behind. An arm
 therefore a function of its spec and of its position in the log, and of nothing else. Its order
 among other arms, the number of slots and a kill do not change a bit of it.
 
-`race` is successive halving as ASHA (Li et al., "A System for Massively Parallel Hyperparameter
+`rungs` is successive halving as ASHA (Li et al., "A System for Massively Parallel Hyperparameter
 Tuning", MLSys 2020), with rungs in examples. At a rung, arms are ranked by their mean paired
 difference to the control over all of their examples. The level of the loss, which swings by day
 and night for all arms, cancels. Arms that differ by less than the standard error from the last one

@@ -8,13 +8,15 @@
 
 A state is written beside the others, synced, and renamed, and older ones are removed after that. It
 says how many bytes of the history belong to it. Records behind them are of work that was lost, and
-are made again. Pickles are read from the folder that the runner itself writes.
+are made again. Pickles are read from the folder that the runner itself writes. A module that has
+another name since then is found under the new one (`_MOVED`).
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import os
 import pickle
 import secrets
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HISTORY, _LOCK, _MACHINE = "history.ndjson", "lock", "machine"
+_MOVED = {"headrace.learner.experiments.race": "headrace.learner.experiments.rungs"}
+"""Modules of saved states -> their names now."""
 
 
 class BusyExperiment(LearnerError):
@@ -169,10 +173,17 @@ def read_state(path: Path) -> SavedRun | None:
     """Return the newest state of a folder, to which a runner may write; None without any."""
     while states := _states_in(path):
         try:
-            return SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - written by `save`
+            return SavedRun(*_StateReader(io.BytesIO(states[-1].read_bytes())).load())
         except FileNotFoundError:
             continue  # the runner has saved a newer one, and removed this one
     return None
+
+
+class _StateReader(pickle.Unpickler):
+    """Reads a state that `save` wrote, also one of an earlier checkout."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(_MOVED.get(module, module), name)
 
 
 def _states_in(path: Path) -> list[Path]:

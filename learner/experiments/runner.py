@@ -32,7 +32,7 @@ from headrace.learner.experiments.history import (
     ExperimentResult,
 )
 from headrace.learner.experiments.losses import OutcomeJoin, paired
-from headrace.learner.experiments.race import Race, Standing, compared_arm
+from headrace.learner.experiments.rungs import Race, Standing, compared_arm
 from headrace.learner.experiments.suggestions import suggestions_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from headrace.learner.experiments.decisions import Look
     from headrace.learner.experiments.executors import ArmTasks
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
-    from headrace.learner.experiments.race import PieceSums
     from headrace.learner.experiments.run_folder import RunFolder
+    from headrace.learner.experiments.rungs import PieceSums
 
 _CONTROL = 0
 

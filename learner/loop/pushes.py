@@ -1,8 +1,8 @@
 """Sends pending deltas to buckets and handles their answers.
 
-The marks of a bucket fence each push (`pserver/store.py` has the rule). Each bucket has one push in
-flight at a time. The push stays the same, nonce included, until it is answered, so it does not
-matter whether the first attempt or a retry arrives. There are three answers:
+The marks of a bucket fence each push (`pserver/push_fence.py` has the rule). Each bucket has one
+push in flight at a time. The push stays the same, nonce included, until it is answered, so it does
+not matter whether the first attempt or a retry arrives. There are three answers:
 
     applied      every mark equals the end of the push: acknowledge it, fold it into the replica
     refused      a mark differs: another learner learned those examples in between, or the bucket

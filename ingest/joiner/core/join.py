@@ -31,9 +31,10 @@ from headrace.ingest.joiner.core.input import (
     no_rows,
     only_read,
 )
-from headrace.ingest.joiner.core.kernel import run, time_of
+from headrace.ingest.joiner.core.kernel import run
 from headrace.ingest.joiner.core.output import gather
 from headrace.ingest.joiner.core.rules import FOREVER, NEVER, WAIT, JoinedRows, JoinRule
+from headrace.ingest.joiner.core.watermark import time_of
 from headrace.ingest.joiner.core.window_state import WindowState
 
 if TYPE_CHECKING:

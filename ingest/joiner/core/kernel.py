@@ -21,12 +21,10 @@ from headrace.ingest.joiner.core.rules import (
     DUPLICATE_IMPRESSIONS,
     EVENT,
     EXAMPLES,
-    FOREVER,
     FULL,
     GROW,
     IMPRESSIONS,
     LATE_CLICKS,
-    LEAST_DELAY,
     MARGIN,
     NEEDED,
     NEVER,
@@ -36,9 +34,9 @@ from headrace.ingest.joiner.core.rules import (
     TICK,
     TICKS,
     UNMATCHED_CLICKS,
-    WAIT,
     WATERMARK,
 )
+from headrace.ingest.joiner.core.watermark import advance, floor_of, time_of
 from headrace.ingest.joiner.core.window_eviction import (
     forget,
     forget_clicks,
@@ -74,11 +72,11 @@ def run(rings, state, shown, rows, clicked, cursor, joined, rule):  # type: igno
         if has_shown:
             next_shown = time_of(shown, i, rule.window_ms)
             if not has_clicked:
-                next_clicked = _floor(state, rule.floor_clicked, shown.append_ms[i])
+                next_clicked = floor_of(state, rule.floor_clicked, shown.append_ms[i])
         if has_clicked:
             next_clicked = time_of(clicked, c, rule.window_ms)
             if not has_shown:
-                next_shown = _floor(state, rule.floor_shown, clicked.append_ms[c])
+                next_shown = floor_of(state, rule.floor_shown, clicked.append_ms[c])
         first = min(next_shown, next_clicked)
         answer = _sweep(rings, state, min(first, rule.until_ms), joined, rule)
         if answer != BLOCKED:
@@ -94,16 +92,6 @@ def run(rings, state, shown, rows, clicked, cursor, joined, rule):  # type: igno
         else:
             return BLOCKED
         joined.counts[2] += 1
-
-
-@kernel
-def time_of(arrays, i, window_ms):  # type: ignore[no-untyped-def]
-    """Return the time of event `i`: its timestamp, bounded by its append (`rules`)."""
-    event_ms, append_ms = arrays.event_ms[i], arrays.append_ms[i]
-    if append_ms <= 0:
-        return event_ms
-    ahead_ms = window_ms + 1 if arrays.roles[i] == TICK else 0
-    return min(event_ms, append_ms + ahead_ms)
 
 
 @inlined
@@ -127,23 +115,6 @@ def _bury(state, side, place, joined, rule):  # type: ignore[no-untyped-def]
     joined.dead_places[joined.counts[1]] = place
     joined.counts[1] += 1
     state[DEAD_LETTERS] += 1
-
-
-@inlined
-def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
-    """Return how far event time may go without the other source, by wall time here or at Kafka."""
-    if floor == WAIT:
-        return WAIT
-    if state[WATERMARK] == NEVER:
-        return FOREVER  # the first event sets the clock
-    return max(floor, state[WATERMARK], append_ms - state[LEAST_DELAY])
-
-
-@inlined
-def _reach(state, arrays, i, time_ms):  # type: ignore[no-untyped-def]
-    state[WATERMARK] = max(state[WATERMARK], time_ms)
-    if arrays.roles[i] == EVENT and arrays.append_ms[i] > 0:
-        state[LEAST_DELAY] = min(state[LEAST_DELAY], arrays.append_ms[i] - time_ms)
 
 
 @inlined
@@ -217,7 +188,7 @@ def _close(rings, state, joined, rule):  # type: ignore[no-untyped-def]
 @inlined
 def _take_shown(rings, state, shown, rows, i, joined, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(shown, i, rule.window_ms)
-    _reach(state, shown, i, time_ms)
+    advance(state, shown, i, time_ms)
     if shown.roles[i] == EVENT and time_ms < state[SHOWN_CLOCK] - rule.window_ms:
         _bury(state, 0, i, joined, rule)
         return
@@ -314,7 +285,7 @@ def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
 @inlined
 def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(clicked, c, rule.window_ms)
-    _reach(state, clicked, c, time_ms)
+    advance(state, clicked, c, time_ms)
     state[CLICKED_CLOCK] = max(state[CLICKED_CLOCK], time_ms)
     forget(rings, state, rule)
     if clicked.roles[c] == TICK:

@@ -1,6 +1,6 @@
 """The rules of joining: label policy, watermark, duplicates, late clicks; shared with the kernel.
 
-The label policy (`LabelPolicy` in `ingest/features/fields.py`) says what an impression becomes.
+The label policy (`ingest/features/label_policy.py`) says what an impression becomes.
 `immediate` makes an example with label 0 when the impression is taken, and a second with label 1 at
 its click. `window` makes one example when the window closes (`JoinRule.closing`).
 
@@ -8,18 +8,7 @@ There are three clocks of event time. None of them goes back:
 
 - the clock of impressions and the clock of clicks: the greatest time taken from that source;
 - the watermark: the greatest time taken from either source. Windows close by the watermark.
-
-The time of an event is its timestamp, but not later than its append to Kafka. Otherwise a producer
-whose clock is hours ahead would hold up its partition for hours. Examples have this time too: for
-row expiry, evaluation and metrics, the newest event is the present. The time of a tick is at most
-W + 1 ms after its append: the last tick of a replay closes every window, even that of an event
-appended just before. A later tick would make all impressions until then too late.
-
-A source at its end may still deliver an event of any time. Wall time bounds how long it holds up
-the other source, and so does the wall time that Kafka's appends reveal. While one source is at its
-end, an event of the other is taken if event time has not passed its own append less the least delay
-from event to append ever seen. So a backlog of an hour does not take an hour. History that is
-replayed faster than it happened has ever smaller delays, and waits for its other half.
+  `watermark` says what the time of an event is, and how a source at its end moves it.
 
 The state must come out the same when the input is read again from an earlier place, with another
 interleaving of the two sources. That makes a restart exact, and it leads to these rules. W is the

@@ -32,8 +32,8 @@ import zstandard
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded, Encoder
-from headrace.ingest.features.fields import Policy
 from headrace.ingest.features.hashing import hash_strings
+from headrace.ingest.features.label_policy import Policy
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec

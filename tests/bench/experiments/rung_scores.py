@@ -37,7 +37,7 @@ from headrace.learner.batch import EventLogSource, FilePosition
 from headrace.learner.experiments import ArmPlan
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.losses import LossPieces, OutcomeJoin
-from headrace.learner.experiments.race import ComparedArm, Race, compared_arm
+from headrace.learner.experiments.rungs import ComparedArm, Race, compared_arm
 from headrace.learner.experiments.space import changed_spec
 from headrace.learner.spec import parse_spec
 from tests.bench.ebnerd.week import WEEK
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.learner.experiments.losses import Reals, Settled
-    from headrace.learner.experiments.race import PieceSums
+    from headrace.learner.experiments.rungs import PieceSums
     from tests.bench.experiments.rung_rules import Task
 
 RANKINGS = ("stretch", "all", "stretch_error", "all_error")

@@ -37,7 +37,7 @@ from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source

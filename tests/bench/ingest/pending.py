@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventSide, only_read
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Source

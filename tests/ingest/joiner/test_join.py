@@ -7,7 +7,7 @@ import random
 import pytest
 
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
 from headrace.ingest.joiner.core.input import EventSide

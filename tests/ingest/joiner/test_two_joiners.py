@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.logs import DirectoryLog
 from headrace.ingest.replay.replayer import ReplaySettings, replay
 from tests.ingest.events_of import happen, spec_of

@@ -7,7 +7,7 @@ import sys
 
 from rich.progress import track
 
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.label_policy import Policy
 from tests.ingest.simulation.world import Broken, run
 
 

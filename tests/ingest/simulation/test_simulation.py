@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core import window_state as window
 from tests.effort import seeds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.ingest.examples import part_of
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.label_policy import Policy
 from headrace.learner.batch.sources import ExampleBlock, FilePosition
 from headrace.learner.experiments.experiment_file import load_experiment
 from headrace.learner.experiments.run_folder import RunFolder, read_history

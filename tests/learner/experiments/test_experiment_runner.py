@@ -11,8 +11,8 @@ import pytest
 from headrace.learner.batch.sources import FilePosition
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.experiment_file import load_experiment
-from headrace.learner.experiments.race import ComparedArm, Race, compared_arm, within_error
 from headrace.learner.experiments.run_folder import BusyExperiment, OtherExperiment, RunFolder
+from headrace.learner.experiments.rungs import ComparedArm, Race, compared_arm, within_error
 from headrace.learner.experiments.runner import ExperimentRunner
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop import Scores

@@ -1,10 +1,11 @@
-"""Successive halving without an end: at each rung, an arm goes on if it is among the best there.
+"""Ranks the arms of an experiment at its rungs, and stops those that are not among the best there.
 
-This is ASHA in the form that stops arms (Li et al., "A System for Massively Parallel Hyperparameter
-Tuning", MLSys 2020): an arm that arrives at a rung is ranked among all that ever arrived there, and
-goes on if its rank is within 1 / factor of them. Arms that arrive together are ranked together, so
-their order does not matter. An arm ranks by its mean paired difference to the control over all of
-its examples, so the level of the loss cancels.
+A rung is a number of examples. This is successive halving without an end: ASHA in the form that
+stops arms (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020): an arm
+that arrives at a rung is ranked among all that ever arrived there, and goes on if its rank is
+within 1 / factor of them. Arms that arrive together are ranked together, so their order does not
+matter. An arm ranks by its mean paired difference to the control over all of its examples, so the
+level of the loss cancels.
 
 A rank alone decides by chance between arms that are equally good. So an arm also goes on if it is
 worse than the last arm within the rank by no more than one standard error of their difference. The

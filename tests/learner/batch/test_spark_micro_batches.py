@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.learner.batch.micro_batches import MicroBatch, MicroBatchState
+from headrace.learner.batch.spark_micro_batches import SparkMicroBatch, SparkMicroBatchState
 from headrace.learner.batch.staged_file import STAGED, StagedFileLearner, staged_places
 from headrace.learner.loop.pacing import LearnerPacing, PushInterval
 from tests.learner.batch.staged_files import counters, one_pass, write
@@ -27,18 +27,18 @@ ROWS = 120
 @pytest.mark.parametrize(
     ("marks", "state"),
     [
-        ([{}, {}], MicroBatchState.NEW),
-        ([{"log/0": (1 << 32) + 7}, {}], MicroBatchState.NEW),
-        ([{"log/0": 2 << 32}, {}], MicroBatchState.NEW),  # a file without rows
-        ([{"log/0": 1 << 32}, {"log/1": (2 << 32) + 1}], MicroBatchState.BEGUN),
-        ([{"log/0": (3 << 32) + 1}], MicroBatchState.PASSED),
-        ([{"other/0": (3 << 32) + 1}], MicroBatchState.NEW),
+        ([{}, {}], SparkMicroBatchState.NEW),
+        ([{"log/0": (1 << 32) + 7}, {}], SparkMicroBatchState.NEW),
+        ([{"log/0": 2 << 32}, {}], SparkMicroBatchState.NEW),  # a file without rows
+        ([{"log/0": 1 << 32}, {"log/1": (2 << 32) + 1}], SparkMicroBatchState.BEGUN),
+        ([{"log/0": (3 << 32) + 1}], SparkMicroBatchState.PASSED),
+        ([{"other/0": (3 << 32) + 1}], SparkMicroBatchState.NEW),
     ],
 )
 def test_the_marks_tell_the_state_of_micro_batch_two(
-    marks: list[dict[str, int]], state: MicroBatchState
+    marks: list[dict[str, int]], state: SparkMicroBatchState
 ) -> None:
-    assert MicroBatch("log", 2).state(marks) is state
+    assert SparkMicroBatch("log", 2).state(marks) is state
 
 
 def test_repeated_micro_batches_count_every_row_once(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_repeated_micro_batches_count_every_row_once(tmp_path: Path) -> None:
             write(tmp_path / f"{number}-{k}.parquet", part(examples, *rows[k : k + 2]))
             for k in range(files)
         ]
-        batches.append(staged_places(urls, "log", first=MicroBatch("log", number).first))
+        batches.append(staged_places(urls, "log", first=SparkMicroBatch("log", number).first))
 
     def learn(place: StagedPlace) -> None:
         StagedFileLearner(model.store, spec, place, EVERY_BATCH, model.clocks).run()
@@ -61,8 +61,10 @@ def test_repeated_micro_batches_count_every_row_once(tmp_path: Path) -> None:
         learn(places[-1])
         for place in places:  # a repetition after a kill
             learn(place)
-        states = [MicroBatch("log", k).state(a.marks for a in model.answers()) for k in range(3)]
-        expected = [MicroBatchState.PASSED] * number + [MicroBatchState.BEGUN]
+        states = [
+            SparkMicroBatch("log", k).state(a.marks for a in model.answers()) for k in range(3)
+        ]
+        expected = [SparkMicroBatchState.PASSED] * number + [SparkMicroBatchState.BEGUN]
         assert states[: number + 1] == expected
     for place in batches[0]:  # files of an earlier micro-batch
         learn(place)
@@ -79,6 +81,6 @@ def test_a_file_without_rows_between_others_is_complete(tmp_path: Path) -> None:
         url = str(tmp_path / f"{number}.parquet")
         if number in halves:
             write(tmp_path / f"{number}.parquet", halves[number])
-        [place] = staged_places([url], "log", first=MicroBatch("log", number).first)
+        [place] = staged_places([url], "log", first=SparkMicroBatch("log", number).first)
         StagedFileLearner(model.store, spec, place, EVERY_BATCH, model.clocks).run()
     assert counters(model.rows()) == one_pass(spec, examples)
