@@ -6,6 +6,7 @@ so that a server needs no right to write.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import BadOption
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.serving.models import SnapshotModel, StoreModel
+
+log = logging.getLogger(__name__)
 
 
 def both(
@@ -77,4 +80,11 @@ def frozen(given: Sequence[str], modules: Sequence[str] = ()) -> list[SnapshotMo
             raise BadOption(
                 f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, got {name!r}"
             )
-    return [find_frozen(name, place, modules) for name, _, place in pairs]
+    models = [find_frozen(name, place, modules) for name, _, place in pairs]
+    for each in models:
+        if each.spec.name != each.manifest.model:
+            log.info(
+                "%s is the name here of the model %s, of which %s is a snapshot (--snapshot)",
+                *(each.spec.name, each.manifest.model, each.place),
+            )
+    return models

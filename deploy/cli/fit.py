@@ -1,6 +1,6 @@
 """`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
-import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +17,8 @@ from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from headrace.ingest.survey import RefusedEvents
     from headrace.learner.batch import (
         BatchSource,
         BatchTrainer,
@@ -160,6 +159,7 @@ def fit(
     """
     from rich.console import Console
 
+    from headrace.deploy.reports import fit_in_words
     from headrace.deploy.reports.tracking import RunKind, RunState, record_run
     from headrace.deploy.termination import stopped_by_signals
     from headrace.deploy.views import StepView
@@ -184,25 +184,31 @@ def fit(
         record_run(outputs, RunKind.FIT, spec.name, model, data=paths, settings=options) as kept,
         StepView(Console(stderr=True)) as shown,
     ):
+        begun_s = time.monotonic()
         done = trainer.run(stop, shown.fit(f"fitting {spec.name}", epochs))
         if done is None:
             kept.change(state=RunState.STOPPED)
         else:
-            kept.figures(
-                {
-                    "examples": done.examples,
-                    "rows": done.rows,
-                    "normalized_entropy": done.normalized_entropy,
-                    "log_loss": done.held_out_loss,
-                }
-            )
+            kept.figures(_figures(done))
     if done is not None:
-        _report(done, to, trainer.refusals)
+        seconds = time.monotonic() - begun_s
+        typer.echo(
+            fit_in_words(done, spec.name, to, trainer.refusals, seconds, resumed=trainer.resumed)
+        )
     elif stop.is_set() or part.startswith("1/"):
         typer.echo("stopped: run the same command again to continue", err=True)
         raise typer.Exit(EXIT_STOPPED)
     else:
         typer.echo(f"part {part} is learned; part 1 writes the snapshot", err=True)
+
+
+def _figures(done: "FitSummary") -> dict[str, float | None]:
+    return {
+        "examples": done.examples,
+        "rows": done.rows,
+        "normalized_entropy": done.normalized_entropy,
+        "log_loss": done.held_out_loss,
+    }
 
 
 def _trainer(
@@ -293,16 +299,6 @@ def _opener(url: str) -> "Callable[[str], Store]":
 
     settings = StoreSettings(key_prefix=environment_names().prefix)
     return functools.partial(open_store, redis_url(url), settings=settings)
-
-
-def _report(done: "FitSummary", to: str, refusals: "Sequence[RefusedEvents]") -> None:
-    typer.echo(f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples in {to}")
-    for each in refusals:
-        typer.echo(f"warning: {each.count:,} rows are refused: {each.details}")
-    if not math.isnan(done.normalized_entropy):
-        typer.echo(f"normalized entropy before learning: {done.normalized_entropy:.4f}")
-    if done.held_out_loss is not None:
-        typer.echo(f"log loss held out: {done.held_out_loss:.5f} after epoch {done.epochs}")
 
 
 def _source(

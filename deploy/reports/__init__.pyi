@@ -2,6 +2,7 @@ from .event_log import check_log as check_log
 from .event_log import first_impressions as first_impressions
 from .event_log import span_ms as span_ms
 from .experiment_page import render_experiment as render_experiment
+from .fit_report import fit_in_words as fit_in_words
 from .model_comparison import ComparisonSnapshot as ComparisonSnapshot
 from .model_comparison import ModelComparison as ModelComparison
 from .observer import Observer as Observer

@@ -2,6 +2,7 @@ from .event_tallies import RefusalTally as RefusalTally
 from .findings import FieldCoverage as FieldCoverage
 from .findings import LogSurvey as LogSurvey
 from .findings import RefusedEvents as RefusedEvents
+from .findings import duration as duration
 from .findings import number_advice as number_advice
 from .log_survey import LEAST_ALIKE as LEAST_ALIKE
 from .log_survey import survey_log as survey_log

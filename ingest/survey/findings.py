@@ -190,7 +190,7 @@ class LogSurvey:
         if self.joined.late:
             found.append(
                 f"{self.joined.late:,} of {self.clicks:,} clicks come more than "
-                f"{_duration(self.window_ms)} from their impression and are not learned. To accept "
+                f"{duration(self.window_ms)} from their impression and are not learned. To accept "
                 "them, raise [label] window_s in the spec"
             )
         if self.repeated_ids:
@@ -246,8 +246,8 @@ class LogSurvey:
         return [
             (
                 f"{self.order.disordered:,} of {self.impressions:,} impressions come after a newer "
-                f"one, by up to {_duration(self.order.furthest_ms)}; those by more than "
-                f"{_duration(self.window_ms)} are refused: sort the log by time, or use --sort"
+                f"one, by up to {duration(self.order.furthest_ms)}; those by more than "
+                f"{duration(self.window_ms)} are refused: sort the log by time, or use --sort"
             )
         ]
 
@@ -321,7 +321,8 @@ def _moment(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _duration(milliseconds: int) -> str:
+def duration(milliseconds: int) -> str:
+    """Return a time as text, in the largest unit of which it has two."""
     for unit, size in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000)):
         if milliseconds >= 2 * size:
             return f"{milliseconds / size:.0f} {unit}"

@@ -17,6 +17,7 @@ import fsspec
 import msgspec
 
 from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
+from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import FilePosition, UnreadableData
 from headrace.learner.local import InMemoryModel
 from headrace.pserver.snapshots import translated
@@ -49,7 +50,11 @@ class FitState(msgspec.Struct, frozen=True):
     tail: bool = False
     """Whether all epochs are done and the held-out data is being learned."""
     refusals: tuple[RefusedEvents, ...] = ()
-    """Lines left out, each counted once, whatever the number of epochs."""
+    """Rows left out, each counted once, whatever the number of epochs."""
+    clicks: int = 0
+    """Examples with a click, all epochs together."""
+    order: RowOrder = RowOrder()
+    """Of the rows of one epoch."""
 
     @property
     def position(self) -> FilePosition:

@@ -15,6 +15,9 @@ from headrace.learner.errors import LearnerError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from headrace.ingest.examples import Examples
     from headrace.ingest.survey import RefusedEvents
 
@@ -44,6 +47,8 @@ class ExampleBlock(NamedTuple):
     """Lines of this block that are left out."""
     begun: float = 1.0
     """Share of the source before this block; 1: unknown, so the block cannot be split."""
+    times: npt.NDArray[np.int64] | None = None
+    """Times of the examples in the order of the file; None if the source has no order of time."""
 
 
 def split_at(border: float, blocks: Iterable[ExampleBlock]) -> Iterator[ExampleBlock]:
@@ -57,9 +62,10 @@ def split_at(border: float, blocks: Iterable[ExampleBlock]) -> Iterator[ExampleB
             continue
         share = (border - block.begun) / (block.read - block.begun)
         examples, first = block.examples, round(share * len(block.examples))
-        yield block._replace(examples=part_of(examples, 0, first), read=border)
+        times = (None, None) if block.times is None else (block.times[:first], block.times[first:])
+        yield block._replace(examples=part_of(examples, 0, first), read=border, times=times[0])
         rest = part_of(examples, first, len(examples))
-        yield block._replace(examples=rest, begun=border, refusals=())
+        yield block._replace(examples=rest, begun=border, refusals=(), times=times[1])
 
 
 def merged_refusals(

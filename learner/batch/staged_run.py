@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
 from headrace.learner.batch.held_out_epochs import EpochDecision
+from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import (
     FilePosition,
     UnreadableData,
@@ -64,7 +65,9 @@ class StagedRun(msgspec.Struct, frozen=True):
     held_out: int = 0
     """Files with these examples: the last ones."""
     refusals: tuple[RefusedEvents, ...] = ()
-    """The lines left out, by reason."""
+    """The rows left out, by reason."""
+    order: RowOrder = RowOrder()
+    """Of all rows."""
 
     @property
     def epoch_rows(self) -> list[int]:
@@ -134,11 +137,13 @@ class StageFolder:
         waiting: list[tuple[int, bytes]] = []
         first_held_out: int | None = None
         refusals: tuple[RefusedEvents, ...] = ()
+        order = RowOrder()
         for block in split_at(1.0 - holdout, source.blocks(FilePosition())):
             if holdout and first_held_out is None and block.read > 1.0 - holdout:
                 rows += self._write(len(rows), waiting)
                 waiting, first_held_out = [], len(rows)
             refusals = merged_refusals(refusals, block.refusals)
+            order = order if block.times is None else order.after(block.times)
             if len(block.examples):
                 waiting += staged(block.examples)
             if sum(count for count, _ in waiting) >= rows_a_file:
@@ -160,6 +165,7 @@ class StageFolder:
             holdout=holdout,
             held_out=0 if first_held_out is None else len(rows) - first_held_out,
             refusals=refusals,
+            order=order,
         )
         self._replace(_DESCRIPTION, run)
         return run

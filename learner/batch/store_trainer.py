@@ -210,7 +210,8 @@ class StoreTrainer:
             return self._finish_held_out(run, decision, stop, tell)
         learned = InMemoryModel.of_rows(self._spec, rows_of(model.store, model.shape))
         name = self._folder.finish(learned, run.marks)
-        return FitSummary(name, len(learned), sum(run.rows) * epochs, epochs, math.nan, None)
+        examples = sum(run.rows) * epochs
+        return FitSummary(name, len(learned), examples, epochs, math.nan, None, order=run.order)
 
     def _decide(
         self, run: StagedRun, model: _Model, epoch: int, stop: threading.Event
@@ -252,7 +253,7 @@ class StoreTrainer:
                 return None
         name = self._folder.finish(learned, run.marks)
         told = before + done, decision.best, math.nan, decision.best_loss
-        return FitSummary(name, len(learned), *told)
+        return FitSummary(name, len(learned), *told, order=run.order)
 
     def _follow(
         self, run: StagedRun, spec: RunSpec, store: Store, stop: threading.Event, tell: Tell

@@ -38,6 +38,7 @@ from headrace.ingest.survey import (
 )
 from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
+from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
 from headrace.learner.local import TableEncoder
 
@@ -94,7 +95,7 @@ class TableSource:
         self._threads = threads or min(available_cores(), _MOST_THREADS)
         self._now_ms = wall_ms() if now_ms is None else now_ms
         self._rows: list[int] | None = None
-        self._checked = False
+        self._checked = self._order_told = False
 
     @property
     def identity(self) -> str:
@@ -199,7 +200,20 @@ class TableSource:
             )
         except (TypeError, ValueError) as error:
             raise UnreadableData(f"{url}, {block.place(0)} and after: {error}") from error
-        return ExampleBlock(examples, read.after, read.read, refused, read.begun)
+        shown_ms = np.asarray(times.to_numpy(), np.int64)
+        self._warn_of_order(shown_ms, url)
+        return ExampleBlock(examples, read.after, read.read, refused, read.begun, shown_ms)
+
+    def _warn_of_order(self, times: npt.NDArray[np.int64], url: str) -> None:
+        """Warn once of rows that come after a newer one: the fit may take hours."""
+        late = RowOrder().after(times).disordered
+        if late and not self._order_told:
+            self._order_told = True
+            log.warning(
+                "%s: expected rows in order of time, got %s of %s rows after a newer one in the "
+                "first such part. The fit learns rows in the order of the files: sort them by time",
+                *(url, f"{late:,}", f"{times.shape[0]:,}"),
+            )
 
     def _timely(
         self, times: pa.Array, block: TableBlock, url: str

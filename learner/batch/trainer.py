@@ -21,16 +21,19 @@ that continues online then starts after the last example.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import numpy as np
 
 from headrace.ingest.runtime import available_cores
 from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
 from headrace.learner.batch.prefetch import read_ahead
+from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import (
     FilePosition,
     merged_refusals,
@@ -97,6 +100,11 @@ class FitSummary(NamedTuple):
     """Accuracy of the scores made before learning, in the last epoch of this process."""
     held_out_loss: float | None
     """Log loss of the held-out tail after the best epoch."""
+    log_loss: float = math.nan
+    """Log loss of the scores made before learning, as `normalized_entropy`."""
+    clicks: int | None = None
+    """Examples with a click; None if they were not counted."""
+    order: RowOrder = RowOrder()
 
 
 def _threads_of(spec: ModelSpec) -> int:
@@ -147,7 +155,8 @@ class BatchTrainer:
         state = self._state
         entropy = self._loss.normalized_entropy
         rows = len(self._model)
-        return FitSummary(name, rows, state.examples, state.epoch, entropy, state.best_loss)
+        told = state.examples, state.epoch, entropy, state.best_loss
+        return FitSummary(name, rows, *told, self._loss.mean, state.clicks, state.order)
 
     def _epoch(self, stop: threading.Event, tell: Callable[[FitProgress], object]) -> bool:
         """Learn the rest of an epoch, and decide about the next; return False if stopped."""
@@ -210,13 +219,17 @@ class BatchTrainer:
             scores = self._model.learn(examples)
             add_scores(self._loss, examples, scores)
         # the tail is learned once, the other blocks once per epoch
-        refusals = block.refusals if state.tail or state.epoch == 0 else ()
+        once = state.tail or state.epoch == 0
+        refusals = block.refusals if once else ()
+        times = block.times if once else None
         self._state = msgspec.structs.replace(
             state,
             file=block.after.file,
             block=block.after.block,
             examples=state.examples + len(examples),
             refusals=merged_refusals(state.refusals, refusals),
+            clicks=state.clicks + int(np.count_nonzero(examples.labels)),
+            order=state.order if times is None else state.order.after(times),
         )
 
     def _check_refusals(self) -> None:

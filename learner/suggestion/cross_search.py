@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _LEAST_CLICKS = 200
 _MOST_COLUMNS = 12
 _ROWS_A_COMBINATION = 5.0
+_LEAST_MORE_COMBINATIONS = 1.05
+"""Combinations for each value of the larger column. With fewer, nearly every value of one column
+has one value of the other, so the cross is that column again."""
 _PRIOR_SHOWS = 20.0
 _PRIOR_VARIANCE = 2.0
 _LEAST_Z = 4.0
@@ -80,12 +83,15 @@ def _weights(column: ColumnProfile, labels: npt.NDArray[np.bool_], rate: float) 
 
 
 def _pair(one: ColumnProfile, other: ColumnProfile) -> Codes | None:
-    """Return a number for each row's combination; None if there are too many combinations."""
+    """Return a number for each row's combination; None if they are too many, or nothing new."""
     assert one.codes is not None
     assert other.codes is not None
     mixed = one.codes.astype(np.int64) * (int(other.codes.max()) + 1) + other.codes
     values, codes = np.unique(mixed, return_inverse=True)
     if mixed.shape[0] < _ROWS_A_COMBINATION * values.shape[0]:
+        return None
+    larger = max(np.unique(codes).shape[0] for codes in (one.codes, other.codes))
+    if values.shape[0] < _LEAST_MORE_COMBINATIONS * larger:
         return None
     found: Codes = codes.astype(np.int64)
     return found

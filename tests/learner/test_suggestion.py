@@ -17,6 +17,9 @@ from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.learner.local.local_model import LocalModel
 from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.suggestion import cross_search
+from headrace.learner.suggestion.column_profile import ColumnProfile
+from headrace.learner.suggestion.cross_search import find_crosses
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
 
 if TYPE_CHECKING:
@@ -297,3 +300,17 @@ def test_a_log_that_is_not_sorted_is_suggested_with_a_word_on_its_order(tmp_path
         path.write_text("time,page,clicked\n" + "".join(order))
         text, _ = suggested(path)
         assert ("99 rows come after a newer one" in text) == (name == "back")
+
+
+def test_columns_that_map_one_to_one_make_no_cross(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = np.random.default_rng(4)
+    codes = dice.integers(0, 8, ROWS).astype(np.int32)
+    labels = dice.random(ROWS) < 0.02 + 0.03 * codes
+    renamed = (codes * 5 + 3) % 8
+    one, other = (
+        ColumnProfile(name, "id", "", 8, each)
+        for name, each in (("shop", codes), ("shop_name", renamed))
+    )
+    assert find_crosses([one, other], labels) == []
+    monkeypatch.setattr(cross_search, "_LEAST_MORE_COMBINATIONS", 0.0)
+    assert find_crosses([one, other], labels), "the pair corrects what both columns count"

@@ -63,9 +63,9 @@ SnapshotPlaces = Annotated[
         "--snapshot",
         envvar="HEADRACE_SERVING_SNAPSHOT",
         metavar="NAME=PLACE",
-        help="Snapshot to serve unchanged, as the model NAME. Repeatable. PLACE is a folder or "
-        "URL: of one snapshot, or of several, whose newest is served. Needs neither Redis nor "
-        "Kafka.",
+        help="Snapshot to serve unchanged, as the model NAME, which may differ from its own name. "
+        "Repeatable. PLACE is a folder or URL: of one snapshot, or of several, whose newest is "
+        "served. Needs neither Redis nor Kafka.",
     ),
 ]
 AllowedModules = Annotated[

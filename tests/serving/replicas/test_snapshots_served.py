@@ -158,6 +158,7 @@ def test_the_serving_command_serves_a_snapshot_without_redis_and_kafka(tmp_path:
         eventually(lambda: ready(url))
         answer = httpx.post(f"{url}/v1/models/production:predict", json=ASKED, timeout=60).json()
         assert (answer["model"], answer["snapshot"]) == ("frozen", name)
+        served.wait_for(f"frozen is the name here of the model news, of which .*{name} is")
         served.process.terminate()
         assert served.end() == 0
 

@@ -1,0 +1,61 @@
+"""The summary of a fit as text: what was learned and left out, how well, and what comes next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import TYPE_CHECKING
+
+from headrace.ingest.survey import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.ingest.survey import RefusedEvents
+    from headrace.learner.batch import FitSummary
+
+
+def fit_in_words(
+    done: FitSummary,
+    model: str,
+    to: str,
+    refusals: Sequence[RefusedEvents],
+    seconds: float,
+    *,
+    resumed: bool,
+) -> str:
+    """Return the summary.
+
+    model: its name. to: the folder of snapshots. seconds: how long this process took. resumed:
+    whether an earlier process learned a part.
+    """
+    clicks = "" if done.clicks is None else f" ({done.clicks:,} with a click)"
+    rate = "" if resumed else f", {done.examples / max(seconds, 1e-9):,.0f} examples/s"
+    since = " since it was continued" if resumed else ""
+    epochs = f"{done.epochs} epochs, " if done.epochs > 1 else ""
+    lines = [
+        f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples{clicks} in {to}",
+        f"learned in {epochs}{seconds:.1f} s{since}{rate}",
+    ]
+    if not math.isnan(done.log_loss):
+        entropy = done.normalized_entropy
+        known = "" if math.isnan(entropy) else f", normalized entropy {entropy:.4f}"
+        lines.append(f"before learning: log loss {done.log_loss:.5f}{known}")
+    if done.held_out_loss is not None:
+        lines.append(f"log loss held out: {done.held_out_loss:.5f} after epoch {done.epochs}")
+    if not refusals:
+        lines.append("every row was learned")
+    lines += [f"warning: {each.count:,} rows are refused: {each.details}" for each in refusals]
+    order = done.order
+    if order.disordered:
+        lines.append(
+            f"warning: {order.disordered:,} of {order.rows:,} rows "
+            f"({order.disordered / order.rows:.1%}) come after a newer one, by up to "
+            f"{duration(order.furthest_ms)}.\n  They were learned in the order of the files, so "
+            "these figures are not those of a stream: sort by time"
+        )
+    place = f"{to.rstrip('/')}/{done.snapshot}"
+    lines.append(
+        f"serve it: {shlex.join(['headrace', 'serving', 'run', '--snapshot', f'{model}={place}'])}"
+    )
+    return "\n".join(lines)

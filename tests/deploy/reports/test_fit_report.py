@@ -1,0 +1,33 @@
+"""The summary of a fit says what was learned and left out, how well, and what comes next."""
+
+from __future__ import annotations
+
+from headrace.deploy.reports.fit_report import fit_in_words
+from headrace.ingest.events import Reason
+from headrace.ingest.survey import RefusedEvents
+from headrace.learner.batch import FitSummary
+from headrace.learner.batch.row_order import RowOrder
+
+DONE = FitSummary("2026-shop-1a2b", 1_200, 50_000, 1, 0.9123, None, 0.21, 2_300)
+
+
+def test_a_summary_names_examples_clicks_time_rate_losses_and_the_next_command() -> None:
+    text = fit_in_words(DONE, "shop", "my models", [], 5.0, resumed=False)
+    assert text == (
+        "2026-shop-1a2b: 1,200 rows of 50,000 examples (2,300 with a click) in my models\n"
+        "learned in 5.0 s, 10,000 examples/s\n"
+        "before learning: log loss 0.21000, normalized entropy 0.9123\n"
+        "every row was learned\n"
+        "serve it: headrace serving run --snapshot 'shop=my models/2026-shop-1a2b'"
+    )
+
+
+def test_a_summary_says_what_was_left_out_and_what_came_out_of_order() -> None:
+    refused = RefusedEvents(Reason.NO_TIME, 12, "log.csv, line 7", "time=")
+    done = DONE._replace(held_out_loss=0.2, epochs=2, order=RowOrder(400, 9, 100, 7_200_000))
+    text = fit_in_words(done, "shop", "models", [refused], 5.0, resumed=True)
+    assert "learned in 2 epochs, 5.0 s since it was continued\n" in text
+    assert "log loss held out: 0.20000 after epoch 2\n" in text
+    assert f"warning: 12 rows are refused: {Reason.NO_TIME}\n  first: log.csv, line 7" in text
+    assert "100 of 400 rows (25.0%) come after a newer one, by up to 2 hours" in text
+    assert "every row was learned" not in text
