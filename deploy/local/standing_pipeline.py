@@ -38,26 +38,30 @@ def keep_up(settings: PipelineSettings, stop: threading.Event) -> None:
     with ShownSetupProgress(console) as steps, LocalPipeline(settings, steps) as pipeline:
         if not pipeline.start(stop):
             return
-        text = usage_of(pipeline.spec, pipeline.address, pipeline.collector or "")
         to = ["--kafka", pipeline.kafka_address, "--data", "log.csv"]
-        words = ["headrace", "ingest", "replay", "--model", str(settings.model), *to]
-        replay = shlex.join(words)
-        text += (
-            "\n\nsend a whole log (--layout for your columns, --sort if it is not in order):"
-            f"\n{replay}\n\n{pipeline.addresses}\n\nserving until Ctrl-C"
-        )
+        replay = shlex.join(["headrace", "ingest", "replay", "--model", str(settings.model), *to])
+        usage = usage_of(pipeline.spec, pipeline.address, pipeline.collector or "", replay)
+        text = f"{usage}\n\n{pipeline.addresses}\n\nserving until Ctrl-C"
         console.print(text, highlight=False, soft_wrap=True, markup=False)
         while not stop.wait(_LOOK_S):
             pipeline.check()
 
 
-def usage_of(spec: ModelSpec, address: str, collector: str) -> str:
-    """Return the commands that send an impression and its click, and that request predictions."""
+def usage_of(spec: ModelSpec, address: str, collector: str, replay: str) -> str:
+    """Return the commands that send a log, an impression and its click, and request predictions.
+
+    replay: the command that sends a log. It is the first, because a log older than the events in
+    Kafka is refused.
+    """
     shown = [sample_event(spec, number) for number in (1, 2)]
     click = {IMPRESSION_ID: shown[0][IMPRESSION_ID], TIME: _NOW}
     return "\n".join(
         [
             f"page: {address}/",
+            "",
+            "send a whole log, before newer events (--layout for your columns, --sort if it is not",
+            "in order):",
+            replay,
             "",
             "send an impression:",
             _post(f"{collector}/v1/impressions", shown[0]),

@@ -25,7 +25,9 @@ def test_a_printed_event_has_a_usable_value_for_every_field(name: str) -> None:
 
 
 def test_the_printed_commands_send_events_of_now_and_ask_for_predictions() -> None:
-    text = usage_of(load_spec(path_of("demo")), "http://here:1", "http://there:2")
+    replay = "headrace ingest replay --data log.csv"
+    text = usage_of(load_spec(path_of("demo")), "http://here:1", "http://there:2", replay)
+    assert text.index(replay) < text.index("curl "), "a log is refused after events of now"
     commands = [line for line in text.splitlines() if line.startswith("curl ")]
     sent = []
     for command in commands:

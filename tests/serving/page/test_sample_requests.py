@@ -46,7 +46,7 @@ def test_a_sample_has_a_value_for_every_field_and_is_accepted() -> None:
 
 
 def test_the_printed_request_shares_the_user_among_its_candidates() -> None:
-    text = usage_of(load_spec(path_of("demo")), "http://here:1", "http://there:2")
+    text = usage_of(load_spec(path_of("demo")), "http://here:1", "http://there:2", "")
     body = json.loads(shlex.split(text.splitlines()[-1])[-1])
     assert body["context"] == {"user_id": "user_id-1", "device": "device-1"}
     assert [each["item_id"] for each in body["candidates"]] == ["item_id-1", "item_id-2"]
