@@ -1,10 +1,9 @@
 """Learns the blocks of a source: epochs, a held-out tail, early stopping, and resuming.
 
 One thread reads, others encode, and one learns, in the order of the source. A fit of one epoch
-therefore makes the rows that a stream of the same examples would make, bit for bit. In a
-deep model with large mini-batches they may differ by rounding, because its layers are computed by
-several threads here, and by one in a stream. *Refused:* the layers' gradients in a thread of their
-own, while the rows are stepped. It was no faster with 256 and 1,024 examples on two cores.
+therefore makes the rows that a stream of the same examples would make, bit for bit. Deep models
+with large mini-batches, other than Wide & Deep and DeepFM, may differ by rounding: their layers are
+computed by several threads here, and by one in a stream.
 
 *Refused:* several learner threads or processes, each with a copy of the rows, that exchange what
 their rows gained after each round. The kernels release the lock of the interpreter, so threads run
@@ -52,12 +51,6 @@ if TYPE_CHECKING:
     from headrace.learner.batch.fit_folder import FitFolder
     from headrace.learner.batch.sources import BatchSource, ExampleBlock
     from headrace.learner.spec import ModelSpec
-
-_MOST_THREADS, _LEAST_MINI_BATCH = 4, 1_024
-"""Threads that compute layers, and the examples of a mini-batch whose matrices are large enough for
-more than one: measured on two cores, two threads make 1.1 times as many steps with 1,024 examples,
-and 0.9 times as many with 256.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +100,6 @@ class FitSummary(NamedTuple):
     order: RowOrder = RowOrder()
 
 
-def _threads_of(spec: ModelSpec) -> int:
-    if spec.structure.mini_batch < _LEAST_MINI_BATCH:
-        return 1
-    return max(1, min(available_cores(), _MOST_THREADS) // spec.structure.devices)
-
-
 class BatchTrainer:
     """One fit: of a spec, from a source, into a folder."""
 
@@ -122,7 +109,6 @@ class BatchTrainer:
         """Continue from the folder's progress, or begin. Raises UnreadableData, StorageFailed."""
         self._spec, self._source, self._folder = spec, source, folder
         self._settings = settings
-        self._threads = _threads_of(spec)
         state = folder.read(spec, source.identity)
         self.resumed = state is not None
         """Whether this continues an interrupted fit."""
@@ -198,7 +184,7 @@ class BatchTrainer:
         save_at_s = now_s + self._settings.save_every_s
         tell_at_s = now_s
         blocks_ahead = read_ahead(self._blocks(tail, self._state.position))
-        with layer_threads(self._spec, self._threads), blocks_ahead as blocks:
+        with layer_threads(self._spec, available_cores()), blocks_ahead as blocks:
             for block in blocks:
                 self._learn_one(block)
                 now_s = time.monotonic()

@@ -41,10 +41,10 @@ def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
     return DeepModel(spec, buckets)
 
 
-def layer_threads(spec: ModelSpec, threads: int) -> AbstractContextManager[None]:
-    """Return a context in which layers of deep models are computed by so many threads."""
+def layer_threads(spec: ModelSpec, cores: int) -> AbstractContextManager[None]:
+    """Return a context in which layers of deep models are computed for so many cores."""
     if spec.architecture not in DEEP:
         return nullcontext()
-    from headrace.learner.models.deep import cpu_threads
+    from headrace.learner.models.deep import layer_threads as threads_of_layers
 
-    return cpu_threads(threads)
+    return threads_of_layers(spec, cores)

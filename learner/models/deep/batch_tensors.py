@@ -79,6 +79,19 @@ class BatchTensors:
             item_vectors,
         )
 
+    def by_parts(
+        self, by_wide: Tensor, by_vectors: Tensor, offsets: npt.NDArray[np.int64]
+    ) -> BatchParts:
+        """Return gradients by the parts for those by a batch that was made of them.
+
+        by_vectors: (count, vectors, d).
+        """
+        if not self._bags:
+            return BatchParts(by_wide, by_vectors, by_vectors.new_zeros(0, by_vectors.shape[2]))
+        fixed = by_vectors.shape[1] - self._bags
+        by_bags = by_vectors[:, fixed:].reshape(-1, by_vectors.shape[2])
+        return BatchParts(by_wide, by_vectors[:, :fixed], by_bags[_of_bags(offsets)])
+
     def _of_items(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the example of each item."""
         begins = offsets[:: self._bags]
@@ -92,7 +105,7 @@ class BatchTensors:
         present = torch.zeros(count, 0, dtype=torch.bool, device=device)
         if self._bags:
             lengths = np.diff(offsets)
-            bag = torch.from_numpy(np.repeat(np.arange(count * self._bags), lengths)).to(device)
+            bag = _of_bags(offsets).to(device)
             sums = vectors.new_zeros(count * self._bags, dimensions)
             sums = sums.index_add(0, bag, parts.item_vectors)
             vectors = torch.cat((vectors, sums.view(count, self._bags, dimensions)), dim=1)
@@ -108,3 +121,8 @@ class BatchTensors:
                     2
                 )
         return NetworkBatch(parts.wide, vectors, items, present)
+
+
+def _of_bags(offsets: npt.NDArray[np.int64]) -> Tensor:
+    """Return the bag of each item, of all bags of all examples."""
+    return torch.from_numpy(np.repeat(np.arange(offsets.shape[0] - 1), np.diff(offsets)))

@@ -30,7 +30,7 @@ from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import read_only
 from headrace.learner.inputs import BLOCK, cut_between_slates, longest_slate
 from headrace.learner.models.deep.batch_tensors import BatchTensors
-from headrace.learner.models.deep.device_group import DeviceGroup, Share, SoloPasses, start_group
+from headrace.learner.models.deep.device_group import DeviceGroup, start_group
 from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
 from headrace.learner.models.deep.gradient_kernels import (
     loss_gradients,
@@ -49,9 +49,11 @@ from headrace.learner.models.deep.kernels import (
 )
 from headrace.learner.models.deep.layers import Layers
 from headrace.learner.models.deep.networks import make_module
+from headrace.learner.models.deep.passes import WRITTEN, Share, SoloPasses, WrittenPasses
 from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
 from headrace.learner.models.row_model import RowModel
 from headrace.learner.models.sync_group import MiniBatchEvidence
+from headrace.learner.spec import DEEPFM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +106,7 @@ class DeepModel(RowModel):
         self._made = self._module, self._layers
         self._own = threading.local()
         self._rank = 0
-        self._learning: SoloPasses | DeviceGroup | None = None
+        self._learning: SoloPasses | WrittenPasses | DeviceGroup | None = None
         self._turn_of = np.zeros(0, np.int32)
 
     @property
@@ -264,7 +266,7 @@ class DeepModel(RowModel):
         found: DeviceModule = self._own.module
         return found
 
-    def _of_learner(self) -> SoloPasses | DeviceGroup:
+    def _of_learner(self) -> SoloPasses | WrittenPasses | DeviceGroup:
         """Return the passes of the one thread that learns. Raises MissingDevice, DevicesLost."""
         if self._learning is None:
             structure = self._spec.structure
@@ -275,7 +277,10 @@ class DeepModel(RowModel):
                 log.info("model %s: learning the layers on %s", self._spec.name, names)
                 module = copy.deepcopy(self._module).to(devices[0])
                 own = DeviceModule(module, self._layers, devices[0])
-            if len(devices) == 1:
+            if devices == [CPU] and self._spec.architecture in WRITTEN:
+                pairs = self._spec.architecture == DEEPFM
+                self._learning = WrittenPasses(own, self._arrange, pairs=pairs)
+            elif len(devices) == 1:
                 self._learning = SoloPasses(own, self._arrange)
             else:
                 self._learning = start_group(own, self._made, self._arrange, devices)

@@ -40,7 +40,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headrace.learner.errors import DevicesLost, GroupBroken
 from headrace.learner.models.deep.batch_tensors import BatchParts
-from headrace.learner.models.deep.device_module import CPU, DeviceModule
+from headrace.learner.models.deep.device_module import DeviceModule
+from headrace.learner.models.deep.passes import Share, SharePass
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     import numpy.typing as npt
-    from torch import Tensor, nn
+    from torch import nn
     from torch.distributed import Store  # type: ignore[attr-defined]
 
     from headrace.learner.models.deep.batch_tensors import BatchTensors
@@ -58,15 +59,6 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
 
 _HOST, _TIMEOUT_S = "127.0.0.1", 300.0
-
-
-class Share(NamedTuple):
-    """Consecutive examples of a mini-batch, as the network takes them."""
-
-    parts: BatchParts
-    offsets: npt.NDArray[np.int64]
-    """(examples * bags + 1,) of the items of their bags, from 0."""
-    examples: int
 
 
 class DevicePlace(NamedTuple):
@@ -92,61 +84,6 @@ def cut_shares(whole: Share, size: int) -> list[Share]:
         parts = BatchParts(wide[begin:end], vectors[begin:end], item_vectors[items])
         found.append(Share(parts, offsets - offsets[0], end - begin))
     return found
-
-
-class SharePass:
-    """The forward pass of a share on one device, then the backward pass."""
-
-    def __init__(self, own: DeviceModule, arrange: BatchTensors, share: Share) -> None:
-        self._own, self._parts = own, share.parts.to(own.device)
-        self._log_odds: Tensor | None = None
-        if share.examples:
-            for each in self._parts:
-                each.requires_grad_()
-            batch = arrange.batch(self._parts, share.offsets, share.examples)
-            self._log_odds = own.module(batch)
-
-    @property
-    def log_odds(self) -> Floats:
-        """Of the share's examples."""
-        if self._log_odds is None:
-            return np.zeros(0, np.float32)
-        found: Floats = self._log_odds.detach().cpu().numpy()
-        return found
-
-    def gradients(self, slopes: Floats) -> tuple[BatchParts, list[Tensor]]:
-        """Return gradients by inputs, on the host, and by layers, on the device.
-
-        slopes: of the loss by each log-odds.
-        """
-        leaves = [*self._parts, *self._own.parameters]
-        if self._log_odds is None:
-            by_leaf = [torch.zeros_like(each) for each in leaves]
-        else:
-            # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
-            loss = torch.dot(self._log_odds, torch.from_numpy(slopes).to(self._own.device))
-            by_leaf = list(torch.autograd.grad(loss, leaves, materialize_grads=True))
-        return BatchParts(*by_leaf[:3]).to(CPU), by_leaf[3:]
-
-
-class SoloPasses:
-    """The passes of mini-batches on one device."""
-
-    def __init__(self, own: DeviceModule, arrange: BatchTensors) -> None:
-        self.own, self._arrange = own, arrange
-        self._pass: SharePass | None = None
-
-    def forward(self, whole: Share) -> Floats:
-        """Return the log-odds of a mini-batch."""
-        self._pass = SharePass(self.own, self._arrange, whole)
-        return self._pass.log_odds
-
-    def backward(self, slopes: Floats) -> tuple[BatchParts, Floats]:
-        """Return gradients by inputs and by layers, the latter valid until the next call."""
-        assert self._pass is not None  # after `forward`
-        by_parts, by_layers = self._pass.gradients(slopes)
-        self._pass = None
-        return by_parts, self.own.joined(by_layers)
 
 
 class DeviceGroup:

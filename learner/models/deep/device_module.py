@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,7 @@ from headrace.learner.errors import MissingDevice
 from headrace.learner.spec import AUTO, CUDA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -46,21 +45,6 @@ def find_devices(name: str, devices: int = 1, rank: int = 0) -> list[torch.devic
     if not count:
         return [CPU] * devices
     return [torch.device(CUDA, (rank * devices + at) % count) for at in range(devices)]
-
-
-@contextmanager
-def cpu_threads(count: int) -> Iterator[None]:
-    """Compute layers on the CPU with so many threads, in this process, in this context.
-
-    A learner and a server share their machine with others, so `DeepModel` sets one thread. A fit
-    has the machine to itself. Numbers of threads may differ in the rounding of sums.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class DeviceModule:
@@ -92,6 +76,16 @@ class DeviceModule:
         state = layers.read(view, now_s, self._values)
         self._copy_there()
         return state
+
+    @property
+    def gradient(self) -> npt.NDArray[np.float32]:
+        """Room for the gradient by its parameters, in the coordinates of `Layers`."""
+        return self._gradient
+
+    @property
+    def gradient_rooms(self) -> list[Tensor]:
+        """The same room cut to the shapes of its parameters, in their order."""
+        return self._cut_gradient
 
     @property
     def values(self) -> npt.NDArray[np.float32]:

@@ -44,7 +44,7 @@ class _SumOfPairs(torch.autograd.Function):
         rows, pairs = vectors.contiguous().view(-1, dimensions), np.empty(count, np.float32)
         totals = np.empty((count, dimensions), np.float32)
         work = np.empty(dimensions, np.float32)
-        _add_pairs(rows.detach().numpy(), each, totals, work, pairs)
+        add_pairs(rows.detach().numpy(), each, totals, work, pairs)
         ctx.save_for_backward(rows)
         ctx.each, ctx.totals = each, totals
         return torch.from_numpy(pairs), vectors.flatten(1)
@@ -55,7 +55,7 @@ class _SumOfPairs(torch.autograd.Function):
         (rows,), by_pairs = ctx.saved_tensors, slopes[0].contiguous().numpy()
         others = slopes[1].contiguous().view_as(rows).numpy()
         made = torch.empty_like(rows)
-        _slope_pairs(rows.numpy(), ctx.each, ctx.totals, by_pairs, others, made.numpy())
+        slope_pairs(rows.numpy(), ctx.each, ctx.totals, by_pairs, others, made.numpy())
         return made.view(-1, ctx.each, rows.shape[1])
 
 
@@ -73,7 +73,7 @@ def _add_vectors(vectors, begin, end, total, doubled, at):  # type: ignore[no-un
 
 
 @kernel
-def _add_pairs(vectors, each, totals, doubled, made):  # type: ignore[no-untyped-def]
+def add_pairs(vectors, each, totals, doubled, made):  # type: ignore[no-untyped-def]
     """Write what examples of so many vectors `each` have of pairs, and the sums of their vectors.
 
     doubled: (d,) working memory.
@@ -100,9 +100,9 @@ def _slope_vectors(vectors, begin, end, total, slope, others, made, at):  # type
 
 
 @kernel
-def _slope_pairs(vectors, each, totals, slopes, others, made):  # type: ignore[no-untyped-def]
+def slope_pairs(vectors, each, totals, slopes, others, made):  # type: ignore[no-untyped-def]
     """Write the gradient by every vector: a slope times the sum of the example's other vectors, and
-    what it has from elsewhere.
+    what it has from elsewhere (`others`, which may be `made`).
     """
     dimensions = vectors.shape[1]
     whole = dimensions - dimensions % LANES

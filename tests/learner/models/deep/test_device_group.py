@@ -24,8 +24,9 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from headrace.learner.errors import DevicesLost, MissingDevice
 from headrace.learner.models.deep.batch_tensors import BatchParts
 from headrace.learner.models.deep.deep_model import DeepModel
-from headrace.learner.models.deep.device_group import DeviceGroup, Share, cut_shares, serve_shares
+from headrace.learner.models.deep.device_group import DeviceGroup, cut_shares, serve_shares
 from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
+from headrace.learner.models.deep.passes import Share
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
 from tests.learner.models.deep.deep_architectures import LINES, OPTIMIZERS
 from tests.learner.streams import Bench, random_examples, random_spec
