@@ -1,5 +1,7 @@
 """Measures the cold start of each part from the image: `python -m tests.deploy.image.cold_start`.
 
+With `--deep`, from the image with torch, for a DeepFM; without it, for the model of the demo.
+
 Each part starts in a container of its own, against a Kafka and a Valkey Cluster on this machine,
 and ends before the next one starts. `cpu_s` is the processor time of all its processes until
 `/health/ready` answers 200, `ready_s` the time on the clock, `memory_mb` the resident memory then.
@@ -22,7 +24,7 @@ import psutil
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
-from tests.deploy.image.build import PLAIN, missing, size_mb
+from tests.deploy.image.build import DEEP, PLAIN, missing, size_mb
 from tests.deploy.image.container import unpacked
 from tests.deploy.image.parts import COMMANDS, PartsInContainers
 from tests.running_server import jars, running_server
@@ -31,20 +33,20 @@ if TYPE_CHECKING:
     from tests.deploy.command import Running
 
 
-def measured(folder: Path) -> dict[str, dict[str, float]]:
+def measured(folder: Path, image: str, model: str) -> dict[str, dict[str, float]]:
     """Return what each part took to become ready."""
     config = folder / "config"
     config.mkdir()
-    shutil.copy(path_of("demo"), config / "model.toml")
+    shutil.copy(path_of(model), config / "model.toml")
     node = KafkaNode(folder / "kafka", jars(), remove=folder)
     cluster = ValkeyCluster(folder / "valkey", primaries=2, remove=folder)
     found = {}
     with (
         running_server(node),
         running_server(cluster),
-        unpacked(PLAIN, folder / "runc") as image,
+        unpacked(image, folder / "runc") as root,
     ):
-        parts = PartsInContainers(image, config, node.bootstrap, cluster.url)
+        parts = PartsInContainers(root, config, node.bootstrap, cluster.url)
         parts.create()
         for name in COMMANDS:
             began_s = time.monotonic()
@@ -67,14 +69,16 @@ def main() -> int:
     """Measure and print; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--deep", action="store_true", help="the image with torch")
     given = parser.parse_args()
-    if reason := missing(PLAIN):
+    image, model = (DEEP, "news_deepfm") if given.deep else (PLAIN, "demo")
+    if reason := missing(image):
         print(reason, file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as directory:
-        found = measured(Path(directory))
+        found = measured(Path(directory), image, model)
     if given.json:
-        print(json.dumps({"image_mb": size_mb(PLAIN), "parts": found}))
+        print(json.dumps({"image_mb": size_mb(image), "parts": found}))
         return 0
     for name, values in found.items():
         print(f"{name:12}", *(f"{key} {value}" for key, value in values.items()), sep="  ")
