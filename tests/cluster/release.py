@@ -1,23 +1,23 @@
-"""Installs the chart on a node, as `helm install` and `helm upgrade` do, and acts on its pods.
-
-kubectl applies the rendered objects. Those that Helm calls hooks come first: the Jobs that create
-topics and models have to end well before the other objects are changed.
-"""
+"""Installs the chart on a node with Helm's own program, and acts on the pods of the release."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from headrace.deploy.local.services.waiting import wait_until
-from tests.deploy.chart.helm import CHART, NAMESPACE, RELEASE, render
+from tests.cluster.control_plane import Refused
+from tests.deploy.chart.helm import CHART, NAMESPACE, RELEASE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cluster.control_plane import ControlPlane
 
-_HOOK = "helm.sh/hook"
 _PATIENCE = "--timeout=600s"
 _REPLACED_S = 120.0
 
@@ -25,21 +25,34 @@ _REPLACED_S = 120.0
 class Release:
     """A release in a namespace of its own."""
 
-    def __init__(self, control_plane: ControlPlane) -> None:
-        self._control_plane = control_plane
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        control_plane.apply([namespace])
+    def __init__(self, control_plane: ControlPlane, helm: Path, directory: Path) -> None:
+        self._control_plane, self._helm_program = control_plane, helm
+        self._directory = directory
+        """For the files of Helm."""
 
-    def install(self, values: dict[str, Any], chart: Path = CHART) -> None:
-        """Install or upgrade the release; does not wait for its pods."""
-        objects = render(values, chart)
-        for each in objects:
-            each["metadata"]["namespace"] = NAMESPACE
-        hooks = [each for each in objects if _HOOK in each["metadata"].get("annotations", {})]
-        self._control_plane.apply(hooks)
-        self._kubectl("wait", "--for=condition=Complete", "jobs", "--all", _PATIENCE)
-        self._kubectl("delete", "jobs", "--all")
-        self._control_plane.apply([each for each in objects if each not in hooks])
+    def install(self, values: dict[str, Any]) -> str:
+        """Run `helm install --wait` in a new namespace; return what it prints. Raises Refused."""
+        return self._helm("install", "--create-namespace", values=values)
+
+    def upgrade(self, values: dict[str, Any], chart: Path) -> str:
+        """Run `helm upgrade --wait`; return what it prints. Raises Refused."""
+        return self._helm("upgrade", values=values, chart=chart)
+
+    def uninstall(self) -> None:
+        """Run `helm uninstall --wait`. Raises Refused."""
+        self._run_helm("uninstall", RELEASE, "--wait", _PATIENCE)
+
+    def left(self) -> list[str]:
+        """Return the objects in the namespace that belong to the release."""
+        kinds = self._control_plane.kubectl(
+            *("api-resources", "--verbs=list", "--namespaced", "--output=name")
+        ).split()
+        chosen = [each for each in kinds if not each.startswith("events")]
+        names = self._kubectl(
+            *("get", ",".join(chosen), "--output=name"),
+            f"--selector=app.kubernetes.io/instance={RELEASE}",
+        )
+        return names.split()
 
     def wait_rolled_out(self) -> None:
         """Wait until every pod is of the newest version, and ready."""
@@ -101,6 +114,31 @@ class Release:
             if endpoint["conditions"].get("ready")
             for address in endpoint["addresses"]
         ]
+
+    def _helm(
+        self, command: str, *options: str, values: dict[str, Any], chart: Path = CHART
+    ) -> str:
+        file = self._directory / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        words = (RELEASE, str(chart), f"--values={file}", "--wait", _PATIENCE, *options)
+        return self._run_helm(command, *words)
+
+    def _run_helm(self, *words: str) -> str:
+        command = [str(self._helm_program), *words, f"--namespace={NAMESPACE}"]
+        folders = {
+            f"HELM_{each}_HOME": str(self._directory / "helm")
+            for each in ("CACHE", "CONFIG", "DATA")
+        }
+        done = subprocess.run(
+            command,
+            env={**os.environ, **folders, "KUBECONFIG": str(self._control_plane.kubeconfig)},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise Refused(f"helm {words[0]}: {done.stderr.strip()}\n{self.states()}")
+        return done.stdout
 
     def _names(self, kind: str, component: str = "") -> list[str]:
         chosen = [f"-l={_label(component)}"] if component else []

@@ -17,15 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.cluster.build import Programs
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture
-def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    """A control plane whose only node is real, with the image."""
-    programs = built()
-    if programs is None:
+def programs() -> Programs:
+    """The programs of Kubernetes, and Helm."""
+    found = built()
+    if found is None:
         pytest.skip("Kubernetes is not built: `make cluster` builds it and runs these tests")
+    return found
+
+
+@pytest.fixture
+def control_plane(programs: Programs, tmp_path: Path) -> Iterator[ControlPlane]:
+    """A control plane whose only node is real, with the image."""
     if reason := node_lacks(programs):
         pytest.skip(reason)
     for name in ("control-plane", "node"):
@@ -39,12 +47,20 @@ def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 def test_every_event_counts_once_while_pods_and_servers_are_killed_and_replaced(
-    control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    control_plane: ControlPlane,
+    programs: Programs,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with capsys.disabled():
         console = Console()
-        played = play(control_plane, tmp_path, lambda line: console.print(line, highlight=False))
+        helm = programs.helm
+        played = play(
+            control_plane, helm, tmp_path, lambda line: console.print(line, highlight=False)
+        )
         console.print(as_table(played))
     assert played.violations == []
+    assert "rollout status deployment/demo-server" in played.notes
+    assert played.left == []
     assert "disruption budget" in played.refused_eviction
     assert played.questions > 0
