@@ -93,6 +93,11 @@ class Autoscaler:
 
 def rule_of_chart(spec: Path, partitions: int, most: int, examples: int) -> ScalingRule:
     """Return the rule of the learners in a release with this model. Raises ValueError."""
+    return read_rule(scaled_object(spec, partitions, most, examples)["spec"])
+
+
+def scaled_object(spec: Path, partitions: int, most: int, examples: int) -> dict[str, Any]:
+    """Return the learners' ScaledObject in a release with this model. Raises ValueError."""
     scaling = {"max": most, "examples": examples}
     model = {
         "spec": spec.read_text(),
@@ -108,8 +113,8 @@ def rule_of_chart(spec: Path, partitions: int, most: int, examples: int) -> Scal
         "autoscaler": "keda",
         "keda": {"prometheus": {"address": "http://prometheus:9090"}},
     }
-    [found] = [each["spec"] for each in render(values) if each["kind"] == "ScaledObject"]
-    return read_rule(found)
+    [found] = [each for each in render(values) if each["kind"] == "ScaledObject"]
+    return found
 
 
 def read_rule(scaled: dict[str, Any]) -> ScalingRule:

@@ -1,0 +1,6 @@
+"""Evaluates the chart's formula for learners with the code of KEDA.
+
+`formula.go` is a program of KEDA's functions: the validation of a ScaledObject, the evaluation of
+its formula, and the handling of a trigger that fails. `build` compiles it inside KEDA's module.
+No cluster is needed.
+"""
