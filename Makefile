@@ -74,12 +74,13 @@ simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=100
 chaos: $(READY) ## Run every part under faults; draw and count what came of it (MINUTES=10, SEED, RATE=2000, OUT=chaos)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --rate $(RATE) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
-image: $(WHOLE) ## Build the container image with buildah and test it under runc (needs root and mmdebstrap)
+image: $(WHOLE) ## Build the container image with buildah and test it under runc (needs root and mmdebstrap), with Docker also in Compose
 	$(BIN)/python -m tests.deploy.image.build
-	$(BIN)/python -m pytest tests/deploy/image -m 'long or not long'
+	-$(BIN)/python -m tests.deploy.compose.build
+	$(BIN)/python -m pytest tests/deploy/image tests/deploy/compose -m 'long or not long'
 	$(BIN)/python -m tests.deploy.image.cold_start
 
-cluster: $(WHOLE) ## Build Kubernetes once (needs Go, 15 minutes) and test the chart on it; as root also on a real node
+cluster: $(WHOLE) ## Build Kubernetes and Helm once (needs Go, 20 minutes) and test the chart on them; as root also on a real node
 	$(BIN)/python -m tests.cluster.build
 	-$(BIN)/python -m tests.deploy.image.build
 	$(BIN)/python -m pytest tests/cluster -m 'long or not long'

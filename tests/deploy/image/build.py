@@ -65,7 +65,7 @@ def size_mb(image: str) -> float:
 
 def build(image: str, target: str) -> None:
     """Build a target of the Containerfile; raises RuntimeError if a step fails."""
-    base = os.environ.get("HEADRACE_IMAGE_BASE") or _bootstrapped()
+    base = os.environ.get("HEADRACE_IMAGE_BASE") or bootstrapped()
     bundle = os.environ.get("SSL_CERT_FILE")  # of a proxy in front of the package index
     secret = ("--secret", f"id=ca,src={bundle}") if bundle else ()
     index = os.environ.get("HEADRACE_TORCH_INDEX")
@@ -95,7 +95,7 @@ def _exists(image: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-def _bootstrapped() -> str:
+def bootstrapped() -> str:
     """Return the name of a Debian with Python, which is installed unless it exists."""
     if _exists(_BASE):
         return _BASE

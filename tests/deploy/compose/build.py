@@ -1,0 +1,93 @@
+"""Builds what starts the Compose file here: `python -m tests.deploy.compose.build`.
+
+These are the stand-ins for images of a registry, and Docker Compose from its Go module (8 minutes
+on two cores, once), unless the Docker of this machine has Compose. It is kept below
+`~/.cache/headrace` (`HEADRACE_COMPOSE_HOME`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.deploy.compose import stand_ins
+from tests.deploy.image.build import PLAIN, missing
+
+_MODULE, _VERSION = "github.com/docker/compose/v2", "v2.40.3"
+
+
+def compose_lacks() -> str:
+    """Return why the Compose file cannot be started here, or ""."""
+    absent = [each for each in ("dockerd", "docker") if shutil.which(each) is None]
+    if absent:
+        return f"needs {' and '.join(absent)} (Debian: docker.io)"
+    if reason := missing(PLAIN):
+        return reason
+    if not stand_ins.built() or compose_command() is None:
+        return "the stand-ins or Docker Compose are not built: `make image` builds them"
+    return ""
+
+
+def compose_command() -> list[str] | None:
+    """Return the command of Docker Compose 2; None if it is missing."""
+    if _built().exists():
+        return [str(_built())]
+    plugin = ["docker", "compose"]
+    found = subprocess.run([*plugin, "version"], check=False, capture_output=True, text=True)
+    return plugin if found.returncode == 0 and "Compose" in found.stdout else None
+
+
+def _built() -> Path:
+    home = Path(os.environ.get("HEADRACE_COMPOSE_HOME", Path.home() / ".cache" / "headrace"))
+    return home / f"docker-compose-{_VERSION}"
+
+
+def _build_compose() -> None:
+    """Compile in the module's folder: `go install` refuses the directives of its go.mod."""
+    if shutil.which("go") is None:
+        raise RuntimeError("expected Docker Compose 2, or Go to build it; found neither on PATH")
+    target = _built()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    module = json.loads(_go("mod", "download", "-json", f"{_MODULE}@{_VERSION}", folder="/"))
+    stamp = f"-s -w -X {_MODULE}/internal.Version={_VERSION}"
+    options = ("-trimpath", "-ldflags", stamp, "-o", str(partial))
+    _go("build", *options, "./cmd", folder=module["Dir"])
+    partial.rename(target)
+
+
+def _go(*arguments: str, folder: str) -> str:
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    done = subprocess.run(
+        ["go", *arguments],
+        cwd=folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"expected `go {arguments[0]}` to succeed, got:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def main() -> int:
+    """Build; return the exit status."""
+    try:
+        if not stand_ins.built():
+            stand_ins.build()
+        if compose_command() is None:
+            _build_compose()
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(*stand_ins.STAND_INS.values(), " ".join(compose_command() or []), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
