@@ -48,11 +48,7 @@ def check(
         typer.echo(found.in_words())
     if found.unusable:
         if not json:
-            typer.echo(
-                "refused: `headrace run` would not start with this log. Correct the log, its "
-                "layout or the spec as the warnings say",
-                err=True,
-            )
+            typer.echo(f"{found.refusal}. `headrace run` would not start", err=True)
         raise typer.Exit(REFUSED)
 
 

@@ -178,6 +178,9 @@ def show(
 ) -> None:
     """Print the latest published metrics."""
     from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.process_logs import show_warnings_only
+
+    show_warnings_only()
 
     found = _published(kafka_settings(kafka, kafka_client), only, slices=slices)
     if as_json:

@@ -141,11 +141,7 @@ def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[L
             with console.status(f"checking {path}"):
                 found = survey_log(path, spec.fields, settings.layout, sort=settings.sort)
             if found.unusable:
-                raise BadLog(
-                    f"{found.in_words()}\nexpected a log of which at most half is refused, with "
-                    "the fields of the spec and impressions without a click; nothing was started. "
-                    "Correct the log, its layout or the spec as the warnings say"
-                )
+                raise BadLog(f"{found.in_words()}\n{found.refusal}. Nothing was started")
             for warning in found.warnings():
                 console.print(
                     f"warning: {path}: {warning}", highlight=False, soft_wrap=True, markup=False

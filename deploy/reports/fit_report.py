@@ -29,13 +29,13 @@ def fit_in_words(
     model: its name. to: the folder of snapshots. seconds: how long this process took. resumed:
     whether an earlier process learned a part.
     """
-    clicks = "" if done.clicks is None else f" ({done.clicks:,} with a click)"
+    clicks = "" if done.clicks is None else f"{done.clicks:,} of them with a click, "
     rate = "" if resumed else f", {done.examples / max(seconds, 1e-9):,.0f} examples/s"
     since = " since it was continued" if resumed else ""
     epochs = f"{done.epochs} epochs, " if done.epochs > 1 else ""
     lines = [
-        f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples{clicks} in {to}",
-        f"learned in {epochs}{seconds:.1f} s{since}{rate}",
+        f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples in {to}",
+        f"{clicks}learned in {epochs}{seconds:.1f} s{since}{rate}",
     ]
     if not math.isnan(done.log_loss):
         entropy = done.normalized_entropy

@@ -82,7 +82,8 @@ class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A Parquet column of timestamps needs none."""
     time_zone: str | None = None
     """Zone of times without one, such as `Europe/Berlin`; without it, they are UTC. In the hour
-    that clocks repeat in autumn, a time is taken as the first of the two."""
+    that clocks repeat in autumn, a time is taken as the first of the two. Refused beside numbers,
+    which count from 1970 in UTC."""
     start: datetime | None = None
     """Time of the first row, for a file without times; `timestamp` must then be omitted."""
     rows_per_s: float = 1000.0

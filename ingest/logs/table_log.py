@@ -27,7 +27,7 @@ from headrace.ingest.features import SpecError
 from headrace.ingest.logs.layout import BagLayout
 from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
-from headrace.ingest.logs.time_columns import click_times, milliseconds_of
+from headrace.ingest.logs.time_columns import PER_MS, click_times, milliseconds_of
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
@@ -106,11 +106,27 @@ class TableLog:
         event = self.layout.event
         if event.timestamp is not None:
             column = block.arrow.get(event.timestamp, pa.nulls(block.rows))
+            self._check_zone(column)
             return milliseconds_of(column, event.timestamp_format, event.time_zone)
         assert event.start is not None
         start_ms = _milliseconds(event.start)
         places = range(block.first, block.first + block.rows)
         return pa.array([int(start_ms + 1000 * i / event.rows_per_s) for i in places], pa.int64())
+
+    def _check_zone(self, times: pa.Array) -> None:
+        """Raise SpecError for a time_zone that numbers would ignore.
+
+        A column of timestamps needs no format, so the format is the default, "ms", there too.
+        """
+        event, kind = self.layout.event, times.type
+        counted = event.timestamp_format in PER_MS and not pa.types.is_temporal(kind)
+        if event.time_zone is not None and counted and not pa.types.is_null(kind):
+            raise SpecError(
+                f"{self.path}: expected times without a zone in the column {event.timestamp!r}, "
+                f"got timestamp_format = {event.timestamp_format!r} beside time_zone = "
+                f"{event.time_zone!r} in the layout, [event]: remove time_zone, since such times "
+                "count from 1970 in UTC, or set the timestamp_format of the texts"
+            )
 
     def click_times(self, block: TableBlock, times: pa.Array) -> pa.Array:
         """Return the times of a block's clicks in milliseconds, null without a click."""

@@ -144,6 +144,15 @@ class LogSurvey:
         return not self.impressions or refused or self.all_clicked or self.foreign or self.misnamed
 
     @property
+    def refusal(self) -> str:
+        """The reason why `headrace run` does not start with an unusable log, and what to do."""
+        return (
+            "refused: expected a log of which at most half is refused, with the fields of the spec "
+            "and impressions without a click. Correct the log, its layout or the spec as the "
+            "warnings say"
+        )
+
+    @property
     def foreign(self) -> bool:
         """Whether no impression has a value for any field of the spec."""
         return self.readable > 0 and bool(self.fields) and not any(f.present for f in self.fields)

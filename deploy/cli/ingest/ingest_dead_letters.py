@@ -52,9 +52,11 @@ def show(
 ) -> None:
     """Show the open dead letters: the count of each reason, and the events."""
     from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.process_logs import show_warnings_only
     from headrace.ingest.dead_letters import DeadLetters, as_line
     from headrace.ingest.kafka import EventTopics
 
+    show_warnings_only()
     there = DeadLetters(kafka_settings(kafka, kafka_client), EventTopics().dead_letters)
     letters = there.letters(_choice(reason, topic, since, until))
     if json:

@@ -107,11 +107,13 @@ def replay(
     from headrace.deploy.cli.run import speed_of
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local import BackgroundReplay, watch_replay
+    from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.logs import open_log
     from headrace.ingest.replay import check_backfill
     from headrace.learner.spec import load_spec
 
+    show_warnings_only()
     pace = _pace(speed_of(speed), now=now, repeat=repeat, resume_as=resume_as)
     spec, settings = load_spec(model), kafka_settings(kafka, kafka_client)
     mapped = layout_of(layout, data)

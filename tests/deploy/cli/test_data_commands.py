@@ -88,6 +88,7 @@ def test_check_ends_with_status_2_if_more_than_half_of_a_log_is_refused(
     assert done.returncode == REFUSED
     assert "1700000000 looks like seconds" in done.stdout
     assert 'timestamp_format = "s"' in done.stdout
+    assert done.stderr.endswith("as the warnings say. `headrace run` would not start\n")
     as_json = headrace(
         *("check", str(data), "--model", str(spec), "--layout", str(layout), "--json")
     )
@@ -105,7 +106,7 @@ def test_a_run_refuses_a_mostly_unusable_log_before_anything_starts(
         json.dumps({"impression_id": f"i{i}", "timestamp_ms": 1_700_000_000}) for i in range(9)
     ]
     (tmp_path / "impressions.ndjson").write_text("\n".join(lines))
-    with pytest.raises(BadLog, match=r"looks like seconds(.|\n)*nothing was started"):
+    with pytest.raises(BadLog, match=r"looks like seconds(.|\n)*Nothing was started"):
         run(spec, tmp_path)
 
 

@@ -11,11 +11,17 @@ import threading
 import time
 import weakref
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.process_logs import CountingHandler, JsonLines, TextLines
+from headrace.ingest.kafka import KafkaSettings, ensure_topics, topics_for
+from tests.deploy.command import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEADLINE_S = 90.0
 
@@ -132,3 +138,12 @@ def test_critical_lines_of_the_kafka_client_become_warnings(level: int) -> None:
     client.addHandler(handler)
     client.log(level, "connection refused")
     assert " WARNING " in written.getvalue()
+
+
+@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters", "show")])
+def test_commands_whose_output_is_for_people_print_no_lines_of_the_kafka_client(
+    words: tuple[str, ...], kafka: str, fresh_name: Callable[[str], str]
+) -> None:
+    ensure_topics(KafkaSettings(kafka), topics_for(fresh_name("model"), 1))
+    done = headrace(*words, "--kafka", kafka)
+    assert " INFO " not in done.stdout + done.stderr

@@ -14,8 +14,8 @@ DONE = FitSummary("2026-shop-1a2b", 1_200, 50_000, 1, 0.9123, None, 0.21, 2_300)
 def test_a_summary_names_examples_clicks_time_rate_losses_and_the_next_command() -> None:
     text = fit_in_words(DONE, "shop", "my models", [], 5.0, resumed=False)
     assert text == (
-        "2026-shop-1a2b: 1,200 rows of 50,000 examples (2,300 with a click) in my models\n"
-        "learned in 5.0 s, 10,000 examples/s\n"
+        "2026-shop-1a2b: 1,200 rows of 50,000 examples in my models\n"
+        "2,300 of them with a click, learned in 5.0 s, 10,000 examples/s\n"
         "before learning: log loss 0.21000, normalized entropy 0.9123\n"
         "every row was learned\n"
         "serve it: headrace serving run --snapshot 'shop=my models/2026-shop-1a2b'"

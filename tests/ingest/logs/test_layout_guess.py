@@ -274,6 +274,18 @@ def test_a_zone_that_says_nothing_is_refused(lines: str, expected: str) -> None:
         parse_layout(f'[event]\ntimestamp = "t"\n{lines}', "l.toml")
 
 
+def test_a_zone_beside_numbers_in_the_default_format_is_refused(tmp_path: Path) -> None:
+    layout = parse_layout('[event]\ntimestamp = "at"\ntime_zone = "Europe/Berlin"', "l.toml")
+    path = tmp_path / "log.csv"
+    path.write_text(f"at,user\n{START_MS},u\n")
+    with pytest.raises(SpecError, match=r"beside time_zone = 'Europe/Berlin'.*remove time_zone"):
+        list(TableLog(path, layout).lines())
+    table = pa.table({"at": pa.array([START.replace(tzinfo=None)], pa.timestamp("us"))})
+    pa.parquet.write_table(table, tmp_path / "log.parquet")
+    [line] = TableLog(tmp_path / "log.parquet", layout).lines()
+    assert line.time_ms == START_MS - 3_600_000
+
+
 @pytest.mark.parametrize(
     ("time", "noted"), [("{german}", True), ("{zoned}", False), ("{s}", False)]
 )
