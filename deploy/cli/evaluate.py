@@ -311,9 +311,9 @@ def _print_importance(report: "ImportanceReport", batch_s: int, alpha: float) ->
     begin = datetime.fromtimestamp(report.begin_ms / 1000, UTC)
     typer.echo(
         f"worth of an input: {IMPORTANCE_DEFINITION}\n"
-        f"{report.examples:,} examples learned by each model; counted: {report.weight:,.0f} "
-        f"impressions from {begin:%Y-%m-%d %H:%M} UTC on, in {report.batches} batches of "
-        f"{batch_s} s\n"
+        f"{report.examples:,} examples learned by each model\n"
+        f"counted: {report.weight:,.0f} impressions from {begin:%Y-%m-%d %H:%M} UTC on, in "
+        f"{report.batches} batches of {batch_s} s\n"
         f"log loss of the full model: {report.loss:.5f}\n"
     )
     width = max([len(each.name) for each in report.worths] + [5])
@@ -326,7 +326,7 @@ def _print_importance(report: "ImportanceReport", batch_s: int, alpha: float) ->
     if report.batches < _LEAST_BATCHES:
         typer.echo(
             f"\nexpected {_LEAST_BATCHES} batches or more for narrow intervals, got "
-            f"{report.batches}: use a longer log or a shorter --batch"
+            f"{report.batches}:\nuse a longer log or a shorter --batch"
         )
 
 
@@ -334,7 +334,7 @@ def _worth(each: "FieldWorth", loss: float) -> str:
     if each.reason:
         return f"not measured: {each.reason}"
     sure = "helps" if each.low > 0 else "hurts" if each.high < 0 else "unclear"
-    also = f", left out with {', '.join(each.removed)}" if each.removed else ""
+    also = f"\n  left out with {', '.join(each.removed)}" if each.removed else ""
     return (
         f"{each.worth:+9.5f}  {each.low:+9.5f} {each.high:+10.5f}  {each.worth / loss:+8.2%}  "
         f"{sure}{also}"

@@ -1,6 +1,8 @@
 """`headrace runs`: the runs that were recorded, and what they differ in."""
 
 import os
+import shutil
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -106,8 +108,11 @@ def list_runs(
         _print_json(found)
         return
     width = max((len(run.id) for run in found), default=0)
+    # a pipe gets one line for each run
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for run in found:
-        typer.echo(f"{run.id:{width}}  {run.kind:10} {run.state:10} {_brief(run)}")
+        head = f"{run.id:{width}}  {run.kind:10} {run.state:10}"
+        typer.echo(in_columns(head, _brief(run), columns))
     if not found:
         typer.echo(f"no runs in {folder_of(runs)}", err=True)
 
@@ -255,6 +260,14 @@ def _print_curves(found: "list[TrackedRun]") -> None:
         typer.echo(
             f"{run.id:{width}}  {sparkline(thinned)}  {min(values):.5g} to {max(values):.5g}"
         )
+
+
+def in_columns(head: str, brief: str, columns: int | None) -> str:
+    """Return the line of a run, or two lines if it has more than this many columns."""
+    line = f"{head} {brief}"
+    if columns is None or len(line) <= columns:
+        return line
+    return f"{head.rstrip()}\n  {brief}"
 
 
 def _brief(run: "TrackedRun") -> str:

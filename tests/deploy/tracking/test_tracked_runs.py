@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.deploy.cli.runs import registry_of
+from headrace.deploy.cli.runs import in_columns, registry_of
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking.run_comparison import compare_runs, curve_of, sparkline
 from headrace.deploy.reports.tracking.run_page import render_runs
@@ -292,3 +292,9 @@ def test_runs_are_listed_shown_and_compared(tmp_path: Path, headrace: Commands) 
     assert arms["ids"] == ["rates/control", "rates/slow", "rates/fast"]
     assert "expected two runs" in headrace("runs", "compare", first, *given).err
     assert headrace("runs", "list", "--runs", str(tmp_path / "none")).out == ""
+
+
+def test_a_listed_run_takes_two_lines_in_a_terminal_that_is_too_narrow() -> None:
+    assert in_columns("id run done ", "figures", 20) == "id run done  figures"
+    assert in_columns("id run done ", "figures", 19) == "id run done\n  figures"
+    assert in_columns("id run done ", "figures", None) == "id run done  figures"
