@@ -65,7 +65,7 @@ def test_the_page_fits_a_log_alone_and_with_a_store_and_exports_it(
 ) -> None:
     fitted = headrace(*words_of(FIT))
     assert fitted.code == 0, fitted.err
-    assert f"{2 * ROWS:,} examples in models" in fitted.out
+    assert f" rows of {2 * ROWS:,} examples" in fitted.out
     together = headrace(*words_of(TOGETHER, redis=valkey_node))
     assert together.code == 0, together.err
     rows = [
