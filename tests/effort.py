@@ -12,8 +12,8 @@ QUICK = os.environ.get("HEADRACE_TESTS") == "quick"
 """Whether `make quick` runs the tests."""
 LONG = os.environ.get("HEADRACE_TESTS") == "long"
 """Whether `make test-long` runs the tests: Hypothesis then draws other examples in each run."""
-QUICK_EXAMPLES = 10
-QUICK_SEEDS = 3
+QUICK_EXAMPLES = 5
+QUICK_SEEDS = 1
 
 
 def examples(count: int) -> int:

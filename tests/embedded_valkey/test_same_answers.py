@@ -12,6 +12,7 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.redis_backend.server_requirements import function_name
+from tests.effort import seeds
 from tests.embedded_valkey.server import EmbeddedValkey
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def twins(valkey_node: str, fresh_name: Callable[[str], str]) -> Twins:
     return twins
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_random_commands_get_the_answers_of_a_real_server(twins: Twins, seed: int) -> None:
     dice = random.Random(seed)
     with closing(twins):
@@ -113,7 +114,7 @@ def _command(prefix: bytes, dice: random.Random) -> Words:
     return dice.choice(commands)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_random_calls_of_the_functions_get_the_answers_of_a_real_server(
     twins: Twins, seed: int
 ) -> None:

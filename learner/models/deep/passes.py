@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 WRITTEN = (DEEPFM, WIDE_AND_DEEP)
 """Architectures of `WrittenPasses`."""
-_LEAST_SHARED, _LEAST_DIVIDED = 512, 1_024
+_LEAST_SHARED, _LEAST_DIVIDED = 128, 1_024
 """Examples of a mini-batch from which on another thread pays: for a whole product, and for a share
 of each operator. Measured on two cores with DeepFM: OpenMP's two threads make 1.1 times as many
 steps with 1,024 examples, and 0.9 times as many with 256.

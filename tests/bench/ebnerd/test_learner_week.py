@@ -13,6 +13,7 @@ from tests.bench.ebnerd.learner_week import SPEC, main, week_spec, week_stream
 from tests.bench.ebnerd.week import WEEK, Events, learn, read_events
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.core import learn_core
+from tests.effort import seeds
 
 WINDOW_MS = 1_800_000
 NEAREST = (
@@ -53,7 +54,7 @@ def _events(count: int, seed: int) -> Events:
     )
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_ids_numbered_through_teach_what_the_encoded_ones_do(seed: int) -> None:
     spec, events = week_spec(), _events(400, seed)
     # the rivals know no requests, so each impression is one of its own

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from headrace.ingest.examples.batch import Kind
 from headrace.learner.validation.outcomes import join_outcomes
 from tests.deploy.reports.handmade import examples, scores
+from tests.effort import seeds
 
 SHOWN, CLICKED, CLOSED = Kind.SHOWN, Kind.CLICKED, Kind.CLOSED
 
@@ -72,7 +73,7 @@ def test_a_report_of_no_events_is_valid() -> None:
     assert np.isnan(outcomes.progressive().auc)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_accuracy_of_a_log_equals_a_join_by_hand(seed: int) -> None:
     random = np.random.default_rng(seed)
     names = [f"i{number}" for number in random.permutation(500)]

@@ -11,6 +11,7 @@ from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
 from headrace.ingest.joiner.core.input import EventSide
+from tests.effort import seeds
 from tests.ingest.joiner.partition import (
     LONG_AGO_MS,
     T0_MS,
@@ -267,7 +268,7 @@ def test_the_joiner_takes_and_closes_nothing_later_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize("policy", list(Policy))
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_the_size_of_polls_does_not_change_the_examples(policy: str, seed: int) -> None:
     dice = random.Random(seed)
     impressions = [shown(f"{i}", i + dice.randrange(40)) for i in range(400)] + [END]

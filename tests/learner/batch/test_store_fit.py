@@ -20,6 +20,7 @@ from headrace.learner.batch import (
     WorkerFailed,
 )
 from headrace.learner.batch.store_trainer import learn_files
+from tests.effort import seeds
 from tests.learner.batch import store_fits
 from tests.learner.batch.staged_files import Ended, one_store
 from tests.learner.batch.store_fits import ROWS, SPEC, fit_command, run, source, trainer, wait_for
@@ -71,7 +72,7 @@ def test_epochs_count_every_row_again(
     assert found == {row: (2 * shows, 2 * clicks) for row, (shows, clicks) in expected.items()}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_fit_whose_workers_fail_again_and_again_counts_every_row_once(
     seed: int, log: Path, tmp_path: Path, expected: dict[int, tuple[int, int]]
 ) -> None:

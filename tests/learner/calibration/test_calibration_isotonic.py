@@ -15,6 +15,7 @@ from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
 from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 from tests.bench.ebnerd.week import WEEK, read_events, run
+from tests.effort import seeds
 from tests.learner.calibration.calibration_pairs import layer_of, pair
 from tests.learner.few_rows import Model, assert_same, drawn
 from tests.learner.shipped_specs import MODELS
@@ -125,7 +126,7 @@ def _taught(rates: np.ndarray, promised: np.ndarray, seed: int) -> tuple[Isotoni
     return layer, bench
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_isotonic_scaling_mends_a_curve_that_platt_cannot(seed: int) -> None:
     """Too little where little is promised, too much in the middle, the truth at the top."""
     random = np.random.default_rng(seed)
@@ -139,7 +140,7 @@ def test_isotonic_scaling_mends_a_curve_that_platt_cannot(seed: int) -> None:
     assert np.abs(answers - truth).mean() < 0.05 < np.abs(asked - truth).mean(), seed
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_isotonic_answers_rise_with_the_models_scores(seed: int) -> None:
     random = np.random.default_rng(seed)
     promised = random.uniform(0.001, 0.999, 5000)

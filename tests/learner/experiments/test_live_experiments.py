@@ -30,6 +30,7 @@ from headrace.learner.local import InMemoryModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
+from tests.effort import seeds
 from tests.learner.experiments.experiment_runs import write_files
 from tests.learner.experiments.live_broker import PARTITIONS, TOPIC, Broker, Killed
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from headrace.ingest.examples import Examples
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_live_experiment_killed_anywhere_decides_as_one_that_was_not(
     tmp_path: Path, seed: int
 ) -> None:
@@ -76,7 +77,7 @@ def test_a_lost_folder_is_replayed_from_the_log_and_decides_the_same(tmp_path: P
     assert len(broker.experiments.sent) == sent
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_lost_folder_is_replayed_with_late_batches_where_they_were_learned(
     tmp_path: Path, seed: int
 ) -> None:
@@ -166,7 +167,7 @@ def test_an_idle_partition_holds_others_up_for_a_bounded_time(tmp_path: Path) ->
     assert delivered() == of
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_later_arms_learn_in_the_order_in_which_the_control_took_late_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -17,6 +17,7 @@ from headrace.learner.experiments.losses import (
     loss_sums,
     paired,
 )
+from tests.effort import seeds
 
 WINDOW_MS, BATCH_MS = 1000, 500
 START_MS = 1_700_000_000_000
@@ -59,7 +60,7 @@ def stream(seed: int, impressions: int = 400) -> tuple[Examples, np.ndarray]:
     return examples, labels
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 @pytest.mark.parametrize("block", [1, 7, 100, 1000])
 def test_each_impression_is_settled_once_with_its_outcome(seed: int, block: int) -> None:
     examples, labels = stream(seed)

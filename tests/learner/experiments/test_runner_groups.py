@@ -21,6 +21,7 @@ from headrace.learner.experiments.live.group.messages import (
     encoded_message,
 )
 from headrace.learner.experiments.run_folder import OtherExperiment
+from tests.effort import seeds
 from tests.learner.experiments.experiment_runs import write_files
 from tests.learner.experiments.group_world import GroupWorld
 from tests.learner.experiments.live_broker import Broker, GivenOrder
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_group_whose_runners_are_killed_publishes_the_history_of_one_runner(
     tmp_path: Path, seed: int
 ) -> None:
@@ -54,7 +55,7 @@ def test_a_group_whose_runners_are_killed_publishes_the_history_of_one_runner(
     assert all(result == expected for result in results), "runners that outlive it return it"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_runners_agree_on_an_order_that_only_the_arrival_of_batches_decided(
     tmp_path: Path, seed: int
 ) -> None:

@@ -9,6 +9,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
+from tests.effort import seeds
 from tests.serving.served_models import NOW_MS, SPEC, deltas_of_ids
 
 BUCKETS = 4
@@ -40,7 +41,7 @@ def events(dice: np.random.Generator, count: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("text", [SPEC + CROSSED, SPEC + CROSSED + ADMITTED, SPEC])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_required_rows_are_all_that_a_score_depends_on(text: str, seed: int) -> None:
     dice = np.random.default_rng(seed)
     spec = parse_spec(text, "news.toml")

@@ -14,6 +14,7 @@ from headrace.learner.local import LocalModel
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
+from tests.effort import seeds
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.inputs.history_reference import (
     HISTORY,
@@ -39,7 +40,7 @@ target = "item"
 
 
 @pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_histories_do_not_depend_on_how_the_stream_is_cut_into_batches(
     seed: int, model: str
 ) -> None:
@@ -93,7 +94,7 @@ def test_examples_that_are_learned_again_change_no_history() -> None:
 
 
 @pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_learner_of_few_rows_has_the_histories_of_one_of_all_rows(seed: int, model: str) -> None:
     spec, examples = drawn(seed, HISTORY, model)
     whole, few = Model(spec, examples), Model(spec, examples)
@@ -104,7 +105,7 @@ def test_a_learner_of_few_rows_has_the_histories_of_one_of_all_rows(seed: int, m
 
 
 @pytest.mark.parametrize("most_rows", [None, 150], ids=["all rows", "few rows"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_under_random_faults_every_click_is_in_the_history_once(
     seed: int, most_rows: int | None
 ) -> None:
@@ -139,7 +140,7 @@ def test_under_random_faults_every_click_is_in_the_history_once(
 
 
 @pytest.mark.parametrize("model", ["", MACHINE, DIN], ids=["logistic", "machine", "din"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_server_answers_with_the_score_that_the_learner_gives(seed: int, model: str) -> None:
     if model == DIN:
         pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")

@@ -14,6 +14,7 @@ from headrace.learner.models.logistic import LogisticRegression
 from headrace.pserver.rows.deltas import Deletions
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
+from tests.effort import seeds
 from tests.learner.models.slow_logistic import SlowLogistic
 from tests.learner.row_comparison import assert_same_rows
 from tests.learner.streams import (
@@ -43,7 +44,7 @@ def test_a_rare_row_has_the_bucket_and_the_field_of_its_ids(row_id: int, exponen
     assert rare_id(np.uint64(other), high_bits(shape.buckets)) == rare
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @pytest.mark.parametrize("statistics", [False, True])
 @KINDS
@@ -63,7 +64,7 @@ def test_rows_and_scores_with_admission_equal_a_slow_reference(
     assert 10 < refused < len(bench.view) / 2  # neither all nor none
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @KINDS
 def test_admission_leaves_buckets_alone_that_have_the_examples(seed: int, growth: str) -> None:
     random = np.random.default_rng(seed)
@@ -142,7 +143,7 @@ def _assert_counts(bench: Bench, examples: Examples, impressions: int) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_score_with_admission_is_what_a_server_would_have_answered(
     seed: int, growth: str
 ) -> None:

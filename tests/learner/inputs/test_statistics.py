@@ -11,6 +11,7 @@ from headrace.learner.inputs.statistics import (
     statistic_id,
     with_room,
 )
+from tests.effort import seeds
 from tests.learner.streams import Bench, part, random_examples, random_spec
 
 WINDOW_MS = 1000
@@ -35,7 +36,7 @@ def test_levels_are_kept_for_a_window_and_gone_after_two() -> None:
     assert [_recalled(memory, i) for i in (1, 2, 3, 4)] == [None, None, [3, -3], [4, -4]]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_memory_that_grows_forgets_nothing(seed: int) -> None:
     random = np.random.default_rng(seed)
     memory = empty_memory(2, slots=4)

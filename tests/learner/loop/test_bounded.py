@@ -16,6 +16,7 @@ from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.models.sync_group import SoloGroup
 from headrace.pserver.keeper.expiry import Expiry
+from tests.effort import seeds
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_examples, random_spec
 
@@ -37,7 +38,7 @@ _TURNS = 120
 
 @pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
 @pytest.mark.parametrize("growth", ["", COUNT, PROBABILITY], ids=["all", "count", "probability"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_learner_of_few_rows_gives_the_model_of_all_rows(
     seed: int, growth: str, model: str
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from headrace.ingest.examples.batch import Kind
 from headrace.learner.inputs.example_inputs import INTERCEPT
+from tests.effort import seeds
 from tests.learner.models.slow_logistic import SlowLogistic
 from tests.learner.row_comparison import assert_same_rows
 from tests.learner.streams import BUCKETS, Bench, counted, part, random_examples, random_spec
@@ -33,7 +34,7 @@ def test_logistic_rows_and_scores_equal_a_slow_reference(
         np.testing.assert_array_equal(mine, view)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_logistic_regression_leaves_buckets_alone_that_have_the_examples(seed: int) -> None:
     random = np.random.default_rng(seed)
     spec = random_spec(random, "immediate", statistics=True)

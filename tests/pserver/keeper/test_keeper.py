@@ -16,6 +16,7 @@ from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Push, Shape
+from tests.effort import seeds
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
 
@@ -230,7 +231,7 @@ class Lossy:
         return called if name in ("fold", "trim") else method
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_lost_replies_to_a_keeper_lose_nothing(seed: int) -> None:
     world = World(seed)
     keeper = world.keeper(Lossy(world.store, world.dice))

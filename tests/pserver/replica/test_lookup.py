@@ -255,7 +255,7 @@ def test_looked_up_rows_equal_a_replica_through_any_history_in_memory(
     History(MemoryWorld(), seed, lease_ms=1000).run(STEPS)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_looked_up_rows_equal_a_replica_through_any_history_on_real_servers(
     world: World, seed: int
 ) -> None:

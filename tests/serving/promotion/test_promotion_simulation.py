@@ -21,6 +21,7 @@ from headrace.serving.promotion.promotion_state import (
     deployments_of,
 )
 from headrace.serving.promotion.promotion_steps import PromotionFigures, next_promotion
+from tests.effort import seeds
 
 RULES = PromotionRules(steps=(1.0, 5.0, 25.0, 100.0), shadow_s=60, step_s=120, longest_s=1800)
 MODEL, CONTROL = "news-fast", "news"
@@ -115,7 +116,7 @@ def steps(state: Promotion) -> list[tuple[PromotionStage, float]]:
     return [(each.stage, each.share) for each in state.decisions]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_killed_controller_takes_the_same_steps_as_one_that_was_not(seed: int) -> None:
     quiet = World(seed, None, 0.0)
     world = World(seed, None, 0.02)
@@ -124,7 +125,7 @@ def test_a_killed_controller_takes_the_same_steps_as_one_that_was_not(seed: int)
     assert world.killed > 3
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_model_made_bad_is_gone_before_it_met_5_percent_of_a_minutes_requests(
     seed: int,
 ) -> None:
@@ -138,7 +139,7 @@ def test_a_model_made_bad_is_gone_before_it_met_5_percent_of_a_minutes_requests(
     assert "level: 0.1" in turned.state.decisions[-1].reason
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_a_model_that_turns_bad_later_is_gone_within_a_minute(seed: int) -> None:
     bad_s = 300 + 20 * seed  # at 25 % and 100 %
     world = World(seed, bad_s, 0.02)

@@ -24,6 +24,7 @@ from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.row_cache import LEAST_ROWS, RowCache
 from headrace.serving.replicas.status import TableRowSource
 from headrace.serving.requests.candidates import EventCandidates
+from tests.effort import seeds
 from tests.serving.served_models import (
     NOW_MS,
     Clock,
@@ -118,7 +119,7 @@ def push_about(pusher: Pusher, bounded: CachingFollower, dice: np.random.Generat
         pusher.push(deltas)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_row_cache_with_enough_time_scores_like_a_full_replica(seed: int) -> None:
     dice, store = np.random.default_rng(seed), memory_store(news())
     bounded, counts = bounded_of(store)

@@ -21,6 +21,7 @@ from headrace.learner.models.deep.networks import (
     WideAndDeep,
 )
 from headrace.learner.models.deep.user_module import check_module, make_own
+from tests.effort import seeds
 
 FORM = NetworkShape(vectors=3, dimensions=4, layers=(8,), cross_layers=1, target=0)
 
@@ -324,7 +325,7 @@ def test_a_user_module_that_reads_only_its_example_is_accepted(kind: type[nn.Mod
         FORM._replace(vectors=40, dimensions=16, layers=(64, 32)),
     ],
 )
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_a_valid_user_module_is_accepted_for_every_shape(form: NetworkShape, seed: int) -> None:
     torch.manual_seed(seed)
     for kind in (Summing, Deep, NeverNegative, Bounded, WideAndDeep, DeepFM, DCNv2):
