@@ -144,6 +144,6 @@ def test_critical_lines_of_the_kafka_client_become_warnings(level: int) -> None:
 def test_commands_whose_output_is_for_people_print_no_lines_of_the_kafka_client(
     words: tuple[str, ...], kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
-    ensure_topics(KafkaSettings(kafka), topics_for(fresh_name("model"), 1))
+    ensure_topics(KafkaSettings(kafka), topics_for(fresh_name("model"), 2))  # as other tests
     done = headrace(*words, "--kafka", kafka)
     assert " INFO " not in done.stdout + done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -358,10 +359,13 @@ def test_blocks_are_the_same_with_any_number_of_threads(
         assert (a.examples.features.ids == b.examples.features.ids).all()
 
 
-def layer_thread_count() -> int:
-    """Return how many threads compute the layers of the fit that calls this."""
-    second = any(each.name.startswith("layers") for each in threading.enumerate())
-    return torch.get_num_threads() + second
+def layer_thread_count(before: set[threading.Thread]) -> int:
+    """Return how many threads compute the layers of the fit that calls this.
+
+    before: the threads when it began, which may belong to a model of another test.
+    """
+    begun = set(threading.enumerate()) - before
+    return torch.get_num_threads() + any(each.name.startswith("layers") for each in begun)
 
 
 @pytest.mark.parametrize("architecture", ["deepfm", "dcn_v2"])
@@ -371,13 +375,17 @@ def test_layers_of_a_fit_use_several_threads_and_the_rows_stay_the_same(
     model = f'architecture = "{architecture}"\ndimensions = 4\nlayers = [8]\nmini_batch = 1024\n'
     spec = parse_spec(shop_spec().text.replace("[label]", model + "[label]", 1), "shop.toml")
     url, made, threads = write(rows.slice(0, 4_000), tmp_path, "parquet"), [], []
+
+    def note(before: set[threading.Thread], _: object) -> None:
+        threads.append(layer_thread_count(before))
+
     for cores in (1, 2):
         monkeypatch.setattr(
             "headrace.learner.batch.trainer.available_cores", lambda cores=cores: cores
         )
         folder = FitFolder(str(tmp_path / str(cores)), spec.name)
         trainer = BatchTrainer(spec, TableSource([url], layout(), spec), folder, FitSettings())
-        done = trainer.run(threading.Event(), lambda _: threads.append(layer_thread_count()))
+        done = trainer.run(threading.Event(), partial(note, set(threading.enumerate())))
         assert done is not None
         made.append(InMemoryModel.load(tmp_path / str(cores), done.snapshot).rows)
         assert torch.get_num_threads() == 1  # a model that learns a stream shares its machine
