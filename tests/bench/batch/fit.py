@@ -8,7 +8,8 @@ time to write the snapshot. Vowpal Wabbit reads its own text file (logistic regr
 loop reads the same Parquet file and learns mini-batches from a DataLoader, with Adagrad and the
 same sizes: of 1,024, and those of headrace's DeepFM, 256 (`deepfm`) and 1,024 (`deepfm_1024`). It
 stops after `torch_examples`. It runs with one thread and with one per core, and the faster run
-counts: a second thread helps on an idle machine and spins on any other. `lr_store` is the fit with
+counts: a second thread helps on an idle machine and spins on any other. In a quick run, this is
+decided in the first round. `lr_store` is the fit with
 `--store`: two processes learn into a Valkey of their own, from staging to the snapshot; its memory
 is that of the process which starts them.
 
@@ -82,6 +83,8 @@ MODELS = {
 }
 DATA = {"lr": "lr", "fm": "fm", "deepfm": "deepfm", "deepfm_1024": "deepfm"}
 """The size of its data."""
+_faster: dict[tuple[str, int], list[int]] = {}
+"""The number of threads with which a loop of torch was faster in this process."""
 _ALL_PROCESSES = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 
 
@@ -181,15 +184,20 @@ def learn_vowpal_wabbit(path: str, examples: int, indexes: int) -> Timing:
 
 
 def learn_torch(name: str, path: str, sizes: list[int], most: int, mini_batch: int) -> Timing:
-    """Time a DataLoader loop with one thread and with all cores; return the faster run."""
+    """Time a DataLoader loop with one thread and with all cores; return the faster run.
+
+    A process that times it again takes the number of threads that was faster.
+    """
     import torch
 
-    found = []
-    for threads in sorted({1, available_cores()}):
+    found = {}
+    for threads in _faster.get((name, mini_batch), sorted({1, available_cores()})):
         torch.set_num_threads(threads)
-        found.append(learn_torch_once(name, path, sizes, most, mini_batch))
+        found[threads] = learn_torch_once(name, path, sizes, most, mini_batch)
     torch.set_num_threads(1)  # as each of headrace's models sets it
-    return max(found, key=lambda each: each.rate)
+    best = max(found, key=lambda each: found[each].rate)
+    _faster[name, mini_batch] = [best]
+    return found[best]
 
 
 def learn_torch_once(name: str, path: str, sizes: list[int], most: int, mini_batch: int) -> Timing:
