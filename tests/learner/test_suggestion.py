@@ -178,6 +178,7 @@ def write_directory(path: Path, table: pa.Table) -> None:
     (path / "clicks.ndjson").write_text("\n".join(clicked))
 
 
+@pytest.mark.thorough
 def test_a_model_of_the_suggested_spec_learns_the_log_it_was_made_for(tmp_path: Path) -> None:
     write_directory(tmp_path, pa.table(columns()))
     _, spec = suggested(tmp_path)

@@ -166,6 +166,7 @@ def test_a_fit_killed_around_each_decision_decides_the_same(
     check(tmp_path, run(trainer(log, tmp_path, connect, epochs=9, **HELD_OUT)), parts)
 
 
+@pytest.mark.thorough
 def test_a_second_machine_learns_no_epoch_before_the_first_has_decided(
     log: Path, tmp_path: Path, losses: Losses, parts: tuple[Counters, Counters]
 ) -> None:

@@ -137,6 +137,7 @@ def test_fits_of_several_models_share_a_folder(tmp_path: Path) -> None:
         folder.load(state.rows, spec)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("holdout", [0.0, 0.2])
 def test_a_fit_that_is_stopped_anywhere_ends_with_the_same_model(
     holdout: float, rows: pa.Table, tmp_path: Path

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.ingest.examples import Examples
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", seeds(3))
 def test_a_live_experiment_killed_anywhere_decides_as_one_that_was_not(
     tmp_path: Path, seed: int

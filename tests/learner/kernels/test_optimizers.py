@@ -78,6 +78,7 @@ def optimizers(draw: st.DrawFn) -> Optimizer:
     )
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(150), deadline=None)
 @given(optimizers(), STEPS)
 def test_every_optimizer_step_equals_its_papers(

@@ -164,6 +164,7 @@ def test_after_a_burst_of_clicks_shows_bring_the_prediction_down_again() -> None
     assert bench.model.predict(bench.view, one.features, one.shown_ms)[0] < 0.2
 
 
+@pytest.mark.thorough
 def test_the_expected_step_is_zero_at_the_true_rate() -> None:
     """Shown 20,000 times and clicked at 10 %, one impression's prediction settles at 0.1."""
     random = np.random.default_rng(23)

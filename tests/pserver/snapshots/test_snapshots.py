@@ -145,6 +145,7 @@ def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_r
     assert target.shape() == elsewhere
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seeds", [8, pytest.param(400, marks=pytest.mark.long)])
 def test_many_lively_snapshots_in_memory_are_exact(
     memory: Stores, tmp_path: Path, seeds: int
