@@ -206,8 +206,10 @@ class TableSource:
 
     def _warn_of_order(self, times: npt.NDArray[np.int64], url: str) -> None:
         """Warn once of rows that come after a newer one: the fit may take hours."""
+        if self._order_told:
+            return
         late = RowOrder().after(times).disordered
-        if late and not self._order_told:
+        if late:
             self._order_told = True
             log.warning(
                 "%s: expected rows in order of time, got %s of %s rows after a newer one in the "

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tests.go_command import run_go
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -121,30 +123,15 @@ def _programs_in(home: Path) -> Programs:
     return Programs(*paths)
 
 
-def _go(*arguments: str, **variables: str) -> str:
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        ["go", *arguments],
-        cwd=_SOURCES,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"expected `go {arguments[0]}` to succeed, got:\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
 def _download(console: Console) -> None:
     with console.status("Downloading the modules of Kubernetes, etcd and KWOK"):
-        _go("mod", "download")
+        run_go(_SOURCES, "mod", "download")
 
 
 def _compile(console: Console, into: Path) -> None:
     """Compile the programs of Kubernetes; the bar counts packages."""
     targets = (".", "./pause", f"{_KWOK}/cmd/kwok", _KUBELET)
-    packages = len(_go("list", "-deps", *targets).splitlines())
+    packages = len(run_go(_SOURCES, "list", "-deps", *targets).splitlines())
     package = "k8s.io/component-base/version"
     major, minor, _ = _VERSION.split(".")
     stamped = {"gitVersion": f"v{_VERSION}", "gitMajor": major, "gitMinor": minor}
@@ -180,11 +167,11 @@ def _install(into: Path, *words: str) -> None:
     options = [each for each in words if each.startswith("-")]
     packages = [each for each in words if each not in options]
     flags = ("-trimpath", "-ldflags=-s -w", *options)
-    _go("install", *flags, *packages, GOBIN=str(into), CGO_ENABLED="0")
+    run_go(_SOURCES, "install", *flags, *packages, GOBIN=str(into), CGO_ENABLED="0")
 
 
 def _copy_stages(into: Path) -> None:
-    module = Path(_go("list", "-m", "-f", "{{.Dir}}", _KWOK).strip())
+    module = Path(run_go(_SOURCES, "list", "-m", "-f", "{{.Dir}}", _KWOK).strip())
     texts = [(module / "kustomize" / "stage" / name).read_text() for name in _STAGES]
     (into / "stages.yaml").write_text("\n---\n".join(texts))
 

@@ -11,10 +11,11 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.go_command import run_go
 
 _MODULE, VERSION = "github.com/kedacore/keda/v2", "v2.21.0"
 _SOURCE = Path(__file__).with_name("formula.go")
@@ -37,7 +38,7 @@ def build() -> None:
         return
     if shutil.which("go") is None:
         raise RuntimeError("expected Go 1.26 or later on PATH to build KEDA, found no `go`")
-    module = json.loads(_go(Path("/"), "mod", "download", "-json", f"{_MODULE}@{VERSION}"))
+    module = json.loads(run_go(Path("/"), "mod", "download", "-json", f"{_MODULE}@{VERSION}"))
     with tempfile.TemporaryDirectory(prefix="headrace-keda-") as directory:
         # the folder of a module in Go's cache is read-only
         copy = shutil.copytree(module["Dir"], Path(directory) / "keda", copy_function=shutil.copy)
@@ -46,24 +47,10 @@ def build() -> None:
         (copy / "cmd/formula").mkdir()
         shutil.copy(_SOURCE, copy / "cmd/formula/main.go")
         partial = Path(directory) / "formula"
-        _go(copy, "build", "-trimpath", "-ldflags=-s -w", f"-o={partial}", "./cmd/formula")
+        options = ("-trimpath", "-ldflags=-s -w", f"-o={partial}")
+        run_go(copy, "build", *options, "./cmd/formula", CGO_ENABLED="0")
         program().parent.mkdir(parents=True, exist_ok=True)
         shutil.move(partial, program())
-
-
-def _go(folder: Path, *arguments: str) -> str:
-    environment = {**os.environ, "CGO_ENABLED": "0"}
-    done = subprocess.run(
-        ["go", *arguments],
-        cwd=folder,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"expected `go {arguments[0]}` to succeed, got:\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.deploy.compose import stand_ins
 from tests.deploy.image.build import PLAIN, missing
+from tests.go_command import run_go
 
 _MODULE, _VERSION = "github.com/docker/compose/v2", "v2.40.3"
 
@@ -53,26 +54,11 @@ def _build_compose() -> None:
     target = _built()
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}")
-    module = json.loads(_go("mod", "download", "-json", f"{_MODULE}@{_VERSION}", folder="/"))
+    module = json.loads(run_go(Path("/"), "mod", "download", "-json", f"{_MODULE}@{_VERSION}"))
     stamp = f"-s -w -X {_MODULE}/internal.Version={_VERSION}"
     options = ("-trimpath", "-ldflags", stamp, "-o", str(partial))
-    _go("build", *options, "./cmd", folder=module["Dir"])
+    run_go(Path(module["Dir"]), "build", *options, "./cmd", CGO_ENABLED="0")
     partial.rename(target)
-
-
-def _go(*arguments: str, folder: str) -> str:
-    environment = {**os.environ, "CGO_ENABLED": "0"}
-    done = subprocess.run(
-        ["go", *arguments],
-        cwd=folder,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"expected `go {arguments[0]}` to succeed, got:\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 def main() -> int:
