@@ -8,8 +8,8 @@
 
 A state is written beside the others, synced, and renamed, and older ones are removed after that. It
 says how many bytes of the history belong to it. Records behind them are of work that was lost, and
-are made again. Pickles are read from the folder that the runner itself writes. A module that has
-another name since then is found under the new one (`_MOVED`).
+are made again. Pickles are read from the folder that the runner itself writes. Modules and
+classes that were renamed since then are found under their new names (`_MOVED`, `_RENAMED`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _HISTORY, _LOCK, _MACHINE = "history.ndjson", "lock", "machine"
 _MOVED = {"headrace.learner.experiments.race": "headrace.learner.experiments.rungs"}
 """Modules of saved states -> their names now."""
+_RENAMED = {("headrace.learner.experiments.rungs", "Race"): "Rungs"}
+"""Modules and classes of saved states -> the names of the classes now."""
 
 
 class BusyExperiment(LearnerError):
@@ -183,7 +185,8 @@ class _StateReader(pickle.Unpickler):
     """Reads a state that `save` wrote, also one of an earlier checkout."""
 
     def find_class(self, module: str, name: str) -> Any:
-        return super().find_class(_MOVED.get(module, module), name)
+        module = _MOVED.get(module, module)
+        return super().find_class(module, _RENAMED.get((module, name), name))
 
 
 def _states_in(path: Path) -> list[Path]:

@@ -69,7 +69,7 @@ class Standing(NamedTuple):
     """Whether it goes on beyond the rank, since the difference is within its standard error."""
 
 
-class Race:
+class Rungs:
     """All arms at all rungs. It can be pickled."""
 
     def __init__(self, factor: int) -> None:

@@ -32,7 +32,7 @@ from headrace.learner.experiments.history import (
     ExperimentResult,
 )
 from headrace.learner.experiments.losses import OutcomeJoin, paired
-from headrace.learner.experiments.rungs import Race, Standing, compared_arm
+from headrace.learner.experiments.rungs import Rungs, Standing, compared_arm
 from headrace.learner.experiments.suggestions import suggestions_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _Run:
         self.cohorts: list[Cohort] = []
         self.begun = -1
         self.steps = 0
-        self.race = Race(experiment.rungs.factor)
+        self.rungs = Rungs(experiment.rungs.factor)
         self.suggestions = suggestions_of(experiment)
         self.control_at_rungs: list[PieceSums] = []
         """Losses of the control before each rung."""
@@ -79,6 +79,8 @@ class _Run:
 
     def __setstate__(self, saved: dict[str, object]) -> None:
         self.ended, self.kept = [], None  # states of 0.1.0 before `--executor` have none
+        if "race" in saved:  # its name in earlier checkouts
+            saved["rungs"] = saved.pop("race")
         self.__dict__.update(saved)
 
 
@@ -232,7 +234,7 @@ class ExperimentRunner:
         arms = [arm for arm in cohort.arms if arm is not control]
         before = run.control_at_rungs[rung]
         compared = {arm.plan.number: compared_arm(arm.pieces.sums, before) for arm in arms}
-        standings = run.race.arrive(rung, compared)
+        standings = run.rungs.arrive(rung, compared)
         records = []
         for arm in arms:
             standing, value = standings[arm.plan.number], compared[arm.plan.number].mean

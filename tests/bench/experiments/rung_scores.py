@@ -37,7 +37,7 @@ from headrace.learner.batch import EventLogSource, FilePosition
 from headrace.learner.experiments import ArmPlan
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.losses import LossPieces, OutcomeJoin
-from headrace.learner.experiments.rungs import ComparedArm, Race, compared_arm
+from headrace.learner.experiments.rungs import ComparedArm, Rungs, compared_arm
 from headrace.learner.experiments.space import changed_spec
 from headrace.learner.spec import parse_spec
 from tests.bench.ebnerd.week import WEEK
@@ -135,7 +135,7 @@ def compare(course: Course, *, whole_runs: bool = False) -> dict[str, Ranked]:
             each.learn(blocks, settled)
         for ranking in RANKINGS:
             compared = {number: arms[number].compared(control, ranking) for number in kept[ranking]}
-            found = Race(course.factor).arrive(0, compared)
+            found = Rungs(course.factor).arrive(0, compared)
             if not ranking.endswith("_error"):
                 found = {number: each for number, each in found.items() if not each.close}
             on = {number for number, each in found.items() if each.kept}

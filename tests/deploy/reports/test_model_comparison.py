@@ -15,25 +15,32 @@ SHOWN, CLICKED = Kind.SHOWN, Kind.CLICKED
 
 
 def test_the_demo_shows_only_the_live_model_before_the_freeze() -> None:
-    race = ModelComparison()
-    race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "b", None)]), 1)
-    race.add_scores(scores([("a", 0.1), ("b", 0.2)]))
-    standing = race.standing(0, 10)
+    comparison = ModelComparison()
+    comparison.add_examples(
+        examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "b", None)]), 1
+    )
+    comparison.add_scores(scores([("a", 0.1), ("b", 0.2)]))
+    standing = comparison.standing(0, 10)
     assert standing.live == 1.0
     assert math.isnan(standing.frozen)
     assert math.isnan(standing.truth)
-    assert (race.shows, race.clicks, race.scored, race.examples) == (2, 1, 2, 3)
+    assert (comparison.shows, comparison.clicks, comparison.scored, comparison.examples) == (
+        2,
+        1,
+        2,
+        3,
+    )
 
 
 def test_live_and_frozen_model_are_compared_on_impressions_that_both_have_scored() -> None:
-    race = ModelComparison()
-    race.add_examples(examples([(SHOWN, "early", None), (CLICKED, "early", None)]), 1)
-    race.frozen = lambda features, _: np.linspace(0.9, 0.1, len(features))
-    race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None)]), 5)
-    race.add_examples(examples([(CLICKED, "b", None)]), 6)
-    race.add_scores(scores([("early", 0.01), ("a", 0.1), ("b", 0.2)]))
-    race.add_truth(["b", "a", "early"], np.array([0.8, 0.2, 0.5]))
-    standing = race.standing(0, 10)
+    comparison = ModelComparison()
+    comparison.add_examples(examples([(SHOWN, "early", None), (CLICKED, "early", None)]), 1)
+    comparison.frozen = lambda features, _: np.linspace(0.9, 0.1, len(features))
+    comparison.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None)]), 5)
+    comparison.add_examples(examples([(CLICKED, "b", None)]), 6)
+    comparison.add_scores(scores([("early", 0.01), ("a", 0.1), ("b", 0.2)]))
+    comparison.add_truth(["b", "a", "early"], np.array([0.8, 0.2, 0.5]))
+    standing = comparison.standing(0, 10)
     assert standing[:4] == (1.0, 0.0, 1.0, 2)
     live, frozen = [0.1, 0.2], [0.9, 0.1]
     for found, (a, b) in ((standing.live_loss, live), (standing.frozen_loss, frozen)):
@@ -41,44 +48,46 @@ def test_live_and_frozen_model_are_compared_on_impressions_that_both_have_scored
 
 
 def test_a_model_comparison_counts_only_impressions_of_its_window() -> None:
-    race = ModelComparison()
+    comparison = ModelComparison()
     for second, name in enumerate("abcd"):
-        race.add_examples(examples([(SHOWN, name, None)]), second)
-    race.add_examples(examples([(CLICKED, "b", None), (CLICKED, "d", None)]), 9)
-    race.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.9), ("d", 0.8)]))
-    assert race.standing(0, 2).live == 1.0
-    assert race.standing(2, 4).live == 0.0
-    assert race.standing(4, 9).impressions == 0
-    assert math.isnan(race.standing(4, 9).live)
+        comparison.add_examples(examples([(SHOWN, name, None)]), second)
+    comparison.add_examples(examples([(CLICKED, "b", None), (CLICKED, "d", None)]), 9)
+    comparison.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.9), ("d", 0.8)]))
+    assert comparison.standing(0, 2).live == 1.0
+    assert comparison.standing(2, 4).live == 0.0
+    assert comparison.standing(4, 9).impressions == 0
+    assert math.isnan(comparison.standing(4, 9).live)
 
 
 def test_the_first_score_of_an_impression_counts_in_either_order_of_arrival() -> None:
-    race = ModelComparison()
-    race.add_scores(scores([("a", 0.9)]))
-    race.add_scores(scores([("a", 0.1)]))
-    race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "a", None)]), 0)
-    race.add_scores(scores([("b", 0.5)]))
-    assert race.standing(0, 1).live == 1.0
-    assert race.scored == 2
+    comparison = ModelComparison()
+    comparison.add_scores(scores([("a", 0.9)]))
+    comparison.add_scores(scores([("a", 0.1)]))
+    comparison.add_examples(
+        examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "a", None)]), 0
+    )
+    comparison.add_scores(scores([("b", 0.5)]))
+    assert comparison.standing(0, 1).live == 1.0
+    assert comparison.scored == 2
 
 
 def test_a_model_comparison_grows_past_its_initial_capacity() -> None:
-    race, names = ModelComparison(), [f"i{number}" for number in range(20_000)]
-    race.add_truth(names, np.linspace(0, 1, len(names)))
-    race.add_examples(examples([(SHOWN, name, None) for name in names]), 0)
-    race.add_examples(examples([(CLICKED, name, None) for name in names[10_000:]]), 1)
-    race.add_scores(scores([(name, place / 20_000) for place, name in enumerate(names)]))
-    assert (race.standing(0, 1).live, race.standing(0, 1).truth) == (1.0, 1.0)
-    assert race.standing(0, 1).impressions == 20_000
+    comparison, names = ModelComparison(), [f"i{number}" for number in range(20_000)]
+    comparison.add_truth(names, np.linspace(0, 1, len(names)))
+    comparison.add_examples(examples([(SHOWN, name, None) for name in names]), 0)
+    comparison.add_examples(examples([(CLICKED, name, None) for name in names[10_000:]]), 1)
+    comparison.add_scores(scores([(name, place / 20_000) for place, name in enumerate(names)]))
+    assert (comparison.standing(0, 1).live, comparison.standing(0, 1).truth) == (1.0, 1.0)
+    assert comparison.standing(0, 1).impressions == 20_000
 
 
 def test_served_scores_are_compared_on_impressions_that_every_model_scored() -> None:
-    race = ModelComparison()
-    race.add_examples(examples([(SHOWN, name, None) for name in "abc"]), 0)
-    race.add_examples(examples([(CLICKED, "b", None), (CLICKED, "c", None)]), 1)
-    race.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.01)]))
-    assert math.isnan(race.standing(0, 1).served)
-    race.add_served(["b", "a"], [0.3, 0.4])
-    standing = race.standing(0, 1)
+    comparison = ModelComparison()
+    comparison.add_examples(examples([(SHOWN, name, None) for name in "abc"]), 0)
+    comparison.add_examples(examples([(CLICKED, "b", None), (CLICKED, "c", None)]), 1)
+    comparison.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.01)]))
+    assert math.isnan(comparison.standing(0, 1).served)
+    comparison.add_served(["b", "a"], [0.3, 0.4])
+    standing = comparison.standing(0, 1)
     assert (standing.served, standing.live, standing.impressions) == (0.0, 1.0, 2)
     assert standing.served_loss == pytest.approx(-(math.log(0.3) + math.log(0.6)) / 2)

@@ -12,7 +12,7 @@ from headrace.learner.batch.sources import FilePosition
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.experiment_file import load_experiment
 from headrace.learner.experiments.run_folder import BusyExperiment, OtherExperiment, RunFolder
-from headrace.learner.experiments.rungs import ComparedArm, Race, compared_arm, within_error
+from headrace.learner.experiments.rungs import ComparedArm, Rungs, compared_arm, within_error
 from headrace.learner.experiments.runner import ExperimentRunner
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop import Scores
@@ -140,23 +140,23 @@ def paired_to_control(*differences: float) -> ComparedArm:
 
 
 def test_a_rung_keeps_one_of_so_many_arms() -> None:
-    race = Race(4)
-    together = race.arrive(0, {number: paired_to_control(number % 16) for number in range(1, 17)})
+    rungs = Rungs(4)
+    together = rungs.arrive(0, {number: paired_to_control(number % 16) for number in range(1, 17)})
     assert sorted(number for number, each in together.items() if each.kept) == [1, 2, 3, 16]
-    assert race.arrive(0, {17: paired_to_control(0.5)})[17].rank == 2
-    assert not race.arrive(0, {18: paired_to_control(float("nan"))})[18].kept
-    assert not race.arrive(0, {19: paired_to_control()})[19].kept
-    assert race.arrive(1, {1: paired_to_control(5.0)})[1] == (True, 1, 1, False)
+    assert rungs.arrive(0, {17: paired_to_control(0.5)})[17].rank == 2
+    assert not rungs.arrive(0, {18: paired_to_control(float("nan"))})[18].kept
+    assert not rungs.arrive(0, {19: paired_to_control()})[19].kept
+    assert rungs.arrive(1, {1: paired_to_control(5.0)})[1] == (True, 1, 1, False)
 
 
 def test_an_arm_goes_on_beyond_the_rank_if_its_difference_is_within_the_error() -> None:
     best, close = paired_to_control(1.0, 3.0, 2.0), paired_to_control(3.0, 1.0, 2.1)
     worse = paired_to_control(2.0, 4.0, 3.0)
-    found = Race(3).arrive(0, {1: best, 2: close, 3: worse})
+    found = Rungs(3).arrive(0, {1: best, 2: close, 3: worse})
     assert found == {1: (True, 1, 3, False), 2: (True, 2, 3, True), 3: (False, 3, 3, False)}
-    race = Race(3)
+    rungs = Rungs(3)
     for number, each in ((1, best), (3, worse), (2, close)):
-        assert race.arrive(0, {number: each})[number].kept == (number != 3)
+        assert rungs.arrive(0, {number: each})[number].kept == (number != 3)
     assert not within_error(close, paired_to_control(1.0, 3.0)), "other pieces cannot be paired"
     assert not within_error(paired_to_control(1.0, float("nan")), paired_to_control(1.0, 2.0))
     late = compared_arm((np.ones(3), np.ones(3)), (np.ones(2), np.ones(2)))
