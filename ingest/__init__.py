@@ -8,6 +8,8 @@ writes), `kafka` (readers, writers, transactions) and `joiner` (the process).
 Around these: `collector` accepts events over HTTP, `client` sends them there, `replay` writes files
 to Kafka, `archive` writes topics to Parquet, and `dead_letters` handles unusable events. `runtime`
 and `http` have what every process needs.
+
+`logs` reads events on disk, and `survey` lists their faults before anything is sent.
 """
 
 import lazy_loader

@@ -5,6 +5,8 @@ Read in this order: `rows` (the data), `store` (the protocol and the laws it pro
 `replica` (a table that follows the logs), `keeper` (folds logs into rows), `snapshots` (Parquet
 files of a model) and `inspection` (the state of servers and buckets). `intrinsics` holds the
 compiled memory access of `rows`.
+
+`relay` thins the logs for many servers.
 """
 
 import lazy_loader

@@ -6,6 +6,9 @@ afterwards (prediction log, shadow models). `workers` spreads one server over se
 
 Three parts run without HTTP requests: `scoring` writes predictions for impressions from Kafka,
 `evaluation` measures the accuracy of what was served, and `page` draws both for operators.
+
+`deployments` loads and unloads models while servers run, `promotion` moves the traffic to a winning
+arm step by step, and `relaying` replaces the logs by one Kafka topic.
 """
 
 import lazy_loader

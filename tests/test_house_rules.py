@@ -104,6 +104,20 @@ def test_the_docstring_of_a_folder_names_only_what_is_there() -> None:
     assert wrong == [], "expected files of the folder or names that it exports"
 
 
+def test_the_docstring_of_a_folder_names_each_of_its_files_and_folders() -> None:
+    missing = []
+    for path in SOURCES:
+        if path.name != "__init__.py":
+            continue
+        named = set(re.findall(r"\w+", _facts(path).docstring or ""))
+        folder = path.parent
+        there = {each.stem for each in folder.glob("*.py")}
+        there |= {each.parent.name for each in folder.glob("*/__init__.py")}
+        there -= {"__init__", "errors"}  # each part has errors
+        missing += [f"{_name(folder)}: {each}" for each in sorted(there - named)]
+    assert missing == [], "a reader finds a file by the docstring of its folder"
+
+
 def test_a_function_fits_on_a_screen() -> None:
     long = [
         f"{_name(path)}: {name} has {lines} lines"

@@ -81,7 +81,7 @@ def plan(
     import orjson
     from typer import Exit
 
-    from headrace.deploy.operations.calibration import trial_spec
+    from headrace.deploy.operations.cost_measurement import trial_spec
     from headrace.deploy.operations.planning import (
         PUSH_INTERVALS_MS,
         Assumptions,
@@ -153,7 +153,7 @@ def calibrate(
 
     import msgspec
 
-    from headrace.deploy.operations.calibration import calibrate as measure
+    from headrace.deploy.operations.cost_measurement import calibrate as measure
 
     wanted = architecture or ARCHITECTURES[: None if find_spec("torch") else 3]
     found = measure(wanted, seconds, lambda line: echo(line, err=True))

@@ -1,4 +1,7 @@
-"""Model specs that come with headrace, ready to run."""
+"""Model specs that come with headrace, ready to run.
+
+`shipped` finds them by name.
+"""
 
 import lazy_loader
 

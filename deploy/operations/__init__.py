@@ -2,6 +2,10 @@
 
 `doctor.py` runs the checks of `server_checks.py`, `cluster_checks.py` and `model_checks.py`, which
 are pure functions from a survey to findings. `inspection.py` prints the buckets of a model.
+
+`check_result.py` is a finding, `examples_topic.py` reads what Kafka holds of a model, and
+`removal.py` removes a model. `planning` computes the cluster for a load, from costs that
+`cost_measurement` measures.
 """
 
 import lazy_loader

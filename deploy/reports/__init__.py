@@ -4,6 +4,9 @@
 demo, and `model_comparison.py` compares a live and a frozen model. `ranking_client.py` and
 `served_comparison.py` measure the accuracy of served predictions. `event_log.py` reads a log on
 disk. `tracking` has the records of runs.
+
+`fit_report.py` sums up a fit, `experiment_page.py` draws an experiment, and `refusals.py` counts
+what a model refused.
 """
 
 import lazy_loader

@@ -2,6 +2,8 @@
 
 `archiver` gathers records and is the process, `parquet_folder` writes them in steps that count
 completely or not at all.
+
+`archived_examples` reads the examples back, in the order of event time.
 """
 
 import lazy_loader

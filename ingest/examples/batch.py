@@ -3,9 +3,9 @@
 One Kafka message is one batch of one partition, as an Arrow IPC stream. Columns suit both sides,
 which are vectorized, and any tool can read Arrow. Values that are the same for the whole batch
 (fingerprint, watermark, share of negatives kept) are in the metadata of its schema. The column
-`weight` exists if the spec declares weights or down-sampling (`features.weights`). Ids and plain
-numbers are lists of fixed length, so that their values are one array; bags are lists of lists.
-`unpack` copies only what Arrow has no array for.
+`weight` exists if the spec declares weights or down-sampling (`features.example_weights`). Ids and
+plain numbers are lists of fixed length, so that their values are one array; bags are lists of
+lists. `unpack` copies only what Arrow has no array for.
 """
 
 from __future__ import annotations

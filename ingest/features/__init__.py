@@ -1,8 +1,13 @@
 """Features: the fields of a model, and the encoder that turns events into ids and numbers.
 
 `fields` parses the part of the model spec that joiner, learner and server must agree on, and
-`label_policy` says when an impression becomes an example. `encoder` applies the fields to events,
-with the hashes of `hashing`. `weights` decides how much an example counts.
+`label_policy` says when an impression becomes an example. `encoder` applies the fields to events
+(`arrow_columns` to tables), with the hashes of `hashing`. `example_weights` decides how much an
+example counts, and samples negatives.
+
+`spec_text` is the text of a spec, with the line of each error, and `spec_sections` reads its
+sections. `unknown_fields` finds what no field reads, and `number_ids` computes the ids of plain
+numbers without numba.
 """
 
 import lazy_loader

@@ -2,6 +2,7 @@ from .arrow_columns import ArrowColumns as ArrowColumns
 from .encoder import Encoded as Encoded
 from .encoder import Encoder as Encoder
 from .encoder import Event as Event
+from .example_weights import weights_of as weights_of
 from .fields import FIELDS as FIELDS
 from .fields import LAST_NUMBER as LAST_NUMBER
 from .fields import MEAN as MEAN
@@ -40,4 +41,3 @@ from .spec_text import one_of as one_of
 from .unknown_fields import UnknownField as UnknownField
 from .unknown_fields import first_unknown as first_unknown
 from .unknown_fields import known_fields as known_fields
-from .weights import weights_of as weights_of

@@ -35,6 +35,7 @@ import numpy as np
 from msgspec import Meta
 
 from headrace.ingest.events import TIME
+from headrace.ingest.features.example_weights import ExampleWeights
 from headrace.ingest.features.label_policy import LabelPolicy, Policy
 from headrace.ingest.features.number_ids import number_id
 from headrace.ingest.features.spec_sections import (
@@ -47,7 +48,6 @@ from headrace.ingest.features.spec_sections import (
     tables_of,
 )
 from headrace.ingest.features.spec_text import SpecError, SpecText, found_name, one_of
-from headrace.ingest.features.weights import ExampleWeights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

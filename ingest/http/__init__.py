@@ -4,6 +4,10 @@ Start with `server`, which runs an application until it is stopped. `bounded_pro
 connection, `bearer_tokens` checks who may send requests, `metrics_server` serves Prometheus,
 `docs_page` shows the routes of an application, and `http_errors` has what they raise. The collector
 and the prediction servers share this folder; each has its own application.
+
+`listen_settings` has the settings of every HTTP process, and `token_grants` the limits of a token.
+Connections that no request has proven yet share little time (`unproven_connections`) and little
+memory (`small_reads`).
 """
 
 import lazy_loader

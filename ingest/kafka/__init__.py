@@ -4,6 +4,12 @@
 the real ones, `fakes` the lists of tests. `consumer_group` explains fencing and seeking, `retry`
 the waiting, `error_translation` the errors. Other folders import these names from here and never
 import a Kafka client.
+
+`topics` has the names and settings of every topic, `settings` those of connections.
+`transactional_ports` bundles the clients of a loop that works in transactions, and `offset_store`
+keeps progress of groups that read nothing. `bounded_reader` reads up to an offset, `retention` how
+long Kafka keeps what, `log_truncation` detects lost records, and `watchdog` ends a process whose
+client hangs.
 """
 
 import lazy_loader

@@ -2,6 +2,9 @@
 
 `replayer` is the process. It reads the logs of `headrace.ingest.logs`, and writes through
 `outputs`, plain or resumable. `live_log` gives the events of an old log times of now.
+
+`named_replay` is a replay that the same command continues, `backfill` refuses old events in a topic
+that has newer ones, and `request_keys` chooses the partition keys.
 """
 
 import lazy_loader

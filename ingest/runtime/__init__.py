@@ -5,6 +5,9 @@ whether it makes progress. `kafka_clients` opens the clients of processes that w
 `broker_rehearsal` prepares a new broker for them.
 `numba_kernels` compiles every kernel of headrace; it is a low-level optimization. `restart_policy`
 and `parent_guard` serve supervisors of child processes.
+
+`clock` has the two clocks, `affinity` counts the cores of a process, and `freed_memory` returns
+memory to the system.
 """
 
 import lazy_loader

@@ -10,6 +10,9 @@ of impressions and clicks. `prefetch` reads ahead in a thread. `trainer` learns 
 `held_out_epochs` decides for all of them when to stop.
 `partition_tasks` is the work of each process, as `headrace.spark` distributes it.
 `spark_micro_batches` maps the micro-batches of a streaming query of Spark to offsets.
+
+`data_files` fetches files at paths or URLs one at a time, and `row_order` measures how far rows are
+from the order of time.
 """
 
 import lazy_loader

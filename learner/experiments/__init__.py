@@ -28,6 +28,10 @@ experiments between equal arms.
 runner needs to go on as it would have. Losses of arms that begin late need no second look at the
 control: its sums by batch are kept. *Refused:* arms that begin at the head of the log. Their losses
 would be compared with those of a control that has learned for longer.
+
+`promotion_rules` says how a winning arm takes over traffic, and `field_importance` measures the
+worth of each input by arms without it. `executors` learns the arms by tasks, and `live` runs an
+experiment on a topic.
 """
 
 import lazy_loader

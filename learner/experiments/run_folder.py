@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HISTORY, _LOCK, _MACHINE = "history.ndjson", "lock", "machine"
-_MOVED = {"headrace.learner.experiments.race": "headrace.learner.experiments.rungs"}
+_MOVED = {
+    "headrace.learner.experiments.race": "headrace.learner.experiments.rungs",
+    "headrace.learner.spec.growth": "headrace.learner.spec.admission_and_expiry",
+}
 """Modules of saved states -> their names now."""
 _RENAMED = {("headrace.learner.experiments.rungs", "Race"): "Rungs"}
 """Modules and classes of saved states -> the names of the classes now."""

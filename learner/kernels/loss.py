@@ -12,6 +12,10 @@ candidate besides: p_i for a candidate that was not clicked, p_i - 1 for the one
 `immediate`, a request is first learned as one without a click. The click then changes its
 log-likelihood by z_i alone, hence by a slope of -1, so no other candidate is learned again. A
 candidate by itself has the logistic probability.
+
+Under `immediate` each click was first learned as a negative. Under the logistic loss, *importance
+weights* correct for these negatives (`gradient_of`). They are part of the slope, and not of the
+weight of an example (`ingest.features.example_weights`).
 """
 
 from __future__ import annotations

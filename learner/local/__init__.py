@@ -9,6 +9,9 @@ from the same data.
 
 Read `in_memory_model` first. Both ways hold one: the rows, the learning, the predictions and the
 snapshots.
+
+`onnx_export` writes a model as one ONNX file: `onnx_graph` has its graph, `onnx_networks` the
+networks in it, `onnx_nodes` the nodes.
 """
 
 import lazy_loader

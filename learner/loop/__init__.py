@@ -1,9 +1,10 @@
 """The learner's loop: from batches of examples to acknowledged pushes.
 
 Read `learner` first: `Learner.step` names the steps in their order. Then `example_queue` (batches
-in), `cursors` (what still counts where), `pushes` with `exchange` (deltas out), `outputs` with
+in) with `merging` (several partitions as one batch), `cursors` (what still counts where) with
+`topic_marks` (whether marks and topic fit), `pushes` with `exchange` (deltas out), `outputs` with
 `scores`, `batch_guard` (quarantine), `row_prefetcher` with `cached_replica` (for learners that hold
-only some rows), and `pacing` (settings).
+only some rows), `pacing` (settings), and `ports` (what a learner is given).
 """
 
 import lazy_loader

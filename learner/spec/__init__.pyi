@@ -1,3 +1,6 @@
+from .admission_and_expiry import COUNT as COUNT
+from .admission_and_expiry import PROBABILITY as PROBABILITY
+from .admission_and_expiry import Admission as Admission
 from .architecture import ATTENTION as ATTENTION
 from .architecture import AUTO as AUTO
 from .architecture import CHOICE as CHOICE
@@ -22,9 +25,6 @@ from .calibration_spec import SHRINKAGE as SHRINKAGE
 from .calibration_spec import Calibration as Calibration
 from .compatibility import check_compatible as check_compatible
 from .compatibility import check_copy as check_copy
-from .growth import COUNT as COUNT
-from .growth import PROBABILITY as PROBABILITY
-from .growth import Admission as Admission
 from .model_spec import ModelSpec as ModelSpec
 from .model_spec import load_spec as load_spec
 from .model_spec import parse_spec as parse_spec

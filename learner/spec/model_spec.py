@@ -26,6 +26,7 @@ from headrace.ingest.features import (
     parse_fields,
     table_of,
 )
+from headrace.learner.spec.admission_and_expiry import Admission, parse_admission, parse_expiry
 from headrace.learner.spec.architecture import (
     CHOICE,
     MODEL,
@@ -34,7 +35,6 @@ from headrace.learner.spec.architecture import (
     check_synchronous,
 )
 from headrace.learner.spec.calibration_spec import CALIBRATION, REQUEST, Calibration
-from headrace.learner.spec.growth import Admission, parse_admission, parse_expiry
 from headrace.learner.spec.optimizer_spec import (
     Optimizer,
     Optimizers,

@@ -17,9 +17,9 @@ from msgspec.json import schema_components
 from msgspec.structs import fields
 
 from headrace.ingest.features import FIELDS, NAME, ExampleOptions, LabelPolicy
+from headrace.learner.spec.admission_and_expiry import ADMISSION, ExpirySection
 from headrace.learner.spec.architecture import MODEL
 from headrace.learner.spec.calibration_spec import CALIBRATION
-from headrace.learner.spec.growth import ADMISSION, ExpirySection
 from headrace.learner.spec.model_spec import SECTIONS
 from headrace.learner.spec.optimizer_spec import DENSE, EMBEDDINGS, GROUP, WEIGHTS
 from headrace.learner.spec.statistics_spec import STATISTIC, CrossedStatistic

@@ -6,8 +6,8 @@ functions of columns, vectorized over millions of impressions. A figure that is 
 of impressions or of one of the two labels, is NaN.
 
 Impressions may have weights: an impression of weight k counts as k of them. With down-sampling
-(`ingest.features.weights`) the figures are those of the whole stream, up to chance. With weights of
-a producer's own they measure what the producer asked the model to be good at.
+(`ingest.features.example_weights`) the figures are those of the whole stream, up to chance. With
+weights of a producer's own they measure what the producer asked the model to be good at.
 """
 
 from __future__ import annotations

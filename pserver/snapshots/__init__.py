@@ -5,7 +5,9 @@ pruned in a folder or in object storage, and loaded into a store that lost bucke
 one.
 
 Read in this order: `manifest` and `bucket_file` (the format), `storage` (folders and objects),
-`writer` (taking a snapshot), `verification`, `catalog` (listing and pruning), `restoration`.
+`writer` (taking a snapshot) with `bucket_copy` (one bucket), `verification`, `catalog` (listing and
+pruning), `restoration`. `resharding` copies the buckets of a running model into more of them.
+`snapshot_errors` has the errors.
 """
 
 import lazy_loader

@@ -4,6 +4,8 @@
 `load_shedding` decides whether a request gets in. Two adapters read and write the protocols: JSON
 in `handler` with `responses`, tensors in `open_inference`. `fast_path` runs the handler without
 ASGI. `health`, `admin` and `openapi` serve status, aliases and documentation.
+
+`fast_path_probe` tests the fast path at each start, and `request_metrics` counts.
 """
 
 import lazy_loader

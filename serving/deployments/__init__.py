@@ -3,6 +3,8 @@
 `deployment_records` are the records of the topic `deployments`: model specs and aliases.
 `deployment_plan` compares them with the models of a server and decides the next steps; it is pure.
 `deployed_models` takes these steps, and `topic_follower` reads the topic in a thread.
+
+`registry_host` loads models in the process that answers, and `deployment_status` reports them.
 """
 
 import lazy_loader

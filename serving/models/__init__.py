@@ -3,6 +3,8 @@
 `loading` turns a model spec or a snapshot into a `ServedModel` of the `registry`, and `aliases` are
 the names that requests should use. `prediction` holds the steps of a request, `predictor` encodes
 and scores candidates, and `micro_batching` scores several requests in one call.
+
+`traffic_split` divides the requests of an alias among several models.
 """
 
 import lazy_loader

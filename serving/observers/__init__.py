@@ -3,6 +3,8 @@
 Both run a `bounded_worker` thread and never delay an answer. `prediction_log` writes what was
 served to Kafka, one `prediction_message` per candidate. `shadows` scores the requests of an alias
 with other models, for comparison.
+
+`score_sums` sums the scores of each model.
 """
 
 import lazy_loader

@@ -3,6 +3,8 @@
 topic status ──► status_reader ──► history ──► /page/figures ──► page.html (Plotly)
                    (thread)         (pure)
 topics experiments, deployments ──► experiment_reader ──► /page/experiments ──► page.html
+
+`charts` names the curves, and `routes` has the HTTP routes.
 """
 
 import lazy_loader

@@ -7,7 +7,7 @@ from .freshness import FreshnessSummary as FreshnessSummary
 from .replica_metrics import CacheMetrics as CacheMetrics
 from .replica_metrics import FreshnessMetrics as FreshnessMetrics
 from .replica_metrics import ReplicaCollector as ReplicaCollector
-from .snapshot import SnapshotRows as SnapshotRows
+from .snapshot_rows import SnapshotRows as SnapshotRows
 from .status import Age as Age
 from .status import EventTime as EventTime
 from .status import LocalRows as LocalRows

@@ -4,6 +4,9 @@
 `run_sources.py` makes records from that folder and from Kafka's topics. `run_comparison.py` and
 `run_page.py` show several records beside each other. `run_exporter.py` copies records to another
 tracker in the background, which `mlflow_target.py` is.
+
+`run_recorder.py` records a run while its command works, and `history_follower.py` exports an
+experiment while it runs.
 """
 
 import lazy_loader

@@ -102,4 +102,4 @@ class JoinRule(NamedTuple):
     limit: int
     """Stop after this many events taken, or examples made."""
     keep_below: np.uint64
-    """A negative whose draw of 64 bits is at most this is kept (`features.weights`)."""
+    """A negative whose draw of 64 bits is at most this is kept (`features.example_weights`)."""

@@ -11,6 +11,11 @@ a checkpoint that is complete is not learned again.
 
 *Refused:* arms that decide as their tasks finish. The order of finished tasks depends on the load
 of the machine, and two runs would keep other arms.
+
+`tasks` is the interface between runner and tasks; `executor_kind` names the kinds, and `execution`
+opens one. `checkpoints` are the models and scores between two chunks. `shared_arms` lets several
+machines share a search, with `shared_task` as a task's work, `shared_study` as the record of who
+learns which arm, and `study_storage` below it.
 """
 
 import lazy_loader

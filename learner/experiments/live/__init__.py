@@ -12,6 +12,9 @@ folder replays the log from the offsets in the first published record, and compa
 that it makes again. *Refused:* publishing each record at once. A killed runner would repeat the
 steps since its last save, and if a partition was delayed, their order could differ from what is
 published.
+
+`live_run` is the runner and `live_process` the process around it, with `live_metrics`. `saved_arm`
+reads the rows of an arm for its promotion, and `group` lets several runners share the arms.
 """
 
 import lazy_loader

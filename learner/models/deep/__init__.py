@@ -1,9 +1,13 @@
 """Deep models: torch networks over rows, learned mini-batch by mini-batch.
 
 Read `contract` (what a network is), `deep_model` (one mini-batch from rows to gradients and back),
-`kernels` and `gradient_kernels`, `passes` (forward and backward), `layers` (parameters as rows),
-`networks`, and for groups of learners `synchronous_layers` with `process_group`. `user_module`
-loads a user's own network.
+`kernels` and `gradient_kernels`, `batch_tensors` (arrays for torch), `passes` (forward and
+backward), `layers` with `layer_kernels` (parameters as rows), and `networks` with `pairwise` and
+`sequence`. `device_module` runs a network on a device, and `user_module` loads a user's own
+network.
+
+Two things sum gradients over processes (`process_group`): `synchronous_layers` for several learners
+that step together, `device_group` for the devices of one learner.
 
 Threads of torch's OpenMP wait without spinning here, unless OMP_WAIT_POLICY says otherwise.
 Spinning threads take the cores of those that read and encode: measured on two cores with other

@@ -37,8 +37,8 @@ from rich.table import Table
 
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
-from headrace.deploy.operations.calibration.calibration import calibrate
-from headrace.deploy.operations.calibration.trial_model import TrialEvents, trial_spec
+from headrace.deploy.operations.cost_measurement.cost_measurement import calibrate
+from headrace.deploy.operations.cost_measurement.trial_model import TrialEvents, trial_spec
 from headrace.deploy.operations.planning.cluster_plan import plan_cluster
 from headrace.deploy.operations.planning.workload import Assumptions, Workload
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter

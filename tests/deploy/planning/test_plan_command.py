@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from headrace.deploy.cli.main import app
 from headrace.deploy.cli.serving.serving_relay import RelayedValues
 from headrace.deploy.errors import DeployError
-from headrace.deploy.operations.calibration.calibration import line_through
-from headrace.deploy.operations.calibration.row_timing import ShardClock
+from headrace.deploy.operations.cost_measurement.cost_measurement import line_through
+from headrace.deploy.operations.cost_measurement.row_timing import ShardClock
 from headrace.deploy.operations.planning import RECORDED, read_unit_costs
 from headrace.deploy.operations.planning.unit_costs import LinearCost
 

@@ -10,7 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from headrace.ingest.archive.archiver import full_of, rows_written
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
-from headrace.ingest.features.weights import ExampleWeights
+from headrace.ingest.features.example_weights import ExampleWeights
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
 from headrace.ingest.kafka.protocols import Source

@@ -13,9 +13,9 @@ from headrace.ingest.features.fields import FIELDS, ExampleOptions
 from headrace.ingest.features.label_policy import LabelPolicy
 from headrace.ingest.features.spec_sections import Variants, bounds_of
 from headrace.ingest.features.spec_text import one_of
+from headrace.learner.spec.admission_and_expiry import ADMISSION, ExpirySection
 from headrace.learner.spec.architecture import MODEL
 from headrace.learner.spec.calibration_spec import CALIBRATION
-from headrace.learner.spec.growth import ADMISSION, ExpirySection
 from headrace.learner.spec.model_spec import SECTIONS
 from headrace.learner.spec.optimizer_spec import GROUP, WEIGHTS
 from headrace.learner.spec.schema import attribute_docstrings

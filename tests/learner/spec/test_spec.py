@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.ingest.features.spec_text import SpecError
-from headrace.learner.spec.growth import Admission
+from headrace.learner.spec.admission_and_expiry import Admission
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from tests.learner.shipped_specs import MODELS
 from tests.learner.streams import FIELDS, of_ids_alone

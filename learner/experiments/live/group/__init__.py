@@ -18,6 +18,9 @@ lost arm must be learned again since then anyway, and the others would wait for 
 *Refused:* a leader that decides and sends its decisions. It needs the same sums, and its successor
 would need the state of all decisions, which here each runner has. *Refused:* the losses of a block
 in any order of arrival. Sums of floats depend on their order.
+
+Read `group_member` (one runner), then `agreement`, `messages`, `group_arms` (its arms and the sums
+of the others) and `group_folder`. `group_ports` is the edge, and `kafka_ports` implements it.
 """
 
 import lazy_loader

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.deploy.connections import open_store
-from headrace.deploy.operations.calibration.trial_model import START_MS
+from headrace.deploy.operations.cost_measurement.trial_model import START_MS
 from headrace.ingest.runtime import steady_ms
 from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.pserver import OffsetSpan, Push, Shape

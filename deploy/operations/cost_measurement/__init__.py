@@ -1,8 +1,8 @@
 """Measures the constants of plans on this machine: `headrace calibrate`.
 
 Read in this order: `trial_model` (what is joined, learned and scored), `event_timing` (joiner,
-learner, server), `row_timing` (pushes, logs, keepers and the parameter server), `calibration` (all
-of them, and the file).
+learner, server), `row_timing` (pushes, logs, keepers and the parameter server), `cost_measurement`
+(all of them, and the file).
 """
 
 import lazy_loader

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from headrace.deploy.local.services import ValkeyCluster
-from headrace.deploy.operations.calibration.event_timing import (
+from headrace.deploy.operations.cost_measurement.event_timing import (
     JoinerTrial,
     LearnerTrial,
     ServerTrial,
     median_us,
 )
-from headrace.deploy.operations.calibration.row_timing import RowTrial
-from headrace.deploy.operations.calibration.trial_model import TrialEvents, trial_spec
+from headrace.deploy.operations.cost_measurement.row_timing import RowTrial
+from headrace.deploy.operations.cost_measurement.trial_model import TrialEvents, trial_spec
 from headrace.deploy.operations.planning import RECORDED, LinearCost, LogCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.deploy.operations.calibration.row_timing import FoldTimes, RowTimes
+    from headrace.deploy.operations.cost_measurement.row_timing import FoldTimes, RowTimes
     from headrace.deploy.operations.planning import UnitCosts
 
 FEW_FIELDS, MANY_FIELDS = 8, 40

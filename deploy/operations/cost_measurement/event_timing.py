@@ -35,7 +35,7 @@ from headrace.serving.requests import RequestDecoder, RequestLimits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.deploy.operations.calibration.trial_model import TrialEvents
+    from headrace.deploy.operations.cost_measurement.trial_model import TrialEvents
     from headrace.learner.spec import ModelSpec
 
 EVENTS_A_ROUND = 5_000

@@ -1,2 +1,0 @@
-from .calibration import calibrate as calibrate
-from .trial_model import trial_spec as trial_spec
