@@ -1,4 +1,5 @@
 from .affinity import available_cores as available_cores
+from .background_thread import BackgroundThread as BackgroundThread
 from .broker_rehearsal import BrokerRehearsal as BrokerRehearsal
 from .clock import steady_ms as steady_ms
 from .clock import wall_ms as wall_ms

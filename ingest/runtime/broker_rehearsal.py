@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Self
 
@@ -31,6 +30,7 @@ from headrace.ingest.kafka import (
     TopicSpec,
     ensure_topics,
 )
+from headrace.ingest.runtime.background_thread import BackgroundThread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,27 +46,16 @@ _END_S = 10.0
 """Longest wait for the transaction under way, and for Kafka to delete the topic."""
 
 
-class BrokerRehearsal:
+class BrokerRehearsal(BackgroundThread):
     """Rehearses in a thread, from `start` until all transactions are done or `stop` is called."""
 
     def __init__(self, settings: KafkaSettings, transactions: int = TRANSACTIONS) -> None:
+        super().__init__(self._run, "broker rehearsal", _END_S)
         self._settings, self._transactions = settings, transactions
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="broker rehearsal", daemon=True)
         self.name = f"rehearsal-{secrets.token_hex(4)}"
         """The topic, the group and the transactional id."""
         self.done = 0
         """Transactions so far."""
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the transaction under way, and delete the topic and the group."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_END_S)
 
     def wait(self) -> None:
         """Wait until every transaction is done and the topic is deleted."""

@@ -8,7 +8,6 @@ the topic, so a server needs no right to do so.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -27,6 +26,7 @@ from headrace.ingest.kafka import (
     ensure_topics,
     read_all,
 )
+from headrace.ingest.runtime import BackgroundThread
 from headrace.serving.deployments.deployed_models import DeployedModels, Opened
 from headrace.serving.deployments.deployment_records import Deployments
 
@@ -69,7 +69,7 @@ def read_deployments(kafka: KafkaSettings) -> Deployments:
     return found
 
 
-class TopicFollower:
+class TopicFollower(BackgroundThread):
     """Keeps the models of a server as the topic says, in a thread between `start` and `stop`."""
 
     def __init__(
@@ -82,26 +82,19 @@ class TopicFollower:
         reading: connects to Kafka. deployed: returns the models, which load with the given
         executor.
         """
+        super().__init__(self._run, "deployments")
         self._reading = reading
         self._executor = ThreadPoolExecutor(1, "deployments")
         self._deployed = deployed(self._executor)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="deployments", daemon=True)
 
     @property
     def status(self) -> DeploymentStatus:
         """The present deployments."""
         return self._deployed.status
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
     def stop(self) -> None:
         """End the thread, and release the models that it loaded."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        super().stop()
         self._executor.shutdown(cancel_futures=True)
         self._deployed.close()
 

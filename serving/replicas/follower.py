@@ -17,12 +17,12 @@ server never stops answers.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.ingest.runtime import BackgroundThread
 from headrace.pserver import StoreError
 from headrace.pserver.replica import Copied, Folded, Stale
 from headrace.serving.replicas.freshness import FreshnessSummary, FreshnessTracker
@@ -85,7 +85,7 @@ class Followed(Protocol):
         """Free the memory of removed rows, if there are many."""
 
 
-class Follower:
+class Follower(BackgroundThread):
     """Follows one model's logs, in a thread between `start` and `stop`."""
 
     def __init__(
@@ -101,6 +101,7 @@ class Follower:
         arrived: takes each batch of freshness samples, in ms. stood: called after each poll, on the
         polling thread.
         """
+        super().__init__(self._run, "follower", _JOIN_S)
         self._replica, self._following, self._now_ms = replica, following, now_ms
         self._arrived, self._stood = arrived, stood
         self._freshness = FreshnessTracker(replica.shape.buckets)
@@ -108,8 +109,6 @@ class Follower:
         self._polled_ms = 0
         self._stale: frozenset[int] = frozenset()
         self._behind, self._caught_up = True, False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.failure: StoreError | None = None
         """The error that prevents a first copy; None again once it is fixed."""
         self.standing = self._stand()
@@ -126,16 +125,6 @@ class Follower:
     def freshness(self) -> FreshnessSummary:
         """Return percentiles of recent freshness. Computed on every call."""
         return self._freshness.summary()
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread. The rows stay."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_JOIN_S)
 
     def step(self) -> None:
         """Poll and fold once, record arrivals, publish the status. Raises StoreError."""

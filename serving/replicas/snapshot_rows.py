@@ -8,10 +8,10 @@ damaged snapshot is never served. An unreachable one is retried.
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.ingest.runtime import BackgroundThread
 from headrace.pserver import StoreError
 from headrace.pserver.rows import RowTable
 from headrace.pserver.snapshots import StorageFailed, read_bucket
@@ -31,7 +31,7 @@ _RETRY_S = 5.0
 _JOIN_S = 10.0
 
 
-class SnapshotRows:
+class SnapshotRows(BackgroundThread):
     """The rows of a snapshot, loaded by a thread between `start` and `stop`."""
 
     def __init__(
@@ -47,11 +47,10 @@ class SnapshotRows:
         table: where to load the rows; None: a new table. stood: called on the loading thread when
         loading has ended or failed.
         """
+        super().__init__(self._run, "snapshot", _JOIN_S)
         self._shelf, self._manifest, self._now_ms = shelf, manifest, now_ms
         self._table = RowTable(manifest.width) if table is None else table
         self._stood = stood
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
         self.failure: StoreError | None = None
         """The error that prevents loading."""
         self.standing = _standing(manifest)
@@ -63,16 +62,6 @@ class SnapshotRows:
     def freshness(self) -> FreshnessSummary:
         """Return an empty summary: nothing arrives in a snapshot."""
         return FreshnessSummary(None, None, 0)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, if it is still loading."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_JOIN_S)
 
     def load(self) -> None:
         """Load the missing buckets. Raises DamagedSnapshot, StorageFailed."""

@@ -17,6 +17,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from headrace.ingest.runtime import BackgroundThread
 from headrace.pserver import StoreError
 from headrace.pserver.rows import RowTable, columns_in
 from headrace.serving.replicas import Ages, ReplicaStatus, TableRowSource
@@ -37,18 +38,17 @@ _TRIES = 10
 """Attempts of a read. One fails only if the follower publishes two tables within microseconds."""
 
 
-class SharedRows:
+class SharedRows(BackgroundThread):
     """The rows of a model that another process keeps up to date."""
 
     def __init__(self, board: Mailbox, folder: Path, width: int, buckets: int) -> None:
         """folder: has the files that `board` names."""
+        super().__init__(self._look_at_times, "board", _JOIN_S)
         self._board, self._folder, self._width = board, folder, width
         self._marks: tuple[bytes, bytes] | None = None
         self._published = PublishedRows(_nothing(buckets), NOTHING, "", "", 0)
         self._table = RowTable(width)
         self._looking = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_at_times, name="board", daemon=True)
 
     @property
     def standing(self) -> ReplicaStatus:
@@ -73,17 +73,8 @@ class SharedRows:
         self._look()
         return self._published.freshness
 
-    def start(self) -> None:
-        """Start the thread that checks the mailbox without requests."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(_JOIN_S)
-
     def _look_at_times(self) -> None:
+        """Check the mailbox without requests."""
         while not self._ended.wait(_LOOK_S):
             self._look()
 
