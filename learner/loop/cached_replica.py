@@ -78,12 +78,7 @@ class CachedReplica:
 
         It may also read entries. Raises what the store raises beyond Unreachable.
         """
-        found = self._lookup.rows(ids)
-        if found.failed:
-            there = ~np.isin(self.shape.bucket_of(ids), list(found.failed))
-            self.table.put(found.rows.chosen(there))
-        else:
-            self.table.put(found.rows)
+        self.table.put(self._lookup.rows(ids).known(self.shape))
         self._renew()
 
     def drop(self, places: Places) -> None:
@@ -143,15 +138,8 @@ class CachedReplica:
         buckets = self.shape.bucket_of(ids)
         for bucket in sorted(self._anew - set(found.failed)):
             of_bucket = np.flatnonzero(buckets == bucket)
-            if not of_bucket.shape[0] and not self._begun(bucket):
+            if not of_bucket.shape[0] and not self._lookup.begun(bucket):
                 continue  # the next poll begins it
             self.table.put(found.rows.chosen(of_bucket))
             self._anew.discard(bucket)
             self._changes.append(Copied(bucket))
-
-    def _begun(self, bucket: int) -> bool:
-        try:
-            self._lookup.position(bucket)
-        except KeyError:
-            return False
-        return True

@@ -101,6 +101,13 @@ class FoundRows:
     failed: Mapping[int, Unreachable]
     """Buckets that did not answer; their rows are unknown."""
 
+    def known(self, shape: Shape) -> FoldedRows:
+        """Return the rows of the buckets that answered."""
+        if not self.failed:
+            return self.rows
+        of_row = shape.bucket_of(self.rows.ids)
+        return self.rows.chosen(~np.isin(of_row, list(self.failed)))
+
 
 def _nobody(_: object) -> None:
     pass
@@ -141,6 +148,10 @@ class PartialReplica:
     def tail_bytes(self) -> int:
         """Bytes of memory of the tails."""
         return self._tail.size_bytes
+
+    def begun(self, bucket: int) -> bool:
+        """Whether the tail of the bucket has begun, so that it has a position."""
+        return self._positions[bucket] is not None
 
     def position(self, bucket: int) -> LogPosition:
         """Return a bucket's position. Raises KeyError before its tail has begun."""

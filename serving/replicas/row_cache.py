@@ -124,11 +124,7 @@ class RowCache:
         found = self._lookup.rows(wanted)
         self.failed = {**self.failed, **found.failed}
         self._settle()
-        if found.failed:
-            there = ~np.isin(self.shape.bucket_of(wanted), list(found.failed))
-            rows = found.rows.chosen(there)
-        else:
-            rows = found.rows
+        rows = found.known(self.shape)
         if len(self.table) + rows.ids.shape[0] > self._most:
             self._make_room(rows.ids.shape[0])
         self._add(rows)
@@ -161,7 +157,7 @@ class RowCache:
 
     def _settle(self) -> None:
         """Evict the rows of buckets whose tails have started again."""
-        begun = [bucket for bucket in self._anew if self._begun(bucket)]
+        begun = [bucket for bucket in self._anew if self._lookup.begun(bucket)]
         if not begun:
             return
         self._anew.difference_update(begun)
@@ -171,13 +167,6 @@ class RowCache:
             ids = self.table.ids[gone]
             self._move(np.flatnonzero(~gone))
             self._lacking = np.union1d(self._lacking, ids[np.isin(ids, self._always)])
-
-    def _begun(self, bucket: int) -> bool:
-        try:
-            self._lookup.position(bucket)
-        except KeyError:
-            return False
-        return True
 
     def _make_room(self, more: int) -> None:
         count = len(self.table)
