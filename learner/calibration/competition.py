@@ -37,13 +37,13 @@ from headrace.learner.calibration.platt import (
     find_layer,
     gain_of,
     gradient_of,
+    layer_ids,
     log_odds,
     value_at,
 )
 from headrace.learner.calibration.shrinkage import promised_at
 from headrace.learner.inputs import counts_of, weight_of
 from headrace.learner.kernels import probability_of
-from headrace.learner.spec import CALIBRATION_NUMBER
 from headrace.pserver.rows import find
 
 if TYPE_CHECKING:
@@ -56,12 +56,6 @@ _NONE = 0.5
 week of news, where 0.2 to 0.5 were alike."""
 _STRONGEST = 4.0
 """Log-odds of a competitor are clipped here, so that g of 512 competitors is at most 12."""
-
-
-def _ids() -> npt.NDArray[np.uint64]:
-    """Return the ids of a, b and c. Stored rows depend on these."""
-    hashes = np.arange(201, 204, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return (hashes & ~np.uint64(1023)) | np.uint64(CALIBRATION_NUMBER)
 
 
 class CompetitionScale(NamedTuple):
@@ -77,7 +71,7 @@ class CompetitionScale(NamedTuple):
 class CompetitionScaling(PlattScaling):
     """Calibrates what a model scored, by request. One thread learns; any number may apply."""
 
-    ids = _ids()
+    ids = layer_ids(201, 3)
     _levels = 2
 
     def apply(

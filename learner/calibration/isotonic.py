@@ -34,23 +34,17 @@ from headrace.learner.calibration.platt import (
     find_layer,
     gain_of,
     gradient_of,
+    layer_ids,
     log_odds,
     predicted_at,
     value_at,
 )
 from headrace.learner.inputs import counts_of, weight_of
 from headrace.learner.kernels import probability_of
-from headrace.learner.spec import CALIBRATION_NUMBER
 from headrace.pserver.rows import find
 
 _LOWEST, _BETWEEN, _KNOTS = -8.0, 0.5, 25
 _LEAST_SLOPE = 0.05
-
-
-def _ids() -> npt.NDArray[np.uint64]:
-    """Return an id for each knot, in buckets far from each other. Stored rows depend on these."""
-    hashes = np.arange(1, _KNOTS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return (hashes & ~np.uint64(1023)) | np.uint64(CALIBRATION_NUMBER)
 
 
 class IsotonicKnots(NamedTuple):
@@ -69,7 +63,7 @@ class IsotonicKnots(NamedTuple):
 class IsotonicScaling(PlattScaling):
     """Calibrates what a model scored. One thread learns; any number may apply."""
 
-    ids = _ids()
+    ids = layer_ids(1, _KNOTS)
 
     def _layer(self) -> Any:
         return IsotonicKnots(

@@ -74,6 +74,15 @@ _SLOPE = (0x6C62272E07BB0142 & ~1023) | CALIBRATION_NUMBER
 _OFFSET = (0xE220A8397B1DCDAF & ~1023) | CALIBRATION_NUMBER
 
 
+def layer_ids(first: int, count: int) -> npt.NDArray[np.uint64]:
+    """Return ids for the rows of a layer, in buckets far from each other, from a number on.
+
+    Stored rows depend on these. Each kind of calibration has numbers of its own.
+    """
+    hashes = np.arange(first, first + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (hashes & ~np.uint64(1023)) | np.uint64(CALIBRATION_NUMBER)
+
+
 class PlattScale(NamedTuple):
     """The layer, as kernels take it."""
 

@@ -44,12 +44,12 @@ from headrace.learner.calibration.platt import (
     find_layer,
     gain_of,
     gradient_of,
+    layer_ids,
     log_odds,
     value_at,
 )
 from headrace.learner.inputs import counts_of, keep, recall, weight_of
 from headrace.learner.kernels import probability_of
-from headrace.learner.spec import CALIBRATION_NUMBER
 from headrace.pserver.rows import find
 
 _CLICKED, _CLOSED, _SHOWN = int(Kind.CLICKED), int(Kind.CLOSED), int(Kind.SHOWN)
@@ -62,12 +62,6 @@ _FIRST_CLICKS = 2.0
 """Clicks that the first click rate is worth."""
 _RATE, _SHRUNK, _HALVED = 0, 1, 2
 """Rows: b, and the losses of b and of halfway above that of the model."""
-
-
-def _ids() -> npt.NDArray[np.uint64]:
-    """Return an id for each row. Stored rows depend on these."""
-    hashes = np.arange(101, 104, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return (hashes & ~np.uint64(1023)) | np.uint64(CALIBRATION_NUMBER)
 
 
 class ShrinkageExperts(NamedTuple):
@@ -86,7 +80,7 @@ class ShrinkageExperts(NamedTuple):
 class ShrinkageMixture(PlattScaling):
     """Mixes what a model scored with the click rate. One thread learns; any number may apply."""
 
-    ids = _ids()
+    ids = layer_ids(101, 3)
     _levels = 2
 
     def _layer(self) -> Any:
