@@ -1,7 +1,6 @@
 """`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ from headrace.deploy.cli.options import (
     TableLayout,
     TrackUri,
     layout_of_tables,
+    urls_of_data,
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
@@ -306,12 +306,9 @@ def _source(
 ) -> "BatchSource":
     from headrace.learner.batch import ArchiveSource, TableSource
 
-    if bool(data) == bool(archive):
-        raise BadOption(f"expected either --data or --archive, got {'both' if data else 'neither'}")
+    urls = urls_of_data(data, archive)
     if archive is not None:
         return ArchiveSource(archive, spec)
-    assert data is not None
-    urls = [each if "://" in each else str(Path(each).expanduser()) for each in data]
     return TableSource(urls, layout_of_tables(layout, urls), spec)
 
 

@@ -34,6 +34,15 @@ def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
     return _guessed_layout(paths[0]) if paths[0].is_file() else None
 
 
+def urls_of_data(data: "list[str] | None", archive: str | None) -> "list[str]":
+    """Return the paths and URLs of --data; empty with --archive. Raises BadOption."""
+    from headrace.deploy.errors import BadOption
+
+    if bool(data) == bool(archive):
+        raise BadOption(f"expected either --data or --archive, got {'both' if data else 'neither'}")
+    return [each if "://" in each else str(Path(each).expanduser()) for each in data or ()]
+
+
 def layout_of_tables(name: str, urls: "list[str]") -> "LogLayout":
     """Return the layout of tables at paths or URLs: named, or guessed from the first and printed.
 

@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
 from headrace.learner.batch.row_order import RowOrder
-from headrace.learner.batch.sources import FilePosition, UnreadableData
+from headrace.learner.batch.sources import FilePosition, check_same_fit
 from headrace.learner.local import InMemoryModel
 from headrace.pserver.snapshots import translated
 
@@ -84,15 +84,7 @@ class FitFolder:
         if not self._files.exists(self._path):
             return None
         state = msgspec.json.decode(self._files.cat_file(self._path), type=FitState)
-        for what, found, expected in (
-            ("spec", state.fingerprint, spec.fingerprint),
-            ("data", state.source, source),
-        ):
-            if found != expected:
-                raise UnreadableData(
-                    f"{self._path}: expected the unfinished fit of this {what}, got one of another "
-                    f"{what}. Give --to another folder, or start again with --restart"
-                )
+        check_same_fit(self._path, state, spec, source)
         return state
 
     def load(self, name: str, spec: ModelSpec) -> InMemoryModel:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.ingest.survey import RefusedEvents
+    from headrace.learner.spec import ModelSpec
 
 
 class UnreadableData(LearnerError):
@@ -49,6 +50,31 @@ class ExampleBlock(NamedTuple):
     """Share of the source before this block; 1: unknown, so the block cannot be split."""
     times: npt.NDArray[np.int64] | None = None
     """Times of the examples in the order of the file; None if the source has no order of time."""
+
+
+class UnfinishedFit(Protocol):
+    """The progress of a fit that was killed."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the spec."""
+
+    @property
+    def source(self) -> str:
+        """The identity of the source."""
+
+
+def check_same_fit(path: str, found: UnfinishedFit, spec: ModelSpec, source: str) -> None:
+    """Check that an unfinished fit is of this spec and data. Raises UnreadableData."""
+    for what, its, expected in (
+        ("spec", found.fingerprint, spec.fingerprint),
+        ("data", found.source, source),
+    ):
+        if its != expected:
+            raise UnreadableData(
+                f"{path}: expected the unfinished fit of this {what}, got one of another "
+                f"{what}. Give --to another folder, or start again with --restart"
+            )
 
 
 def split_at(border: float, blocks: Iterable[ExampleBlock]) -> Iterator[ExampleBlock]:

@@ -25,6 +25,7 @@ from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import (
     FilePosition,
     UnreadableData,
+    check_same_fit,
     merged_refusals,
     mostly_refused,
     split_at,
@@ -99,15 +100,7 @@ class StageFolder:
                 f"{path}: expected the unfinished fit with --holdout {holdout}, got one with "
                 f"{run.holdout}. Give the same share on all machines, or start again with --restart"
             )
-        for what, found, expected in (
-            ("spec", run.fingerprint, spec.fingerprint),
-            ("data", run.source, source),
-        ):
-            if found != expected:
-                raise UnreadableData(
-                    f"{path}: expected the unfinished fit of this {what}, got one of another "
-                    f"{what}. Give --to another folder, or start again with --restart"
-                )
+        check_same_fit(path, run, spec, source)
         return run
 
     @property

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from headrace.deploy.cli.options import layout_of_tables
-from headrace.deploy.errors import BadOption
+from headrace.deploy.cli.options import layout_of_tables, urls_of_data
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -156,12 +155,9 @@ def source_of_log(
     """Return the examples of a log or an archive. Raises BadOption, SpecError, UnreadableData."""
     from headrace.learner.batch import ArchiveSource, EventLogSource, TableSource
 
-    if bool(data) == bool(archive):
-        raise BadOption(f"expected either --data or --archive, got {'both' if data else 'neither'}")
+    paths = urls_of_data(data, archive)
     if archive is not None:
         return ArchiveSource(archive, spec)
-    assert data is not None
-    paths = [each if "://" in each else str(Path(each).expanduser()) for each in data]
     if layout in ("", "auto") and all(Path(path).is_dir() for path in paths):
         return EventLogSource([Path(path) for path in paths], spec)
     return TableSource(paths, layout_of_tables(layout, paths), spec)

@@ -11,7 +11,6 @@ and those behind it. It keeps the last checkpoint of the best arms that ended, a
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from headrace.learner.experiments.executors.arm_task import ArmTask
@@ -95,10 +94,8 @@ class RemoteArms:
                 continue
             tasks |= {arm.plan.number: (chunk, self._task(arm, chunk)) for arm in lacking}
         furthest = max(chunk for chunk, _ in tasks.values())
-        with ThreadPoolExecutor(1) as beside:
-            staged = beside.submit(self._log.stage, furthest + 1)
-            made = self._execute([task for _, task in tasks.values()])
-            staged.result()
+        run = [task for _, task in tasks.values()]
+        made = self._log.staged_meanwhile(furthest + 1, lambda: self._execute(run))
         for (number, (chunk, _)), scores in zip(tasks.items(), made, strict=True):
             self._scores[number] = chunk, scores
 

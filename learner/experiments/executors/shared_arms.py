@@ -16,7 +16,6 @@ for the arms that are furthest behind, and learns other arms meanwhile.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.learner.errors import LearnerError
@@ -165,10 +164,7 @@ class SharedArms:
             self._log.stage(wanted[number][1])
         tasks = [self._task(*wanted[number]) for number in mine]
         furthest = max(wanted[number][1] for number in mine)
-        with ThreadPoolExecutor(1) as beside:
-            staged = beside.submit(self._log.stage, furthest + 1)
-            made = self._execute(tasks)
-            staged.result()
+        made = self._log.staged_meanwhile(furthest + 1, lambda: self._execute(tasks))
         for number, sums in zip(mine, made, strict=True):
             self._claims.publish(number, wanted[number][1], sums)
         return True

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.learner.batch import ExampleBlock, FilePosition
 from headrace.learner.experiments.experiment_file import rung_examples
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from headrace.ingest.examples import Examples
     from headrace.learner.batch import ExampleLog, LogBlock
     from headrace.learner.experiments.experiment_file import RungSection
+
+T = TypeVar("T")
 
 MOST_EXAMPLES = 200_000
 """Largest chunk; its last block may exceed it. An eliminated arm learned its chunk in vain."""
@@ -125,6 +128,14 @@ class StagedLog:
         staged = StagedChunk(blocks, place, last, total + count)
         write_durably(self.path_of(chunk), [tuple(staged)])
         return True
+
+    def staged_meanwhile(self, chunk: int, work: Callable[[], T]) -> T:
+        """Return what `work` returns, and write the chunk in a thread meanwhile."""
+        with ThreadPoolExecutor(1) as beside:
+            staged = beside.submit(self.stage, chunk)
+            made = work()
+            staged.result()
+        return made
 
 
 def read_chunk(path: Path) -> StagedChunk:
