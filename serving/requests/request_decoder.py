@@ -91,34 +91,14 @@ class RequestDecoder:
         """Decode a request for predictions. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode, self.type)
         self._check_explained(request, len(candidates), "candidates")
-        return CheckedRequest(
-            candidates,
-            request.request_id,
-            None,
-            request.max_age_ms,
-            request.min_version,
-            request.snapshot,
-            bool(request.uncertainty),
-            bool(request.explain),
-            bool(request.strict),
-        )
+        return _checked(request, candidates)
 
     def decode_rank(self, body: bytes) -> CheckedRequest:
         """Decode a request for a ranking. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode_rank, self.rank_type)
         top_k = len(candidates) if request.top_k is None else request.top_k
         self._check_explained(request, min(top_k, len(candidates)), "top_k")
-        return CheckedRequest(
-            candidates,
-            request.request_id,
-            top_k,
-            request.max_age_ms,
-            request.min_version,
-            request.snapshot,
-            bool(request.uncertainty),
-            bool(request.explain),
-            bool(request.strict),
-        )
+        return _checked(request, candidates, top_k)
 
     def _check_explained(self, request: Any, answers: int, field: str) -> None:
         if request.explain and answers > self.limits.explained:
@@ -163,6 +143,20 @@ class RequestDecoder:
             expected = f"1 to {self.limits.candidates} items"
             raise RequestRefused(422, name, expected, f"{len(rows)}")
         return rows, name
+
+
+def _checked(request: Any, candidates: EventCandidates, top_k: int | None = None) -> CheckedRequest:
+    return CheckedRequest(
+        candidates,
+        request.request_id,
+        top_k,
+        request.max_age_ms,
+        request.min_version,
+        request.snapshot,
+        bool(request.uncertainty),
+        bool(request.explain),
+        bool(request.strict),
+    )
 
 
 def _sources(fields: FieldSet) -> Iterator[Field]:
