@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.core import CounterMetricFamily
 
 from headrace.ingest import StreamError
+from headrace.ingest.runtime import ModelCollector
 from headrace.learner.loop import AllRows
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def unlearned_ratio(
     return max(ratios, default=None)
 
 
-class LearnerCollector(Collector):
+class LearnerCollector(ModelCollector):
     """The metrics of one learner, labelled with its model."""
 
     def __init__(
@@ -53,19 +53,10 @@ class LearnerCollector(Collector):
         held: Callable[[Source], tuple[int, int]] = lambda _: (0, 0),
     ) -> None:
         """held: first offset and end of a source, in Kafka."""
+        super().__init__("learner", model)
         self._held = held
-        self._model, self._learner, self._now_ms = model, learner, now_ms
+        self._learner, self._now_ms = learner, now_ms
         self._admissions = admissions
-
-    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"headrace_learner_{name}", text, labels=["model"])
-        family.add_metric([self._model], value)
-        return family
-
-    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"headrace_learner_{name}", text, labels=["model"])
-        family.add_metric([self._model], value)
-        return family
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""

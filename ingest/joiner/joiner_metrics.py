@@ -14,10 +14,10 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
-from prometheus_client.registry import Collector
 
 from headrace.ingest.errors import StreamError
 from headrace.ingest.events import EARLIEST_MS
+from headrace.ingest.runtime import ModelCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,11 +40,12 @@ _COUNTED = {
 }
 
 
-class JoinerCollector(Collector):
+class JoinerCollector(ModelCollector):
     """Metrics of one joiner process, labelled with its model."""
 
     def __init__(self, model: str, joiner: Joiner, reader: Reader) -> None:
-        self._model, self._joiner, self._reader = model, joiner, reader
+        super().__init__("joiner", model)
+        self._joiner, self._reader = joiner, reader
 
     def describe(self) -> list[Metric]:
         """Return nothing, so that registration does not ask Kafka."""
@@ -135,14 +136,4 @@ class JoinerCollector(Collector):
         ]
         total = next(s.value for s in metric.samples if s.name.endswith("_sum"))
         family.add_metric([self._model], buckets, sum_value=total)
-        return family
-
-    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"headrace_joiner_{name}", text, labels=["model"])
-        family.add_metric([self._model], value)
-        return family
-
-    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"headrace_joiner_{name}", text, labels=["model"])
-        family.add_metric([self._model], value)
         return family

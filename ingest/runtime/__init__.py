@@ -6,8 +6,9 @@ whether it makes progress. `kafka_clients` opens the clients of processes that w
 `numba_kernels` compiles every kernel of headrace; it is a low-level optimization. `restart_policy`
 and `parent_guard` serve supervisors of child processes.
 
-`background_thread` is a thread with a start and a stop, `clock` has the two clocks, `affinity`
-counts the cores of a process, and `freed_memory` returns memory to the system.
+`model_collector` has metrics of a process of one model, `background_thread` is a thread with a
+start and a stop, `clock` has the two clocks, `affinity` counts the cores of a process, and
+`freed_memory` returns memory to the system.
 """
 
 import lazy_loader

@@ -5,6 +5,7 @@ from .clock import steady_ms as steady_ms
 from .clock import wall_ms as wall_ms
 from .health import ProcessHealth as ProcessHealth
 from .kafka_clients import open_ports as open_ports
+from .model_collector import ModelCollector as ModelCollector
 from .numba_kernels import CachedDispatch as CachedDispatch
 from .numba_kernels import inlined as inlined
 from .numba_kernels import inlined_ieee_division as inlined_ieee_division

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from headrace.ingest.runtime import ModelCollector
 from headrace.serving.evaluation.windows import SETTLED
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ _FIGURES = {
 """Name without its prefix -> attribute of `WindowMetrics`, and help."""
 
 
-class EvaluationCollector(Collector):
+class EvaluationCollector(ModelCollector):
     """The last published metrics of one model, and the state of the evaluation."""
 
     def __init__(
         self, model: str, keeper: EvaluationAgent, feed: Callable[[], FeedFigures]
     ) -> None:
-        self._model, self._keeper, self._feed = model, keeper, feed
+        super().__init__("evaluation", model)
+        self._keeper, self._feed = keeper, feed
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
@@ -127,16 +128,6 @@ class EvaluationCollector(Collector):
                 "reached_timestamp_seconds", "Event time that all sources have passed.",
                 reached_ms / 1000,
             )  # fmt: skip
-
-    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"headrace_evaluation_{name}", text, labels=["model"])
-        family.add_metric([self._model], value)
-        return family
-
-    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"headrace_evaluation_{name}", text, labels=["model"])
-        family.add_metric([self._model], value)
-        return family
 
 
 def _exported(figures: list[WindowMetrics]) -> list[WindowMetrics]:

@@ -11,12 +11,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
-
 from headrace.ingest.http import new_registry
 from headrace.ingest.kafka import KafkaOffsets, KafkaTransactions, Watchdog, ensure_topics
-from headrace.ingest.runtime import running_process, steady_ms
+from headrace.ingest.runtime import ModelCollector, running_process, steady_ms
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_topic_spec
 
@@ -78,11 +75,12 @@ def run_relay(
                 stop.wait(min(_POLL_S, relay.wait_s()))
 
 
-class RelayCollector(Collector):
+class RelayCollector(ModelCollector):
     """The totals of one relay."""
 
     def __init__(self, model: str, relay: RelayLoop) -> None:
-        self._model, self._relay = model, relay
+        super().__init__("relay", model)
+        self._relay = relay
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
@@ -92,13 +90,9 @@ class RelayCollector(Collector):
             ("bytes", "Bytes of blocks written, before compression.", relay.bytes_written),
             ("failed_writes", "Writes that Kafka did not confirm.", relay.failed_writes),
         ):
-            total = CounterMetricFamily(f"headrace_relay_{name}", text, labels=["model"])
-            total.add_metric([self._model], value)
-            yield total
-        age = GaugeMetricFamily(
-            "headrace_relay_unwritten_seconds",
+            yield self._counter(name, text, value)
+        yield self._gauge(
+            "unwritten_seconds",
             "Age of the oldest change that is not in the topic yet; 0 without one.",
-            labels=["model"],
+            relay.unwritten_s,
         )
-        age.add_metric([self._model], relay.unwritten_s)
-        yield age

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+
+from headrace.ingest.runtime import ModelCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     from headrace.serving.scoring.loop import ScoringTotals
 
 
-class ScoringCollector(Collector):
+class ScoringCollector(ModelCollector):
     """The totals of one process."""
 
     def __init__(self, model: str, figures: Callable[[], ScoringTotals | None]) -> None:
         """`figures` returns None before scoring starts."""
-        self._model, self._figures = model, figures
+        super().__init__("scorer", model)
+        self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
@@ -37,9 +39,7 @@ class ScoringCollector(Collector):
             ),
         )
         for name, text, value in counters:
-            total = CounterMetricFamily(f"headrace_scorer_{name}", text, labels=["model"])
-            total.add_metric([self._model], value or 0)
-            yield total
+            yield self._counter(name, text, value or 0)
         letters = CounterMetricFamily(
             "headrace_scorer_dead_letters",
             "Messages that could not be scored.",
