@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable
-from headrace.ingest.joiner.core import JoinerCheckpoint, JoinerCounters
+from headrace.ingest.joiner.core import CHECKPOINT_FORMAT, JoinerCheckpoint, JoinerCounters
 from headrace.ingest.kafka import (
     EventTopics,
     answer_of,
@@ -69,6 +69,11 @@ def load_checkpoint(text: str, fingerprint: str, where: str) -> SavedCheckpoint:
             f"{where}: expected the checkpoint of a joiner in the metadata of its committed "
             f"offset, got {text[:80]!r}: {error}"
         ) from error
+    if saved.checkpoint.format != CHECKPOINT_FORMAT:
+        raise BadCheckpoint(
+            f"{where}: expected format {CHECKPOINT_FORMAT} of a joiner's checkpoint, got "
+            f"{saved.checkpoint.format}: use the version of headrace that wrote it, or a newer one"
+        )
     if saved.fingerprint != fingerprint:
         raise BadCheckpoint(
             f"{where}: expected fields with fingerprint {fingerprint} (of the model spec in use), "

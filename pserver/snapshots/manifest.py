@@ -89,11 +89,6 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(each.size_bytes for each in self.files)
 
     @property
-    def first_event_ms(self) -> int:
-        """Least event time of any row; 0 without rows."""
-        return 1000 * min((each.first_seen_s for each in self.files if each.rows), default=0)
-
-    @property
     def newest_event_ms(self) -> int:
         """Greatest known event time that it has learned from; 0 if unknown."""
         return max(max(each.event_ms, 1000 * each.last_seen_s) for each in self.files)

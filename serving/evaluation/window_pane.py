@@ -314,10 +314,6 @@ def unpack(blob: bytes) -> PaneSummary:
     return PaneSummary(wire.sample, seen, series)
 
 
-def _wire(one: Tally) -> _WireTally:
-    return _WireTally(one.keys.astype("<i4").tobytes(), one.counts.tobytes(), one.sums)
-
-
 def _tally(wire: _WireTally) -> Tally:
     keys = np.frombuffer(wire.keys, "<i4").astype(np.int64)
     return Tally(keys, np.frombuffer(wire.counts, "<i8"), *wire.sums)

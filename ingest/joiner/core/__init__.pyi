@@ -1,3 +1,4 @@
+from .checkpoint import CHECKPOINT_FORMAT as CHECKPOINT_FORMAT
 from .checkpoint import JoinerCheckpoint as JoinerCheckpoint
 from .checkpoint import JoinerCounters as JoinerCounters
 from .input import ChunkReader as ChunkReader

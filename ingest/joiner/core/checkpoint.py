@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 
 
 class JoinerCounters(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,22 +73,4 @@ class JoinerCheckpoint(msgspec.Struct, frozen=True):
     shown: InputPosition
     clicked: InputPosition
     counters: JoinerCounters
-    format: int = FORMAT
-
-    def to_json(self) -> str:
-        """Return it as JSON, some 400 characters."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> JoinerCheckpoint:
-        """Return the checkpoint of `to_json`. Raises ValueError for any other text."""
-        try:
-            found = msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError as error:
-            raise ValueError(
-                f"expected the checkpoint of a joiner in the metadata of an offset, "
-                f"got {text[:80]!r}: {error}"
-            ) from error
-        if found.format != FORMAT:
-            raise ValueError(f"joiner checkpoint: expected format {FORMAT}, got {found.format}")
-        return found
+    format: int = CHECKPOINT_FORMAT

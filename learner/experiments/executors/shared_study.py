@@ -92,12 +92,6 @@ class SharedStudy:
         self._beating.join()
 
     @property
-    def learned_here(self) -> int:
-        """Arms whose last attempt is this machine's, the control among them."""
-        trials = [trials[-1] for trials in self._attempts.values()]
-        return sum(each.user_attrs[_MACHINE] == self._machine for each in trials)
-
-    @property
     def machines(self) -> dict[int, str]:
         """Arm -> the machine of its last attempt."""
         return {arm: trials[-1].user_attrs[_MACHINE] for arm, trials in self._attempts.items()}

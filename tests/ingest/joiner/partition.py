@@ -8,6 +8,7 @@ import orjson
 
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
     from headrace.ingest.joiner.core.join import DeadEvents
 
 T0_MS = 1_700_000_000_000
@@ -115,3 +117,9 @@ def brief(examples: Examples) -> list[tuple[str, str, int]]:
     return list(
         zip(kinds, examples.impression_ids.to_pylist(), examples.labels.tolist(), strict=True)
     )
+
+
+def committed_checkpoint(joiner: PartitionJoiner) -> JoinerCheckpoint:
+    """The checkpoint of a joiner, as another process reads it from Kafka."""
+    saved = SavedCheckpoint("fields", ("impressions", "clicks"), joiner.checkpoint())
+    return load_checkpoint(saved.to_json(), "fields", "impressions/0").checkpoint

@@ -17,15 +17,23 @@ from hypothesis import strategies as st
 
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core import window_state as window
-from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
 from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.joiner.core.rules import FOREVER
-from tests.ingest.joiner.partition import T0_MS, Partition, clicked, records, shown, tick
+from tests.ingest.joiner.partition import (
+    T0_MS,
+    Partition,
+    clicked,
+    committed_checkpoint,
+    records,
+    shown,
+    tick,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.joiner.core.checkpoint import JoinerCounters
     from headrace.ingest.joiner.core.join import PartitionJoiner
     from headrace.ingest.kafka.protocols import Record
 
@@ -99,7 +107,7 @@ class _Fed:
         self.joiner.ended(side)
 
     def restart(self, dice: random.Random) -> None:
-        checkpoint = JoinerCheckpoint.from_json(self.joiner.checkpoint().to_json())
+        checkpoint = committed_checkpoint(self.joiner)
         self.partition = Partition(self.policy)
         self.joiner.restore(checkpoint)
         left = {

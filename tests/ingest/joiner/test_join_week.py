@@ -11,11 +11,10 @@ import zstandard
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.label_policy import LabelPolicy, Policy
 from headrace.ingest.features.spec_text import SpecText
-from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
-from tests.ingest.joiner.partition import LONG_AGO_MS
+from tests.ingest.joiner.partition import LONG_AGO_MS, committed_checkpoint
 
 WEEK = Path(__file__).parents[3].parent / "shared" / "data" / "ebnerd_week1"
 SHOWN, CLICKED = 278_139, 24_829
@@ -72,7 +71,7 @@ def test_the_sample_week_is_joined_exactly_over_restarts(policy: Policy) -> None
         clicks += int(labels.sum())
         rounds += 1
         if rounds % 20 == 0:  # killed and restarted
-            checkpoint = JoinerCheckpoint.from_json(joiner.checkpoint().to_json())
+            checkpoint = committed_checkpoint(joiner)
             joiner = PartitionJoiner(fields)
             joiner.restore(checkpoint)
             nexts = {EventSide.IMPRESSIONS: checkpoint.shown.rewind}

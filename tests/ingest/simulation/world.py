@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
 from headrace.ingest.joiner.core.input import EventSide
-from tests.ingest.joiner.partition import T0_MS, WINDOW_MS, Partition, clicked, records, tick
+from tests.ingest.joiner.partition import (
+    T0_MS,
+    WINDOW_MS,
+    Partition,
+    clicked,
+    committed_checkpoint,
+    records,
+    tick,
+)
 from tests.ingest.simulation.reference import Made, Reference
 
 if TYPE_CHECKING:
@@ -166,7 +173,7 @@ class World:
 
     def _restart(self) -> None:
         """Kill the joiner just after a commit; another one reads again from its rewind offsets."""
-        checkpoint = JoinerCheckpoint.from_json(self.partition.joiner.checkpoint().to_json())
+        checkpoint = committed_checkpoint(self.partition.joiner)
         dead = self.partition.dead
         self.partition = Partition(self.policy)
         self.partition.dead = dead
