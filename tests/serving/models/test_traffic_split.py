@@ -105,6 +105,7 @@ def test_equal_targets_of_an_alias_have_one_text(text: str, found: str) -> None:
         ("news=95 news-2=nan", "expected a number above 0"),
         ("news=95 news-2=inf", "expected a number above 0"),
         ("news=95 news-2=5%", "got '5%'"),
+        (f"news=95 news-2=5 by {'f' * 201}", "got a field of 201 characters"),
         (" ".join(f"a{each}=1" for each in range(MOST_ARMS + 1)), "at most 16 models, got 17"),
     ],
 )

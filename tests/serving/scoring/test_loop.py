@@ -33,11 +33,13 @@ INPUT, IDLE = Source("impressions", 0), Source("impressions", 1)
 class World:
     """A reader with records, transactions, and a trained model."""
 
-    def __init__(self, again: bool = False) -> None:
+    def __init__(self, again: bool = False, model: str = "") -> None:
+        """model: further lines of the spec's section of that name."""
         self.again = again
-        store = memory_store(news())
-        self.serving = Serving(store)
-        Pusher(store).push(deltas_of_article(news(), "hot", -3.0))
+        spec = news(model)
+        store = memory_store(spec)
+        self.serving = Serving(store, spec=spec)
+        Pusher(store).push(deltas_of_article(spec, "hot", -3.0))
         self.serving.follow()
         self.reader = ListReader({INPUT: [], IDLE: []})
         self.transactions = ListTransactions()
@@ -92,6 +94,22 @@ def test_stream_scores_equal_those_of_requests_and_name_model_and_version() -> N
     assert expected[0] > expected[1]
     assert [each.key for each in world.transactions.written] == [b"i1", b"i2"]
     assert world.scoring.figures.scored == 2
+
+
+def test_candidates_compete_with_those_of_their_own_request_only() -> None:
+    world = World(model='loss = "choice"\n')
+    events: Sequence[dict[str, object]] = [{"article_id": "hot"}, {"article_id": "cold"}]
+    world.add(
+        *(
+            impression(f"{request}{place}", request_id=request, **event)
+            for request in ("r1", "r2")
+            for place, event in enumerate(events)
+        )
+    )
+    world.run()
+    asked, rows = EventCandidates({}, events, NOW_MS), world.serving.follower.reading()
+    alone = world.serving.predictor.predict(rows, asked, NOW_MS).tolist()
+    assert [each["score"] for each in world.written("scored")] == [*alone, *alone]
 
 
 def test_invalid_impressions_go_to_the_dead_letters_in_the_same_transaction() -> None:
