@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from headrace.pserver.errors import CorruptEntry, StoreError
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.relay.log_relay import LogRelay
 from headrace.pserver.relay.relay_block import RelayPosition, unpack_block
@@ -32,7 +33,7 @@ ALL = RelayedColumns.all(WIDTH)
 
 
 class Relaying(RuleBasedStateMachine):
-    """Pushes, folds, trims, failovers, relays that die; a reader checked at each position."""
+    """Pushes, folds, deletions, trims, failovers, relays that die; a reader checked each time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +49,13 @@ class Relaying(RuleBasedStateMachine):
             self.store,
             SHAPE,
             name="k",
-            keeping=FoldPolicy(keep_ms=50, keep_bytes=800, rows_a_fold=3, lease_ms=1000),
+            keeping=FoldPolicy(
+                keep_ms=50,
+                keep_bytes=800,
+                rows_a_fold=3,
+                lease_ms=1000,
+                expiry=Expiry(after_s=30, interval_ms=100),
+            ),
             now_ms=lambda: self.now_ms,
             draw_nonce=lambda: self.dice.randbytes(8),
         )
@@ -71,6 +78,7 @@ class Relaying(RuleBasedStateMachine):
     def keep(self, passing_ms: int) -> None:
         self.now_ms += passing_ms
         self.keeper.step()
+        self.note()
 
     @rule(bucket=st.integers(0, 1))
     def remember(self, bucket: int) -> None:
@@ -88,7 +96,7 @@ class Relaying(RuleBasedStateMachine):
     def step(self) -> None:
         self.relay.step()
 
-    @rule(lost=st.integers(0, 3))
+    @rule(lost=st.sampled_from([0, 0, 0, 1, 2, 3]))
     def write(self, lost: int) -> None:
         blocks = list(self.relay.blocks())
         self.topic += blocks[: len(blocks) - lost]
@@ -241,6 +249,29 @@ def test_a_failover_that_rewrites_relayed_history_leads_to_a_new_base() -> None:
     assert reader.checksum(0) == direct.checksum(0)
 
 
+@pytest.mark.parametrize("based", [False, True], ids=["interval", "base"])
+def test_rows_that_a_keeper_deletes_leave_the_reader(*, based: bool) -> None:
+    store, pusher, reader = new_store(), Pusher(0, BUCKETS), RelayedReplica(SHAPE)
+    relay = LogRelay(store, Replica(store, SHAPE), ALL)
+    for _ in range(20):
+        store.push([pusher.next()])
+    relay.step()
+    for _, blob in relay.blocks():
+        reader.take(blob)
+    before = len(reader.table.take(reader.places(0)).existing().ids)
+    _keep_all(store, expiry=Expiry(after_s=5, interval_ms=100))
+    for _ in range(3):
+        relay.step()
+    if based:
+        relay.rebase(0)
+    [(_, block)] = relay.blocks()
+    assert isinstance(reader.take(block), Relayed)
+    direct = Replica(store, SHAPE)
+    direct.poll()
+    assert 0 < len(direct.table.everything().existing().ids) < before
+    assert reader.checksum(0) == direct.checksum(0)
+
+
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_a_restarted_relay_continues_and_writes_a_base_only_after_a_gap(*, trimmed: bool) -> None:
     store, pusher, reader = new_store(), Pusher(0, BUCKETS), RelayedReplica(SHAPE)
@@ -254,7 +285,7 @@ def test_a_restarted_relay_continues_and_writes_a_base_only_after_a_gap(*, trimm
     for _ in range(5):
         store.push([pusher.next()])
     if trimmed:
-        _trim_all(store)
+        _keep_all(store)
     again = LogRelay(store, Replica(store, SHAPE), ALL)
     again.resume(last)
     again.step()
@@ -267,14 +298,14 @@ def test_a_restarted_relay_continues_and_writes_a_base_only_after_a_gap(*, trimm
     assert reader.checksum(0) == direct.checksum(0)
 
 
-def _trim_all(store: MemoryStore) -> None:
-    """Let a keeper fold and trim all entries but the last."""
+def _keep_all(store: MemoryStore, expiry: Expiry | None = None) -> None:
+    """Let a keeper delete rows, and fold and trim all entries but the last."""
     now_ms, dice = [0], random.Random(2)
     keeper = Keeper(
         store,
         SHAPE,
         name="k",
-        keeping=FoldPolicy(keep_ms=1, keep_bytes=1, lease_ms=1000),
+        keeping=FoldPolicy(keep_ms=1, keep_bytes=1, lease_ms=1000, expiry=expiry or Expiry()),
         now_ms=lambda: now_ms[0],
         draw_nonce=lambda: dice.randbytes(8),
     )
