@@ -126,14 +126,21 @@ def test_an_experiment_that_was_asked_to_stop_ends_with_the_result_so_far(tmp_pa
     broker = Broker(write_files(tmp_path))
     request_stop(broker.experiments, "rates")
     request_stop(broker.experiments, "others")
-    requests = [Record(each.target, 0, 0, each.value, each.key) for each in broker.experiments.sent]
-    assert [stop_asked(each, "rates") for each in requests] == [True, None]
+    assert asked_to_stop(broker) == [True, None]
     result = broker.run(tmp_path / "run")
     assert result is not None
     assert broker.published().stop
     assert broker.published().records[-1].kind == "ended"
     forget(broker.experiments, "rates", broker.published())
     assert broker.published() == PublishedHistory()
+    assert [each for each in asked_to_stop(broker) if each is not None] == [True, False]
+
+
+def asked_to_stop(broker: Broker) -> list[bool | None]:
+    """Whether each record of the topic asks the experiment to stop; None: it does neither."""
+    sent = broker.experiments.sent
+    records = [Record(each.target, 0, 0, each.value, each.key) for each in sent]
+    return [stop_asked(each, "rates") for each in records]
 
 
 def test_partitions_are_merged_in_the_order_of_their_event_times(tmp_path: Path) -> None:
@@ -228,6 +235,7 @@ def test_the_saved_rows_of_an_arm_become_a_model_that_continues_at_its_position(
     assert isinstance(found, SavedArm)
     source, learned, alone = broker.source(), 0, InMemoryModel(plan.spec)
     for block in source.blocks(source.first()):
+        assert len(block.examples), "the position of the arm was not reached"
         if block.after.offsets == found.offsets:
             break
         learned += len(alone.learn(block.examples))
