@@ -1,14 +1,9 @@
-"""Errors of an outage keep no frame of the process, and with it no window and no message.
-
-Processes collect garbage seldom (`rare_collections`), so a cycle of an error and a frame stays. A
-frame also keeps the frames of its callers. The collector is therefore off in these tests.
-"""
+"""Errors of an outage keep no frame of the process, and with it no window and no message."""
 
 from __future__ import annotations
 
-import gc
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -20,16 +15,12 @@ from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
+from tests.kept_memory import OUTAGES, Held, collector_off, kept_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SOURCE = Source("topic", 0)
-OUTAGES = 3
-
-
-class Window:
-    """Memory that a caller holds while Kafka is away."""
 
 
 class NoGroup:
@@ -73,28 +64,8 @@ made: list[weakref.ref[FailingProducer]] = []
 @pytest.fixture(autouse=True)
 def _collector_off() -> Iterator[None]:
     made.clear()
-    gc.freeze()  # the millions of objects of modules, which each collection would visit
-    gc.disable()
-    try:
+    with collector_off():
         yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
-
-
-def kept_after(failing: Callable[[], Any]) -> int:
-    """Return how many windows of callers of a failing function are still in memory."""
-    windows: list[weakref.ref[Window]] = []
-
-    def call() -> None:
-        window = Window()
-        windows.append(weakref.ref(window))
-        failing()
-
-    for _ in range(OUTAGES):
-        with pytest.raises(StreamError):
-            call()
-    return sum(window() is not None for window in windows)
 
 
 FAILURES = {
@@ -115,7 +86,8 @@ def test_transactions_that_failed_keep_no_memory_of_their_callers(
     monkeypatch.setattr(FailingProducer, "aborts", aborts)
     written = KafkaTransactions(KafkaSettings("a:1"), "id", NoGroup())
     kept = kept_after(
-        lambda: written.write([Outgoing(SOURCE, b"value")], {SOURCE: Committed(1, "")})
+        lambda: written.write([Outgoing(SOURCE, b"value")], {SOURCE: Committed(1, "")}),
+        StreamError,
     )
     assert kept == 0
     assert sum(producer() is not None for producer in made) <= 1
@@ -126,14 +98,14 @@ def test_requests_that_were_given_up_keep_no_memory_of_their_callers() -> None:
         with translated("asking", "a:1"):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    assert kept_after(lambda: retry_for(0.0)(ask)) == 0
+    assert kept_after(lambda: retry_for(0.0)(ask), StreamError) == 0
 
 
 def test_requests_that_succeed_at_last_keep_no_memory_of_the_failures() -> None:
-    windows: list[weakref.ref[Window]] = []
+    windows: list[weakref.ref[Held]] = []
 
     def ask() -> None:
-        window = Window()
+        window = Held()
         windows.append(weakref.ref(window))
         if len(windows) < OUTAGES:
             raise KafkaUnreachable("a:1")

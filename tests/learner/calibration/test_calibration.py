@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import Examples, Kind, concatenate
+from headrace.ingest.examples.batch import Examples, concatenate
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.calibration.competition import CompetitionScaling
 from headrace.learner.calibration.isotonic import IsotonicScaling
@@ -18,6 +18,7 @@ from headrace.learner.spec.calibration_spec import Calibration
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.validation.progressive import calibration, normalized_entropy
 from tests.learner.calibration.calibration_pairs import DEEP, SECTION, layer_of, pair
+from tests.learner.models.model_laws import check_batches_do_not_matter
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
 ISOTONIC = '[calibration]\nkind = "isotonic"\nalpha = 0.3\n'
@@ -68,12 +69,7 @@ def test_platt_scores_equal_those_of_a_plain_loop(model: str, weighed: bool) -> 
 def test_calibrated_scores_do_not_depend_on_the_batch_size(batch: int, section: str) -> None:
     spec, _ = pair("immediate", section=section)
     examples = random_examples(np.random.default_rng(4), spec, 300, closed=False)
-    whole, split = Bench(spec), Bench(spec)
-    scores = whole.learn(examples)
-    begins = range(0, len(examples), batch)
-    made = [split.learn(part(examples, begin, begin + batch)) for begin in begins]
-    np.testing.assert_array_equal(np.concatenate(made), scores)
-    np.testing.assert_array_equal(np.isnan(scores), examples.kinds == Kind.CLICKED)
+    check_batches_do_not_matter(Bench(spec), Bench(spec), examples, batch)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ from headrace.pserver.rows.deltas import Deletions
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
 from tests.effort import seeds
+from tests.learner.models.model_laws import (
+    check_batches_do_not_matter,
+    check_learned_buckets_stay,
+)
 from tests.learner.models.slow_logistic import SlowLogistic
 from tests.learner.row_comparison import assert_same_rows
 from tests.learner.streams import (
@@ -71,18 +75,7 @@ def test_admission_leaves_buckets_alone_that_have_the_examples(seed: int, growth
     spec = random_spec(random, "immediate", statistics=True, growth=growth)
     examples = random_examples(random, spec, 400, closed=False)
     bench, slow = Bench(spec), SlowLogistic(spec, BUCKETS)
-    for begin in range(0, len(examples), 50):
-        batch = part(examples, begin, begin + 50)
-        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 5, replace=False))
-        before = bench.rows()
-        np.testing.assert_allclose(
-            bench.learn(batch, inactive), slow.learn(batch, inactive), rtol=1e-3, atol=1e-4
-        )
-        after = bench.rows()
-        left = np.isin(bench.shape.bucket_of(before.ids), inactive)
-        still = np.isin(bench.shape.bucket_of(after.ids), inactive)
-        for old, new in zip(before.chosen(left), after.chosen(still), strict=True):
-            np.testing.assert_array_equal(old, new)
+    check_learned_buckets_stay(bench, examples, random, slow)
     assert_same_rows(bench, slow)
 
 
@@ -93,14 +86,7 @@ def test_rows_with_admission_do_not_depend_on_the_batch_size(batch: int, growth:
     spec = random_spec(random, "immediate", statistics=True, growth=growth)
     examples = random_examples(random, spec, 1500, closed=False)
     whole, split = Bench(spec), Bench(spec)
-    scores = whole.learn(examples)
-    made = [
-        split.learn(part(examples, begin, begin + batch))
-        for begin in range(0, len(examples), batch)
-    ]
-    np.testing.assert_array_equal(np.concatenate(made), scores)
-    for one, other in zip(whole.rows(), split.rows(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_batches_do_not_matter(whole, split, examples, batch)
     assert whole.model.admissions == split.model.admissions
 
 

@@ -11,6 +11,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.models.factorization_machine import FactorizationMachine
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from tests.learner.models.model_laws import check_batches_do_not_matter, check_scores_are_answers
 from tests.learner.models.slow_factorization import SlowFactorization
 from tests.learner.streams import (
     BUCKETS,
@@ -95,15 +96,7 @@ def test_factorization_rows_do_not_depend_on_the_batch_size(batch: int) -> None:
     random = np.random.default_rng(11)
     spec = _spec(random)
     examples = random_examples(random, spec, 500, closed=False)
-    whole, split = Bench(spec), Bench(spec)
-    scores = whole.learn(examples)
-    made = [
-        split.learn(part(examples, begin, begin + batch))
-        for begin in range(0, len(examples), batch)
-    ]
-    np.testing.assert_array_equal(np.concatenate(made), scores)
-    for one, other in zip(whole.rows(), split.rows(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_batches_do_not_matter(Bench(spec), Bench(spec), examples, batch)
 
 
 @pytest.mark.parametrize("growth", ["", COUNT])
@@ -111,14 +104,7 @@ def test_a_factorization_machine_scores_what_predict_would_have_answered(growth:
     random = np.random.default_rng(5)
     spec = _spec(random, growth=growth)
     examples = random_examples(random, spec, 200, closed=False)
-    bench = Bench(spec)
-    for i in range(len(examples)):
-        one = part(examples, i, i + 1)
-        rows = len(bench.view)
-        answered = bench.model.predict(bench.view, one.features, one.event_ms)
-        assert len(bench.view) == rows
-        score = bench.learn(one)
-        assert np.isnan(score[0]) or score[0] == answered[0]
+    check_scores_are_answers(Bench(spec), examples)
 
 
 def test_a_factorization_machine_without_dimensions_is_logistic_regression() -> None:

@@ -6,6 +6,11 @@ import pytest
 from headrace.ingest.examples.batch import Kind
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from tests.effort import seeds
+from tests.learner.models.model_laws import (
+    check_batches_do_not_matter,
+    check_learned_buckets_stay,
+    check_scores_are_answers,
+)
 from tests.learner.models.slow_logistic import SlowLogistic
 from tests.learner.row_comparison import assert_same_rows
 from tests.learner.streams import BUCKETS, Bench, counted, part, random_examples, random_spec
@@ -40,20 +45,7 @@ def test_logistic_regression_leaves_buckets_alone_that_have_the_examples(seed: i
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 400, closed=False)
     bench, slow = Bench(spec), SlowLogistic(spec, BUCKETS)
-    for begin in range(0, len(examples), 50):
-        batch = part(examples, begin, begin + 50)
-        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 5, replace=False))
-        before = bench.rows()
-        np.testing.assert_allclose(
-            bench.learn(batch, inactive), slow.learn(batch, inactive), rtol=1e-3, atol=1e-4
-        )
-        after = bench.rows()
-        for bucket in inactive:
-            in_before = bench.shape.bucket_of(before.ids) == bucket
-            in_after = bench.shape.bucket_of(after.ids) == bucket
-            np.testing.assert_array_equal(before.ids[in_before], after.ids[in_after])
-            np.testing.assert_array_equal(before.shows[in_before], after.shows[in_after])
-            np.testing.assert_array_equal(before.values[in_before], after.values[in_after])
+    check_learned_buckets_stay(bench, examples, random, slow)
     assert_same_rows(bench, slow)
 
 
@@ -62,32 +54,14 @@ def test_logistic_rows_do_not_depend_on_the_batch_size(batch: int) -> None:
     random = np.random.default_rng(11)
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 1500, closed=False)
-    whole, split = Bench(spec), Bench(spec)
-    scores = whole.learn(examples)
-    made = [
-        split.learn(part(examples, begin, begin + batch))
-        for begin in range(0, len(examples), batch)
-    ]
-    np.testing.assert_array_equal(np.concatenate(made), scores)
-    for one, other in zip(whole.rows(), split.rows(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_batches_do_not_matter(Bench(spec), Bench(spec), examples, batch)
 
 
 def test_logistic_regression_scores_what_predict_would_have_answered() -> None:
     random = np.random.default_rng(5)
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 300, closed=False)
-    bench = Bench(spec)
-    for i in range(len(examples)):
-        one = part(examples, i, i + 1)
-        rows = len(bench.view)
-        answered = bench.model.predict(bench.view, one.features, one.shown_ms)
-        assert len(bench.view) == rows
-        score = bench.learn(one)
-        if one.kinds[0] == Kind.SHOWN:
-            assert score[0] == answered[0]
-        else:
-            assert np.isnan(score[0])
+    check_scores_are_answers(Bench(spec), examples)
 
 
 def test_every_field_counts_every_impression_and_every_click() -> None:

@@ -1,15 +1,9 @@
-"""Errors of an outage keep no frame of the process, and with it no push and no copied rows.
-
-Servers collect garbage seldom (`rare_collections`), so a cycle of an error and a frame stays. A
-frame also keeps the frames of its callers. The collector is therefore off in these tests.
-"""
+"""Errors of an outage keep no frame of the process, and with it no push and no copied rows."""
 
 from __future__ import annotations
 
-import gc
 import traceback
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,41 +12,16 @@ from headrace.pserver.redis_backend.address import RedisAddress
 from headrace.pserver.redis_backend.commands import RedisCommands, checked
 from headrace.pserver.redis_backend.node_connection import NodeConnections, WaitLimits
 from headrace.pserver.replica.replica import Replica
+from tests.kept_memory import OUTAGES, collector_off, kept_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-OUTAGES = 3
-
-
-class Push:
-    """Memory that a caller holds while the store is away."""
+    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)
 def _collector_off() -> Iterator[None]:
-    gc.freeze()  # the millions of objects of modules, which each collection would visit
-    gc.disable()
-    try:
+    with collector_off():
         yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
-
-
-def kept_after(failing: Callable[[], Any]) -> int:
-    """Return how many pushes of callers of a failing function are still in memory."""
-    pushes: list[weakref.ref[Push]] = []
-
-    def call() -> None:
-        push = Push()
-        pushes.append(weakref.ref(push))
-        failing()
-
-    for _ in range(OUTAGES):
-        with pytest.raises(StoreError):
-            call()
-    return sum(push() is not None for push in pushes)
 
 
 class Away:
@@ -67,14 +36,14 @@ class Away:
 
 def test_commands_that_failed_keep_no_memory_of_their_callers() -> None:
     commands = RedisCommands(Away(), "model")  # type: ignore[arg-type]
-    assert kept_after(lambda: commands.all([])) == 0
-    assert kept_after(lambda: checked(AccessRefused("no"))) == 0
+    assert kept_after(lambda: commands.all([]), StoreError) == 0
+    assert kept_after(lambda: checked(AccessRefused("no")), StoreError) == 0
 
 
 def test_polls_that_failed_keep_no_memory_of_their_callers() -> None:
     replica = Replica.__new__(Replica)
     replica._store = Away()  # type: ignore[assignment]
-    assert kept_after(lambda: replica._poll_one(0, 0, 1)) == 0
+    assert kept_after(lambda: replica._poll_one(0, 0, 1), StoreError) == 0
 
 
 def test_a_node_that_stays_away_raises_an_error_whose_traceback_does_not_grow() -> None:

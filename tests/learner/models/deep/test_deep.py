@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,11 @@ from headrace.learner.spec.architecture import DENSE_NUMBER
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.spec.optimizer_spec import floats
 from tests.learner.models.deep.torch_reference import TorchReference
+from tests.learner.models.model_laws import (
+    check_batches_do_not_matter,
+    check_learned_buckets_stay,
+    check_scores_are_answers,
+)
 from tests.learner.streams import (
     BUCKETS,
     COUNT,
@@ -179,18 +183,7 @@ def test_a_deep_model_leaves_buckets_alone_that_have_the_examples(growth: str) -
     random = np.random.default_rng(3)
     spec = _spec(random, growth=growth)
     examples = random_examples(random, spec, 300, closed=False)
-    bench = Bench(spec)
-    for begin in range(0, len(examples), 50):
-        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 5, replace=False))
-        before = bench.rows()
-        bench.learn(part(examples, begin, begin + 50), inactive)
-        after = bench.rows()
-        for bucket in inactive:
-            in_before = bench.shape.bucket_of(before.ids) == bucket
-            in_after = bench.shape.bucket_of(after.ids) == bucket
-            left, found = before.chosen(in_before), after.chosen(in_after)
-            for one, other in zip(left, found, strict=True):
-                np.testing.assert_array_equal(one, other)
+    check_learned_buckets_stay(Bench(spec), examples, random)
 
 
 @pytest.mark.parametrize("growth", ["", COUNT])
@@ -198,26 +191,14 @@ def test_a_deep_model_scores_what_predict_would_have_answered(growth: str) -> No
     random = np.random.default_rng(5)
     spec = _spec(random, mini_batch=1, growth=growth)
     examples = random_examples(random, spec, 120, closed=False)
-    bench = Bench(spec)
-    for i in range(len(examples)):
-        one = part(examples, i, i + 1)
-        rows = len(bench.view)
-        answered = bench.model.predict(bench.view, one.features, one.event_ms)
-        assert len(bench.view) == rows
-        score = bench.learn(one)
-        assert math.isnan(score[0]) or score[0] == pytest.approx(answered[0], rel=1e-5)
+    check_scores_are_answers(Bench(spec), examples, rel=1e-5)
 
 
 def test_batch_sizes_that_keep_the_mini_batches_give_the_same_deep_model() -> None:
     random = np.random.default_rng(7)
     spec = _spec(random, mini_batch=10)
     examples = random_examples(random, spec, 240, closed=False)
-    whole, split = Bench(spec), Bench(spec)
-    scores = whole.learn(examples)
-    made = [split.learn(part(examples, at, at + 30)) for at in range(0, len(examples), 30)]
-    np.testing.assert_array_equal(np.concatenate(made), scores)
-    for one, other in zip(whole.rows(), split.rows(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_batches_do_not_matter(Bench(spec), Bench(spec), examples, 30)
 
 
 class Own(torch.nn.Module):
