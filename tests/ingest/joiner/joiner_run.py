@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import examples_topic
 from tests.ingest.events_of import TOPICS, examples_in, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.ingest.kafka.protocols import Record, Source
+    from headrace.ingest.kafka.protocols import Record
 
 PARTITIONS = 2
 MODEL = "test"
@@ -67,3 +71,9 @@ class JoinerRun:
     def examples(self) -> list[tuple[int, int, int, str, int]]:
         fields = self.joiner.fields
         return list(examples_in(self.transactions.written, EXAMPLES, fields))
+
+
+def saved(transactions: ListTransactions, partition: int) -> SavedCheckpoint:
+    """The checkpoint in the committed offset of a partition."""
+    text = transactions.offsets[Source(TOPICS.impressions, partition)].metadata
+    return msgspec.json.decode(text, type=SavedCheckpoint)

@@ -12,37 +12,29 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from headrace.pserver.errors import MissingBucket, Unreachable
+from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import BucketState, MemoryStore
-from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
+from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.rows.deltas import (
     DELETING_FORMAT,
     Deletions,
     EntryHeader,
-    SourceReached,
     pack,
     unpack,
 )
-from headrace.pserver.rows.table import RowTable
-from headrace.pserver.store import Delete, Fold, PollResult, Push, Trim
+from headrace.pserver.store import Delete, Fold, Push, Trim
 from tests.effort import examples
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
-from tests.pserver.rows.entries import WIDTH, Pusher
+from tests.pserver.replica.followed_logs import fold_and_trim, following, pushed
+from tests.pserver.rows.entries import Pusher
 from tests.pserver.rows.truth import rows_of, truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.pserver.rows.row_codec import StoredRows
-
-
-def following(store: Any, table: RowTable | None = None) -> Replica:
-    replica = Replica(store, SHAPE, table)
-    while not replica.complete:
-        replica.poll()
-    return replica
 
 
 class Following(RuleBasedStateMachine):
@@ -134,13 +126,6 @@ TestFollowing = Following.TestCase
 TestFollowing.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
-def pushed(store: MemoryStore, count: int, bucket: int = 0) -> list[Push]:
-    pusher = Pusher(bucket, BUCKETS)
-    pushes = [pusher.next() for _ in range(count)]
-    store.push(pushes)
-    return pushes
-
-
 class Watched(MemoryStore):
     """Runs a callback once, right before or after the rows of a bucket are read."""
 
@@ -159,20 +144,6 @@ class Watched(MemoryStore):
         after, self.after = self.after, lambda: None
         after()
         yield from rest
-
-
-def fold_and_trim(store: MemoryStore, bucket: int, through: int | None) -> None:
-    """Fold and trim as a keeper that starts now and ends at once."""
-    store.claim(bucket, "k", 1000)
-    replica = Replica(store, SHAPE, buckets=[bucket])
-    replica.poll()
-    position = replica.position(bucket)
-    head = position.version, position.nonce
-    rows = replica.table.everything()
-    assert store.fold([Fold(bucket, "k", 1, *head, rows)]) == [None]
-    if through is not None:
-        assert store.trim([Trim(bucket, "k", 1, *head, through, 0)]) == [None]
-    store.release(bucket, "k")
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -324,189 +295,3 @@ def test_a_copy_of_a_bucket_that_has_no_row_and_deletes_one_is_empty() -> None:
     blob = pack(EntryHeader(0, 1, 0, 0, [], DELETING_FORMAT), deletions)
     assert store.delete([Delete(0, "k", 0, 0, nonce, b"deletion", blob)]) == [None]
     assert rows_of(following(store), 0) == {}
-
-
-def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
-    store = new_store()
-    pushed(store, 3)
-    checkpoint = store.checkpoint(0)
-    replica = following(store)
-    before = rows_of(replica, 0)
-    pusher = Pusher(0, BUCKETS, seed=4)
-    store.revert(0, checkpoint)
-    store.empty(0)
-    with pytest.raises(MissingBucket):
-        replica.poll()
-    assert rows_of(replica, 0) == before
-    fresh = new_store()
-    fresh.push([pusher.next()])
-    store.revert(0, fresh.checkpoint(0))
-    assert Copied(0) in replica.poll()
-    assert rows_of(replica, 0) == rows_of(following(store), 0) != before
-
-
-def test_changes_of_a_replica_contain_the_added_deltas() -> None:
-    store = new_store()
-    replica = following(store)
-    pushes = pushed(store, 3)
-    changes = replica.poll(limit=2)
-    assert [(c.bucket, c.version) for c in changes if isinstance(c, Folded)] == [(0, 1), (0, 2)]
-    [change] = replica.poll()
-    assert isinstance(change, Folded)
-    header, deltas = unpack(pushes[2].blob)
-    assert change.header == header
-    assert change.size_bytes == len(pushes[2].blob)
-    assert np.array_equal(change.deltas.ids, deltas.ids)
-    span = pushes[2].spans[0]
-    assert replica.position(0).reached == {
-        span.source: SourceReached(span.source, span.start, span.stop, span.stop)
-    }
-    assert replica.poll() == []
-
-
-def test_fold_own_takes_exactly_the_next_entry_of_the_same_history() -> None:
-    store = new_store()
-    replica = following(store)
-    [push] = pushed(store, 1)
-    header, deltas = unpack(push.blob)
-    [answer] = store.marks([0])
-    assert not isinstance(answer, Unreachable)
-    one = (answer.nonce, answer.previous)
-    assert not replica.fold_own(0, 2, *one, header, deltas)
-    assert not replica.fold_own(0, 1, answer.nonce, b"another!", header, deltas)
-    assert replica.fold_own(0, 1, *one, header, deltas)
-    assert not replica.fold_own(0, 1, *one, header, deltas)
-    assert replica.poll() == []
-    assert rows_of(replica, 0) == truth([push])
-
-
-class Silent:
-    """A store in which some buckets do not answer."""
-
-    def __init__(self, store: MemoryStore, silent: set[int]) -> None:
-        self._store, self.silent = store, silent
-
-    def poll(self, after: dict[int, int], limit: int) -> list[PollResult | Unreachable]:
-        answers = self._store.poll(after, limit)
-        return [
-            Unreachable("no answer") if bucket in self.silent else answer
-            for bucket, answer in zip(after, answers, strict=True)
-        ]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-def test_a_bucket_that_does_not_answer_delays_no_other() -> None:
-    store = new_store()
-    silent = Silent(store, {1})
-    replica = Replica(silent, SHAPE)  # type: ignore[arg-type]
-    pushes = pushed(store, 2)
-    changes = replica.poll()
-    assert Copied(0) in changes
-    assert [type(c) for c in changes if c.bucket == 1] == [Stale]
-    assert not replica.complete
-    assert rows_of(replica, 0) == truth(pushes)
-    silent.silent = set()
-    assert Copied(1) in replica.poll()
-    silent.silent = {0}
-    pushed(store, 1, bucket=1)
-    assert [type(c) for c in replica.poll()] == [Stale, Folded]
-
-
-def test_a_bucket_that_is_no_longer_followed_leaves_no_rows() -> None:
-    store = new_store()
-    pushed(store, 3)
-    replica = following(store)
-    replica.follow([1])
-    assert rows_of(replica, 0) == {}
-    assert replica.buckets == [1]
-    replica.follow([0, 1])
-    assert not replica.complete
-    replica.poll()
-    assert rows_of(replica, 0) == rows_of(following(store), 0)
-
-
-def test_a_checksum_ignores_the_order_of_rows_and_rows_that_gained_nothing() -> None:
-    store = new_store()
-    pushed(store, 3)
-    table = RowTable(WIDTH)
-    table.find_or_add(np.arange(5, dtype=np.uint64))
-    ordered, other = following(store), following(store, table)
-    assert ordered.checksum(0) == other.checksum(0)
-    pushed(store, 1, bucket=1)
-    ordered.poll()
-    assert ordered.checksum(1) != other.checksum(1)
-
-
-@pytest.mark.parametrize("kept", [0, 1, 3])
-@pytest.mark.parametrize("after", [0, 1, 2, 3, 6])
-def test_a_history_that_was_rewritten_is_copied_again(kept: int, after: int) -> None:
-    """The replica is at version 4; the store goes back to `kept` and gets `after` other entries."""
-    store = new_store()
-    pushes = pushed(store, kept)
-    checkpoint = store.checkpoint(0)
-    pusher = Pusher(0, BUCKETS, seed=1)
-    pusher.offset = pushes[-1].spans[0].stop if pushes else 0
-    offset = pusher.offset
-    store.push([pusher.next() for _ in range(4 - kept)])
-    replica = following(store)
-    assert replica.position(0).version == 4
-    store.revert(0, checkpoint)
-    other = Pusher(0, BUCKETS, seed=2)
-    other.offset = offset
-    pushes += [other.next() for _ in range(after)]
-    store.push(pushes[kept:])
-    changes = replica.poll()
-    assert Copied(0) in changes
-    assert not any(isinstance(change, Folded) for change in changes)
-    assert rows_of(replica, 0) == truth(pushes)
-
-
-@pytest.mark.parametrize("through", [3, 4, 5, 8])
-def test_a_replica_that_lags_behind_the_trim_copies_again(through: int) -> None:
-    store = new_store()
-    pusher = Pusher(0, BUCKETS)
-    pushes = [pusher.next() for _ in range(8)]
-    store.push(pushes[:4])
-    replica = following(store)
-    store.push(pushes[4:])
-    fold_and_trim(store, 0, through)
-    changes = replica.poll()
-    assert (Copied(0) in changes) == (through > 4)
-    assert rows_of(replica, 0) == truth(pushes)
-
-
-class Delayed:
-    """A store in which a log is trimmed between the reading of its head and of its entries."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self.trim: Any = None
-
-    def poll(self, after: dict[int, int], limit: int) -> list[PollResult | Unreachable]:
-        [before] = self._store.poll(after, limit)
-        if self.trim is not None:
-            self.trim, trim = None, self.trim
-            trim()
-        [polled] = self._store.poll(after, limit)
-        assert not isinstance(before, Unreachable)
-        assert not isinstance(polled, Unreachable)
-        head = before.version, before.nonce, before.trimmed
-        return [PollResult(polled.bucket, *head, polled.entries)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-@pytest.mark.parametrize("through", [1, 3, 5])
-def test_a_log_trimmed_while_it_is_read_is_not_taken_as_complete(through: int) -> None:
-    store = new_store()
-    pushes = pushed(store, 5)
-    delayed = Delayed(store)
-    replica = Replica(delayed, SHAPE, buckets=[0])  # type: ignore[arg-type]
-    delayed.trim = lambda: fold_and_trim(store, 0, through)
-    [change] = replica.poll()
-    assert isinstance(change, Stale)
-    assert replica.poll() == [Copied(0)]
-    assert rows_of(replica, 0) == truth(pushes)

@@ -9,7 +9,7 @@ import httpx
 
 from tests.serving.served_models import Pusher, Serving, memory_store, news
 
-PREDICT = "/v1/models/news:predict"
+PREDICT, RANK = "/v1/models/news:predict", "/v1/models/news:rank"
 
 
 def ask(serving: Serving, method: str, path: str, **how: Any) -> httpx.Response:

@@ -8,9 +8,8 @@ import pytest
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.optimizer_spec import Optimizer
-from headrace.pserver.errors import MissingBucket
 from headrace.serving.requests.limits import RequestLimits
-from tests.serving.api.app_client import PREDICT, ask, complete
+from tests.serving.api.app_client import PREDICT, RANK, ask, complete
 from tests.serving.served_models import (
     BUCKETS,
     NOW_MS,
@@ -21,8 +20,6 @@ from tests.serving.served_models import (
     memory_store,
     news,
 )
-
-RANK = "/v1/models/news:rank"
 
 
 def test_scores_are_those_of_the_forward_pass_that_training_uses() -> None:
@@ -336,91 +333,3 @@ def _references(part: Any) -> list[str]:
         return []
     own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
     return own + [found for each in part.values() for found in _references(each)]
-
-
-def test_predictions_continue_after_an_error_of_the_store() -> None:
-    store = Fallible(memory_store(news()))
-    serving = Serving(store)  # type: ignore[arg-type]
-    serving.follow()
-    store.failure = MissingBucket("bucket 2 of news has no version: restore it")
-    with pytest.raises(MissingBucket):
-        serving.follower.step()
-    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
-
-
-def test_a_request_that_demands_more_freshness_than_available_gets_412() -> None:
-    store = Fallible(memory_store(news()))
-    pusher = Pusher(store)  # type: ignore[arg-type]
-    serving = Serving(store)  # type: ignore[arg-type]
-    serving.follow()
-    fresh = {"candidates": [{}], "max_age_ms": 1_000}
-    answer = ask(serving, "POST", PREDICT, json=fresh)
-    assert answer.status_code == 412
-    assert "nothing learned yet" in answer.json()["error"]["found"]
-    pusher.push(deltas_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS)
-    serving.follow()
-    assert ask(serving, "POST", PREDICT, json=fresh).status_code == 200
-    assert ask(serving, "POST", RANK, json=fresh).status_code == 200
-    versioned = {"candidates": [{}], "min_version": BUCKETS}
-    assert ask(serving, "POST", PREDICT, json=versioned).status_code == 200
-
-    store.away = {3}
-    serving.clock.ms += 1_001
-    pusher.push(deltas_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS + 1_001)
-    serving.follow()
-    answer = ask(serving, "POST", PREDICT, json=fresh)
-    assert answer.status_code == 412
-    assert answer.json()["error"] == {
-        "field": "max_age_ms",
-        "expected": "information at most 1000 ms old in every bucket of the model",
-        "found": "1001 ms (unreachable)",
-    }
-    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}], "min_version": 1_000})
-    assert (answer.status_code, answer.json()["error"]["field"]) == (412, "min_version")
-    inputs = [{"name": "article_id", "datatype": "BYTES", "shape": [1], "data": ["1"]}]
-    tensors = {"inputs": inputs, "parameters": {"max_age_ms": 1_000}}
-    answer = ask(serving, "POST", "/v2/models/news/infer", json=tensors)
-    assert answer.status_code == 412
-    assert "1001 ms (unreachable)" in answer.json()["error"]
-    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
-
-
-def test_answers_and_metrics_have_the_state_of_the_replica() -> None:
-    store = Fallible(memory_store(news()))
-    pusher = Pusher(store)  # type: ignore[arg-type]
-    serving = Serving(store)  # type: ignore[arg-type]
-
-    def state() -> str:
-        answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
-        assert answer.status_code == 200
-        said = str(answer.json()["state"])
-        assert serving.sample("headrace_server_state", state=said) == 1.0
-        return said
-
-    serving.follower.step()
-    assert serving.follower.standing.complete
-    assert state() == "starting"
-    serving.follower.step()
-    assert state() == "fresh"
-    for _ in range(100):  # more than one poll folds
-        pusher.push(deltas_of_article(serving.spec, 1, -1.0))
-    serving.follower.step()
-    assert state() == "behind"
-    serving.follow()
-    assert state() == "fresh"
-    serving.clock.ms += 1_001  # no poll for more than a second
-    assert state() == "behind"
-    store.away = {1}
-    serving.follower.step()
-    assert state() == "unreachable"
-
-
-def test_an_answer_has_the_event_times_learned() -> None:
-    serving, pusher = complete()
-    nothing = deltas_of_article(serving.spec, 1, -1.0)
-    pusher.push(nothing, append_ms=NOW_MS - 700)  # the pusher's events happen as they are appended
-    pusher.push(nothing, append_ms=NOW_MS - 200, buckets=[0])
-    serving.follow()
-    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]}).json()
-    assert answer["event_ms"] == {"newest": NOW_MS - 200, "oldest": NOW_MS - 700}
-    assert answer["event_age_ms"] == {"newest": 200, "oldest": 700}

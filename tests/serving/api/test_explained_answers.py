@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.serving.api.app_client import PREDICT, ask, complete
+from tests.serving.api.app_client import PREDICT, RANK, ask, complete
 from tests.serving.served_models import (
     NOW_MS,
     Pusher,
@@ -14,8 +14,6 @@ from tests.serving.served_models import (
     memory_store,
     news,
 )
-
-RANK = "/v1/models/news:rank"
 
 
 def test_an_explained_prediction_has_parts_that_sum_to_its_log_odds() -> None:

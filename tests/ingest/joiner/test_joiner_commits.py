@@ -1,0 +1,174 @@
+"""What a joiner commits, and when: progress, windows closed by wall time, and aborts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.ingest.errors import BadCheckpoint, OffsetGone
+from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.joiner.loop import JoinerPacing
+from headrace.ingest.kafka.fakes import ListTransactions
+from headrace.ingest.kafka.protocols import Committed, Source
+from tests.ingest.events_of import TOPICS, Happened, happen
+from tests.ingest.joiner.joiner_run import PARTITIONS, JoinerRun, saved
+
+if TYPE_CHECKING:
+    from headrace.ingest.kafka.protocols import Record
+
+
+def test_a_joiner_without_new_events_commits_nothing() -> None:
+    joiner_run = JoinerRun(Happened().records(TOPICS, PARTITIONS), ListTransactions())
+    joiner_run.run()
+    before = joiner_run.transactions.count
+    for _ in range(10):
+        joiner_run.clock_ms += 1_000
+        joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == before
+
+
+def test_a_joiner_loop_closes_windows_by_wall_time_without_new_events() -> None:
+    happened = happen(seed=4, count=20, partitions=PARTITIONS)
+    for events in (happened.shown, happened.clicked):
+        del events[-PARTITIONS:]  # the ticks
+    joiner_run = JoinerRun(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), policy="window"
+    )
+    for _ in range(20):
+        joiner_run.joiner.step(0.0)
+    assert len(joiner_run.examples) < 20
+    for _ in range(200):
+        joiner_run.clock_ms += 10_000
+        joiner_run.joiner.step(0.0)
+    assert sorted(joiner_run.examples) == sorted(happened.closed)
+
+
+def test_a_joiner_advances_partitions_in_the_order_of_event_time() -> None:
+    happened = happen(seed=5, count=2_000, partitions=PARTITIONS)
+    pace = JoinerPacing(
+        turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1)
+    )
+    joiner_run = JoinerRun(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=10**6
+    )
+    taken: list[tuple[int, int]] = []
+    joiner_run.joiner.step(0.0)
+    for number, part in joiner_run.joiner.partitions.items():
+        advance = part.core.advance
+
+        def spied(*arguments: int, number: int = number, advance=advance):  # type: ignore[no-untyped-def]
+            joined = advance(*arguments)
+            taken.append((number, joiner_run.joiner.partitions[number].core.watermark_ms))
+            return joined
+
+        part.core.advance = spied  # type: ignore[method-assign,assignment]
+    joiner_run.joiner.step(0.0)
+    reached = dict.fromkeys(range(PARTITIONS), 0)
+    most_apart = 0
+    for number, watermark_ms in taken:
+        reached[number] = watermark_ms
+        if all(reached.values()) and watermark_ms < 1_700_000_600_000:
+            most_apart = max(most_apart, max(reached.values()) - min(reached.values()))
+    assert len(taken) > 50
+    assert most_apart <= 20_000
+
+
+def test_a_joiner_pauses_a_source_that_is_far_ahead() -> None:
+    happened = happen(seed=6, count=3_000, partitions=1)
+    records = happened.records(TOPICS, 1)
+    shown, clicked = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
+    late = records[clicked]
+    joiner_run = JoinerRun(
+        {shown: records[shown], clicked: []}, ListTransactions(), pace=JoinerPacing(ahead_limit=500)
+    )
+    joiner_run.reader.pause([clicked])  # as if Kafka were slow with them: they are not at their end
+    paused: set[Source] = set()
+    for _ in range(20):
+        joiner_run.joiner.step(0.0)
+        joiner_run.reader.paused.add(clicked)
+        paused |= joiner_run.reader.paused
+    assert shown in paused
+    assert joiner_run.joiner.partitions[0].core.queued(0) < 3_000  # type: ignore[arg-type]
+    joiner_run.reader.records[clicked] += late
+    joiner_run.reader.resume([clicked])
+    joiner_run.run()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)
+    assert not joiner_run.reader.paused
+
+
+def test_a_joiner_refuses_the_checkpoint_of_another_spec() -> None:
+    records = happen(seed=7, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions, policy="window").run()
+    with pytest.raises(BadCheckpoint, match="another name"):
+        JoinerRun(records, transactions, policy="immediate").joiner.step(0.0)
+
+
+def test_a_joiner_refuses_foreign_metadata_of_an_offset() -> None:
+    transactions = ListTransactions()
+    transactions.offsets[Source(TOPICS.impressions, 0)] = Committed(0, "mine")
+    records = Happened().records(TOPICS, PARTITIONS)
+    with pytest.raises(BadCheckpoint, match="'mine'"):
+        JoinerRun(records, transactions).joiner.step(0.0)
+
+
+def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    emptied: dict[Source, list[Record]] = {source: [] for source in records}
+    with pytest.raises(OffsetGone, match="retention"):
+        JoinerRun(emptied, transactions).joiner.step(0.0)
+    again = JoinerRun(records, transactions)
+    again.reader.topic_id = lambda topic: f"new-{topic}"  # type: ignore[method-assign]
+    with pytest.raises(OffsetGone, match="recreated"):
+        again.joiner.step(0.0)
+
+
+def test_a_joiner_refuses_events_that_were_lost_after_they_were_joined() -> None:
+    happened = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    records = {
+        source: [record._replace(leader_epoch=3) for record in held]
+        for source, held in happened.items()
+    }
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    clicks = Source(TOPICS.clicks, 1)
+    assert saved(transactions, 1).leader_epochs == (3, 3)
+    for cut_at, refused in ((transactions.offsets[clicks].offset, False), (1, True)):
+        again = JoinerRun(records, transactions)
+        again.reader.cut[clicks] = cut_at
+        if refused:
+            with pytest.raises(OffsetGone, match=f"lost records: {clicks.topic}/1 before offset"):
+                again.joiner.step(0.0)
+        else:
+            again.joiner.step(0.0)
+
+
+def test_a_checkpoint_of_an_older_headrace_has_no_leader_epochs() -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    written = json.loads(transactions.offsets[Source(TOPICS.impressions, 0)].metadata)
+    assert written.pop("leader_epochs") == [-1, -1]
+    older = Committed(
+        transactions.offsets[Source(TOPICS.impressions, 0)].offset, json.dumps(written)
+    )
+    transactions.offsets[Source(TOPICS.impressions, 0)] = older
+    again = JoinerRun(records, transactions)
+    again.reader.cut = dict.fromkeys(records, 0)
+    again.joiner.step(0.0)
+    assert saved(transactions, 0).leader_epochs == (-1, -1)
+
+
+def test_a_finishing_joiner_commits_its_examples() -> None:
+    happened = happen(seed=9, count=50, partitions=PARTITIONS)
+    slow = JoinerPacing(lazy_commit_ms=10**9, backlog_events=1, backlog_commit_ms=10**9)
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=slow)
+    joiner_run.joiner.step(0.0)
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == 0
+    joiner_run.joiner.finish()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)

@@ -1,0 +1,283 @@
+"""Surveys of tables report what the events made of their rows would be refused for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.survey.log_survey import survey_log
+from tests.ingest.logs.surveyed_events import (
+    COUNT,
+    FIELDS,
+    NOW_MS,
+    T0_MS,
+    WINDOW_MS,
+    click,
+    impression,
+    surveyed,
+    without,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYOUT = parse_layout('[event]\ntimestamp = "time"\n[click]\ntimestamp = "clicked"', "l.toml")
+
+
+def table(count: int = COUNT) -> dict[str, list[Any]]:
+    return {
+        "time": [T0_MS + 1000 * i for i in range(count)],
+        "user": [f"u{i % 7}" for i in range(count)],
+        "category": ["news"] * count,
+        "position": [i % 5 for i in range(count)],
+        "price": [2.5] * count,
+        "topics": [["a"]] * count,
+        "clicked": [T0_MS + 1000 * i + 9 if i % 10 == 0 else None for i in range(count)],
+    }
+
+
+def test_a_table_is_surveyed_like_the_events_it_becomes(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(pa.table(table()), path)
+    found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+    assert found.warnings() == []
+    assert (found.impressions, found.clicks, found.joined.matched) == (COUNT, 20, 20)
+    broken = table()
+    broken["position"] = ["pos 3"] * COUNT
+    broken["topics"] = ["a|b"] * COUNT
+    broken["categry"] = broken.pop("category")
+    broken["time"][5] = None
+    broken["time"][6] = 1_700_000_006
+    broken["clicked"][0] = T0_MS + WINDOW_MS + 1
+    pa.parquet.write_table(pa.table(broken), path)
+    warnings = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).warnings()
+    text = "\n".join(warnings)
+    assert f"1 of 220 events (0.5 %) are refused: {Reason.NO_TIME}" in text
+    assert "log.parquet, row 6: time=None" in text
+    assert "1700000006 looks like seconds" in text
+    assert "198 values are not a number and count as absent, such as 'pos 3'" in text
+    assert "got only single values, such as 'a|b'" in text
+    assert 'Did you mean "categry"?' in text
+    assert "1 of 20 clicks come more than 60 seconds" in text
+
+
+@pytest.mark.parametrize(("odd", "width"), [(f"{T0_MS},u,,,5", 5), (f"{T0_MS},u", 2)])
+def test_a_csv_line_of_another_width_is_refused_with_its_line_and_both_widths(
+    tmp_path: Path, odd: str, width: int
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,clicked\n{T0_MS},u,\n{odd}\n{T0_MS},u,\n")
+    found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+    [refused] = found.refused
+    assert (refused.reason, refused.count) == (Reason.NOT_JSON, 1)
+    assert refused.place == f"{path}, line 3"
+    assert refused.example == odd
+    assert refused.details.startswith(f"expected 3 columns, as the header names, got {width}\n")
+    assert refused.details.endswith(
+        "Complete the line, or quote a value that contains the delimiter"
+    )
+
+
+def with_faults(kind: str) -> tuple[str, int, int]:
+    """Return a file with a line that is no row and a row without a time, and both lines."""
+    good, bad, late = f"{T0_MS},u,", "1,2,3,4", ",u,"
+    if kind == "ndjson":
+        good, bad, late = f'{{"time": {T0_MS}, "user": "u"}}', "no row", '{"user": "late"}'
+    lines = ["time,user,clicked"] if kind == "csv" else []
+    lines += [good, "", good, bad, "", *[good] * 20_000, "", late, good]
+    return "\n".join(lines), lines.index(bad) + 1, lines.index(late) + 1
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.ndjson"])
+def test_refused_lines_are_named_by_their_number_in_the_file(
+    tmp_path: Path, name: str, ending: str
+) -> None:
+    path = tmp_path / name
+    text, odd, late = with_faults(name.split(".")[1])
+    data = text.replace("\n", ending).encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+    places = {each.reason: each.place for each in found.refused}
+    assert places == {
+        Reason.NOT_JSON: f"{path}, line {odd}",
+        Reason.NO_TIME: f"{path}, line {late}",
+    }
+
+
+def test_lines_of_a_directory_are_named_by_their_number_in_the_file(tmp_path: Path) -> None:
+    lines = [json.dumps(impression(i)) for i in range(3)]
+    text = "\n\n" + "\n\n".join([*lines, "no event"])
+    (tmp_path / "impressions.ndjson").write_text(text)
+    (tmp_path / "clicks.ndjson").touch()
+    [refused] = survey_log(tmp_path, FIELDS, now_ms=NOW_MS).refused
+    assert refused.place == f"{tmp_path / 'impressions.ndjson'}, line 9"
+
+
+def test_an_impression_that_comes_too_late_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,clicked\n\n{T0_MS + 10**6},u,\n{T0_MS},old,\n")
+    [refused] = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).refused
+    assert (refused.reason, refused.place) == (Reason.TOO_LATE, f"{path}, line 4")
+    assert "old" in refused.example
+
+
+def test_a_decimal_comma_is_reported_with_the_key_of_the_layout_that_reads_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time;user;preis\n" + "".join(f"{T0_MS + i};u;3,{i}\n" for i in range(9)))
+    text = '[file]\ndelimiter = ";"\n[event]\ntimestamp = "time"\n[fields]\nprice = "preis"'
+    found = survey_log(path, FIELDS, parse_layout(text, "l.toml"), now_ms=NOW_MS)
+    [warning] = [each for each in found.warnings() if "not a number" in each]
+    assert warning == (
+        "field price (column 'preis'): 9 values are not a number and count as absent, such as "
+        """'3,0'. For decimal commas, write decimal_commas = ["preis"] in the layout, [file]"""
+    )
+    read = parse_layout(text.replace("[file]", '[file]\ndecimal_commas = ["preis"]'), "l.toml")
+    found = survey_log(path, FIELDS, read, now_ms=NOW_MS)
+    assert not [each for each in found.warnings() if "not a number" in each]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
+def test_an_empty_text_is_absent_in_every_format(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"log.{kind}"
+    table = pa.table({"time": [T0_MS] * 4, "user": ["", "a", "", "b"], "clicked": [None] * 4})
+    if kind == "csv":
+        pyarrow.csv.write_csv(table, path)
+    elif kind == "parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    [user] = [each for each in survey_log(path, FIELDS, LAYOUT).fields if each.name == "user"]
+    assert user.present == 2
+    events = [json.loads(line.value) for line in TableLog(path, LAYOUT).lines()]
+    assert [event.get("user") for event in events] == [None, "a", None, "b"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "form", "advice"),
+    [
+        ("2024-03-01T08:00:01.151", "%Y-%m-%d %H:%M:%S", 'Set timestamp_format = "iso" in the'),
+        ("1709280001000", "s", 'in a layout timestamp_format = "ms"'),
+        ("1 March 2024", "iso", "Correct timestamp_format in the layout, or the file"),
+        ("", "iso", "the column 'time' is empty there"),
+    ],
+)
+def test_times_that_do_not_fit_the_layout_are_reported_with_value_and_remedy(
+    tmp_path: Path, shown: str, form: str, advice: str
+) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("time,user\n" + f'"{shown}",u\n' * 4)
+    layout = parse_layout(f'[event]\ntimestamp = "time"\ntimestamp_format = "{form}"', "l.toml")
+    [warning, *_] = survey_log(file, FIELDS, layout).warnings()
+    assert "4 of 4 events (100.0 %) are refused: " in warning
+    assert advice in warning
+    assert not shown or form == "s" or f"got {shown!r} in the column 'time'" in warning
+
+
+def test_click_times_that_cannot_be_read_are_counted_with_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    rows = ["1709280001000,u,2024-03-01T08:00:04", "1709280002000,u,", "1709280003000,u,soon"]
+    file.write_text("time,user,clicked\n" + "\n".join(rows) + "\n")
+    found = survey_log(file, FIELDS, LAYOUT)
+    assert (found.clicks, found.unread_clicks) == (0, 2)
+    [warning] = [each for each in found.warnings() if "time of a click" in each]
+    assert warning.startswith("2 rows have an unreadable time of a click and count as not clicked")
+    assert "got '2024-03-01T08:00:04' in the column 'clicked'" in warning
+
+
+def test_words_where_times_of_clicks_are_expected_lead_to_the_key_column(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("time,user,clicked\n1709280001000,u,no\n1709280002000,u,yes\n")
+    [warning] = [w for w in survey_log(file, FIELDS, LAYOUT).warnings() if "time of a click" in w]
+    assert warning.endswith(
+        "got 'no' in the column 'clicked'. If it says whether there was a click, write "
+        'column = "clicked" in [click]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (["0", "0", "0"], "expected clicks, got none in 3 impressions"),
+        (
+            ["gekauft", "gesehen", "gesehen"],
+            "got a click for all 3: the column 'label' has the values gesehen (2), gekauft (1)",
+        ),
+    ],
+)
+def test_labels_that_are_all_the_same_are_reported(
+    tmp_path: Path, labels: list[str], says: str
+) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{T0_MS + i},u{i},{label}\n" for i, label in enumerate(labels)]
+    path.write_text("time,user,label\n" + "".join(rows))
+    layout = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "label"', "l.toml")
+    found = survey_log(path, FIELDS, layout, now_ms=NOW_MS)
+    assert any(says in each for each in found.warnings())
+    assert found.unusable == (found.clicks > 0)
+
+
+def test_the_words_of_a_click_can_be_named_in_the_layout(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{T0_MS + i},u{i},{'gesehen' if i % 4 else ' Gekauft'}\n" for i in range(8)]
+    path.write_text("time,user,label\n" + "".join(rows))
+    text = '[event]\ntimestamp = "time"\n[click]\ncolumn = "label"\nvalues = ["gekauft"]'
+    found = survey_log(path, FIELDS, parse_layout(text, "l.toml"), now_ms=NOW_MS)
+    assert (found.clicks, found.joined.matched, found.all_clicked) == (2, 2, False)
+    with pytest.raises(SpecError, match="expected column beside values, found timestamp"):
+        parse_layout(text.replace("column", "timestamp"), "l.toml")
+
+
+def test_a_shuffled_table_is_not_said_to_have_a_click_for_every_impression(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    newest = T0_MS + 10 * WINDOW_MS
+    rows = [f"{newest if i == 0 else T0_MS + i},u{i},{i % 2}\n" for i in range(20)]
+    path.write_text("time,user,label\n" + "".join(rows))
+    layout = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "label"', "l.toml")
+    found = survey_log(path, FIELDS, layout, now_ms=NOW_MS)
+    assert (found.accepted, found.clicks, found.joined.matched) == (1, 10, 0)
+    assert "19 of 20 impressions come after a newer one" in found.warnings()[0]
+    assert not any("a click for all" in each for each in found.warnings())
+
+
+def test_a_log_with_most_impressions_refused_is_unusable_though_its_clicks_are_not(
+    tmp_path: Path,
+) -> None:
+    clicks = [click(i) for i in range(COUNT)]
+    found = surveyed(
+        tmp_path,
+        lambda e: e if e["timestamp_ms"] < T0_MS + 60_000 else without(e, "timestamp_ms"),
+        clicks,
+    )
+    assert 2 * found.refused_count < found.impressions + found.clicks
+    assert 2 * found.accepted < found.impressions
+    assert found.unusable
+
+
+@pytest.mark.parametrize("no_click", ["-1", "-1.0", "0", "no", "Nein", ""])
+def test_a_negative_label_is_no_click(tmp_path: Path, no_click: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,label\n{T0_MS},u,{no_click}\n{T0_MS},v,1\n")
+    layout = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "label"', "l.toml")
+    assert survey_log(path, FIELDS, layout, now_ms=NOW_MS).clicks == 1
+
+
+def test_a_header_that_repeats_a_column_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,user,clicked\n{T0_MS},u,v,\n")
+    with pytest.raises(SpecError, match="a different name for each column, got 'user' 2 times"):
+        survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)

@@ -1,0 +1,82 @@
+"""Tables to fit, and fits of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from headrace.ingest.logs import parse_layout
+from headrace.learner.batch import (
+    BatchTrainer,
+    FitFolder,
+    FitSettings,
+    TableSource,
+)
+from tests.learner.shop import shop_rows, shop_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.ingest.logs import LogLayout
+    from headrace.learner.batch import FitSummary
+
+LAYOUT = """
+[file]
+numbers = ["price"]
+[event]
+timestamp = "time"
+[click]
+column = "clicked"
+[fields]
+user = "user"
+item = "item"
+price = "price"
+tags = { column = "tags", separator = "|" }
+"""
+ROWS = 50_000
+NAMES = ["user", "item", "price", "tags", "time", "clicked"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    """Rows a second apart, as a file has them."""
+    rows = shop_rows(ROWS).rename_columns(NAMES)
+    return rows.set_column(3, "tags", pa.compute.binary_join(rows["tags"], "|"))
+
+
+def layout() -> LogLayout:
+    return parse_layout(LAYOUT, "layout.toml")
+
+
+def write(rows: pa.Table, folder: Path, kind: str) -> str:
+    """Write two files of one kind; return their pattern."""
+    for place, name in enumerate("ab"):
+        part = rows.slice(place * ROWS // 2, ROWS // 2)
+        path = folder / f"{name}.{kind}"
+        if kind == "csv":
+            pyarrow.csv.write_csv(part, path)
+        elif kind == "parquet":
+            pyarrow.parquet.write_table(part, path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in part.to_pylist()))
+    return str(folder / f"*.{kind}")
+
+
+def fit(
+    url: str,
+    to: Path,
+    settings: FitSettings,
+    stop: threading.Event | None = None,
+    tell: Callable[[object], object] = lambda _: None,
+) -> FitSummary | None:
+    spec = shop_spec()
+    source = TableSource([url], layout(), spec)
+    trainer = BatchTrainer(spec, source, FitFolder(str(to), spec.name), settings)
+    return trainer.run(stop or threading.Event(), tell)
