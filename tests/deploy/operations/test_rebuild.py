@@ -29,7 +29,7 @@ from tests.learner.streams import Bench
 from tests.pserver.snapshots.snapshot_world import taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from headrace.ingest.examples.batch import Examples
@@ -243,6 +243,17 @@ def test_the_offsets_of_a_time_exclude_later_appends(model: LearnedModel) -> Non
     assert all(ends[source] > offset for source, offset in middle.items())
 
 
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with local time nine hours ahead of UTC."""
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
 def test_a_time_option_takes_iso_8601_or_milliseconds_and_defaults_to_utc() -> None:
     assert moment_ms("1700000000123") == 1_700_000_000_123
     assert moment_ms("2023-11-14T22:13:20Z") == 1_700_000_000_000

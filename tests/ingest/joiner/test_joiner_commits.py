@@ -1,4 +1,4 @@
-"""What a joiner commits, and when: progress, windows closed by wall time, and aborts."""
+"""A joiner commits progress, windows that wall time closes, and nothing of an abort."""
 
 from __future__ import annotations
 

@@ -32,11 +32,6 @@ FAR_MS = 10**14
 
 
 @pytest.fixture
-def settings(kafka: str) -> KafkaSettings:
-    return KafkaSettings(kafka)
-
-
-@pytest.fixture
 def source(settings: KafkaSettings, fresh_name: Callable[[str], str]) -> Source:
     """A topic with one record."""
     source = Source(fresh_name("topic"), 0)

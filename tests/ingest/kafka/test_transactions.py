@@ -39,11 +39,6 @@ class Member:
 
 
 @pytest.fixture
-def settings(kafka: str) -> KafkaSettings:
-    return KafkaSettings(kafka)
-
-
-@pytest.fixture
 def source(settings: KafkaSettings, fresh_name: Callable[[str], str]) -> Source:
     topic = fresh_name("topic")
     ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-import pytest
 
 from headrace.ingest.logs import parse_layout
 from headrace.learner.batch import (
@@ -44,9 +43,8 @@ ROWS = 50_000
 NAMES = ["user", "item", "price", "tags", "time", "clicked"]
 
 
-@pytest.fixture(scope="module")
-def rows() -> pa.Table:
-    """Rows a second apart, as a file has them."""
+def rows_of_files() -> pa.Table:
+    """Rows a second apart, as files have them."""
     rows = shop_rows(ROWS).rename_columns(NAMES)
     return rows.set_column(3, "tags", pa.compute.binary_join(rows["tags"], "|"))
 

@@ -26,7 +26,7 @@ from headrace.learner.batch import (
 from headrace.learner.batch.fit_folder import FitState
 from headrace.learner.local import InMemoryModel
 from headrace.learner.spec import parse_spec
-from tests.learner.batch.fitted_tables import ROWS, fit, layout, write
+from tests.learner.batch.fitted_tables import ROWS, fit, layout, rows_of_files, write
 from tests.learner.shop import BEGIN_MS, shop_rows, shop_spec
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 NOW_MS = BEGIN_MS + 10 * ROWS * 1000
 """The moment at which a log is read."""
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    return rows_of_files()
 
 
 @pytest.fixture(scope="module")

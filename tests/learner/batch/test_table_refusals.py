@@ -26,12 +26,17 @@ from headrace.learner.batch import (
 from headrace.learner.batch.prefetch import in_order, read_ahead
 from headrace.learner.local import InMemoryModel
 from headrace.learner.spec import parse_spec
-from tests.learner.batch.fitted_tables import LAYOUT, ROWS, fit, layout, write
+from tests.learner.batch.fitted_tables import LAYOUT, ROWS, fit, layout, rows_of_files, write
 from tests.learner.shop import shop_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    return rows_of_files()
 
 
 def test_data_that_is_mostly_refused_writes_no_model_and_begins_again_with_another_layout(

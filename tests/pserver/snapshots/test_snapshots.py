@@ -1,34 +1,26 @@
-"""Snapshots of live models, and restores from them: exact rows, through kills at any moment."""
+"""Snapshots of running models: exact rows, through kills at any moment."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.pserver.errors import (
-    BucketExists,
     MissingBucket,
-    MissingModel,
-    ModelExists,
     StoreError,
     Unreachable,
 )
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.redis_backend.node_connection import Call
-from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
-from headrace.pserver.snapshots.restoration import fill_with_nothing, restore
-from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, DoesNotFit, NoSnapshot
+from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.store import Shape
 from tests.pserver.rows.entries import WIDTH
+from tests.pserver.snapshots.broken_stores import Stores, put_back
 from tests.pserver.snapshots.snapshot_world import (
     BUCKETS,
     NOW_MS,
@@ -43,80 +35,10 @@ from tests.pserver.snapshots.snapshot_world import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.restoration import RestoreResult
-
-
-class Stores:
-    """Creates stores of one kind, and breaks them."""
-
-    def __init__(self, url: str | None, fresh_name: Callable[[str], str]) -> None:
-        self._url, self._fresh_name = url, fresh_name
-        self._open: list[RedisStore] = []
-
-    def shape(self, stem: str = "snap", buckets: int = BUCKETS) -> Shape:
-        return Shape(self._fresh_name(stem), buckets, WIDTH, "fingerprint", "the spec")
-
-    def new(self, shape: Shape, sub_hashes: int = 8) -> Any:
-        if self._url is None:
-            dice, ticks = random.Random(0), itertools.count()
-            return MemoryStore(clock_ms=lambda: next(ticks), nonces=lambda: dice.randbytes(8))
-        store = open_store(self._url, shape.model, StoreSettings(sub_hashes=sub_hashes))
-        self._open.append(store)
-        return store
-
-    def made(self, shape: Shape) -> Any:
-        store = self.new(shape)
-        store.create(shape)
-        return store
-
-    def lose(self, store: Any, shape: Shape, buckets: list[int], *, with_shape: bool) -> Any:
-        """A shard comes back empty; return the store as a new process sees it."""
-        if self._url is None:
-            for bucket in buckets:
-                store.empty(bucket)
-            if with_shape:
-                store._shape, store._complete = None, False
-            return store
-        names = ("log", "marks", *(f"rows:{n}" for n in range(8)))
-        keys = [store.key(bucket, name) for bucket in buckets for name in names]
-        keys += [f"{{{shape.model}}}:shape".encode()] if with_shape else []
-        replies = store.nodes.run([Call(key, ("DEL", key)) for key in keys])
-        assert not any(isinstance(reply, Exception) for reply in replies), replies
-        return self.new(shape, sub_hashes=8)
-
-    def close(self) -> None:
-        for store in self._open:
-            store.close()
-
-
-@pytest.fixture(params=["memory", pytest.param("valkey", marks=pytest.mark.servers)])
-def stores(request: pytest.FixtureRequest, fresh_name: Callable[[str], str]) -> Iterator[Stores]:
-    url = request.getfixturevalue("valkey") if request.param == "valkey" else None
-    stores = Stores(url, fresh_name)
-    yield stores
-    stores.close()
-
-
-@pytest.fixture
-def memory(fresh_name: Callable[[str], str]) -> Stores:
-    return Stores(None, fresh_name)
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> SnapshotStorage:
-    return SnapshotStorage(str(tmp_path / "shelf"))
-
-
-def put_back(
-    store: Any, shelf: SnapshotStorage, manifest: Manifest, shape: Shape, **options: Any
-) -> RestoreResult:
-    return restore(
-        store, shelf, manifest, shape, stop=threading.Event(), tell=lambda _: None, **options
-    )
+    from headrace.pserver.memory_store import MemoryStore
 
 
 def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_rows(
@@ -348,161 +270,3 @@ def test_a_bucket_that_goes_back_during_a_snapshot_is_written_in_its_new_state(
     target = memory.new(shape)
     put_back(target, shelf, manifest, shape)
     assert rows_in(target, shape) == rows_in(store, shape)
-
-
-class Mortal:
-    """A store whose caller is killed at the n-th call, or within the rows of a load."""
-
-    def __init__(self, store: Any, dies_at: int) -> None:
-        self._store, self._left = store, dies_at
-        self._lock = threading.Lock()
-
-    def begin(self, shape: Shape) -> None:
-        self._live()
-        self._store.begin(shape)
-
-    def load(self, bucket: int, version: int, marks: Any, chunks: Any) -> None:
-        self._live()
-        self._store.load(bucket, version, marks, self._dying(chunks))
-
-    def finish(self) -> None:
-        self._live()
-        self._store.finish()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def _dying(self, chunks: Any) -> Any:
-        for chunk in chunks:
-            middle = chunk.ids.shape[0] // 2
-            yield chunk.chosen(slice(0, middle))
-            self._live()
-            yield chunk.chosen(slice(middle, None))
-
-    def _live(self) -> None:
-        with self._lock:
-            if self._left <= 0:
-                raise Killed
-            self._left -= 1
-
-
-def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
-    stores: Stores, shelf: SnapshotStorage
-) -> None:
-    shape = stores.shape()
-    history = History(stores.made(shape), shape)
-    history.push_all(4)
-    manifest = taken(history.store, shelf)
-    history.push_all(2)
-    every_death = range(4 * BUCKETS) if isinstance(history.store, MemoryStore) else range(0, 20, 6)
-    for first_death in every_death:
-        copy = stores.shape("copy", 2 * BUCKETS)
-        target = stores.new(copy)
-        deaths = 0
-        for lives in itertools.chain([first_death], itertools.cycle([3, 4, 7])):
-            try:
-                put_back(Mortal(target, lives), shelf, manifest, copy)
-            except Killed:
-                deaths += 1
-                with pytest.raises(MissingModel):
-                    target.shape()
-            else:
-                break
-        assert deaths or first_death >= 2 + 2 * BUCKETS  # begin, a load each, finish
-        assert rows_in(target, copy) == history.truth_before(manifest), first_death
-        history.supply(target, copy)
-        assert rows_in(target, copy) == history.truth(), first_death
-
-
-def test_a_stopped_restore_is_completed_by_the_next_one(
-    memory: Stores, shelf: SnapshotStorage
-) -> None:
-    shape = memory.shape("many", 16)
-    history = History(memory.made(shape), shape)
-    history.push_all(2)
-    manifest = taken(history.store, shelf)
-    target, stop = memory.new(shape), threading.Event()
-    first = restore(target, shelf, manifest, shape, stop=stop, tell=lambda _: stop.set())
-    assert not first.complete
-    assert 0 < len(first.buckets) < 16
-    second = put_back(target, shelf, manifest, shape)
-    assert second.complete
-    assert sorted(first.buckets + second.buckets) == list(range(16))
-    assert rows_in(target, shape) == history.truth()
-
-
-def test_a_changed_byte_of_a_snapshot_is_found_before_a_restore_writes_anything(
-    memory: Stores, tmp_path: Path
-) -> None:
-    shape = memory.shape()
-    history = History(memory.made(shape), shape)
-    history.push_all(3)
-    shelf = SnapshotStorage(str(tmp_path))
-    manifest = taken(history.store, shelf)
-    seed = random.randrange(1 << 30)
-    dice = random.Random(seed)
-    for each in manifest.files:
-        path = tmp_path / manifest.name / each.file
-        good = path.read_bytes()
-        place = dice.randrange(len(good))
-        path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
-        problems = verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None)
-        assert len(problems) == 1, f"seed {seed}"
-        assert problems[0].startswith(f"{each.file}: expected sha256"), f"seed {seed}"
-        target = memory.new(shape)
-        with pytest.raises(DamagedSnapshot, match=each.file):
-            put_back(target, shelf, manifest, shape)
-        assert each.bucket in target.missing(), f"seed {seed}"
-        path.write_bytes(good)
-    assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
-
-
-def test_a_snapshot_fits_only_its_multiples_and_its_own_width(
-    memory: Stores, shelf: SnapshotStorage
-) -> None:
-    shape = memory.shape()
-    manifest = taken(memory.made(shape), shelf)
-    with pytest.raises(DoesNotFit, match=f"at least the snapshot's {BUCKETS}.*got 2"):
-        put_back(memory.new(shape), shelf, manifest, replace(shape, buckets=2))
-    with pytest.raises(DoesNotFit, match="3 floats, got 2"):
-        put_back(memory.new(shape), shelf, manifest, replace(shape, width=3))
-
-
-def test_a_restore_into_another_shape_or_a_bucket_being_filled_is_refused(
-    stores: Stores, shelf: SnapshotStorage
-) -> None:
-    shape = stores.shape()
-    store = stores.made(shape)
-    manifest = taken(store, shelf)
-    with pytest.raises(ModelExists):
-        put_back(store, shelf, manifest, replace(shape, buckets=2 * BUCKETS))
-    store = stores.lose(store, shape, [1], with_shape=False)
-
-    class Overtaken:
-        def load(self, bucket: int, *arguments: Any) -> None:
-            store.load(bucket, 0, {}, ())
-            store.load(bucket, *arguments)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(store, name)
-
-    with pytest.raises(BucketExists):
-        put_back(Overtaken(), shelf, manifest, shape)
-
-
-def test_missing_buckets_can_be_filled_with_nothing_and_kafka_supplies_everything(
-    stores: Stores,
-) -> None:
-    shape = stores.shape()
-    store = stores.made(shape)
-    history = History(store, shape)
-    history.push_all(4)
-    store = stores.lose(store, shape, [0, 3], with_shape=False)
-    assert fill_with_nothing(store, None) == [0, 3]
-    history.supply(store, shape)
-    assert rows_in(store, shape) == history.truth()
-    store = stores.lose(store, shape, [1], with_shape=True)
-    assert fill_with_nothing(store, shape) == [1]
-    history.supply(store, shape)
-    assert rows_in(store, shape) == history.truth()
-    assert fill_with_nothing(store, None) == []

@@ -1,0 +1,32 @@
+"""Stores, and a folder of snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from tests.pserver.snapshots.broken_stores import Stores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(params=["memory", pytest.param("valkey", marks=pytest.mark.servers)])
+def stores(request: pytest.FixtureRequest, fresh_name: Callable[[str], str]) -> Iterator[Stores]:
+    url = request.getfixturevalue("valkey") if request.param == "valkey" else None
+    stores = Stores(url, fresh_name)
+    yield stores
+    stores.close()
+
+
+@pytest.fixture
+def memory(fresh_name: Callable[[str], str]) -> Stores:
+    return Stores(None, fresh_name)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> SnapshotStorage:
+    return SnapshotStorage(str(tmp_path / "shelf"))
