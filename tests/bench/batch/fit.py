@@ -25,7 +25,6 @@ processes.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import math
@@ -58,6 +57,7 @@ from headrace.learner.batch import (
 from headrace.learner.spec import parse_spec
 from headrace.pserver.redis_backend import open_store
 from tests.bench.batch.stream_table import write_table
+from tests.bench.bench_options import bench_parser
 from tests.bench.learner.alone import Alone
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 from tests.bench.learner.vowpal_wabbit import learn_text, write_text
@@ -327,13 +327,7 @@ def measure(size: Size, *, quick: bool, told: Console) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.fit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="within a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = bench_parser("fit", __doc__)
     chosen = parser.parse_args(arguments)
     told = Console(stderr=chosen.json)
     found = measure(QUICK if chosen.quick else FULL, quick=chosen.quick, told=told)

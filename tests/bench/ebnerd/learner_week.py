@@ -23,7 +23,6 @@ out examples that do not fill a last batch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
@@ -36,6 +35,7 @@ from rich.table import Table
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.learner.validation.progressive import auc, log_loss
+from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, join, leave_without, read_events
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone
@@ -172,13 +172,7 @@ def show(result: dict[str, object], contenders: dict[str, dict[str, float]]) -> 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.learner_week",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="within a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("learner_week", __doc__)
     parser.add_argument("--data", type=Path, default=WEEK, help="directory of the sample week")
     chosen = parser.parse_args(arguments)
     leave_without(chosen.data)

@@ -15,7 +15,6 @@ missing, and measure nothing.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -39,6 +38,7 @@ from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 from headrace.pserver.store import Shape
+from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week_history import events_for
 
 if TYPE_CHECKING:
@@ -265,12 +265,10 @@ def _examples(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print what a model of the command line reaches, by default each that is ready to run."""
-    parser = argparse.ArgumentParser(description="Accuracy on the sample week.")
+    parser = bench_parser("week", "Accuracy on the sample week.", quick="of those, `news` alone")
     parser.add_argument("--model", type=Path, action="append", help="spec; may be repeated")
     parser.add_argument("--data", type=Path, default=WEEK)
     parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="of those, `news` alone")
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
     leave_without(chosen.data)
     events = read_events(chosen.data)

@@ -11,7 +11,6 @@ alone; otherwise DCN-V2 follows. With `--idea`, only the named ideas are measure
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from pathlib import Path
@@ -24,6 +23,7 @@ from rich.table import Table
 
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.validation.progressive import progressive
+from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, encode, learn, leave_without, read_events
 from tests.bench.ebnerd.week_table import spec_of
 
@@ -151,9 +151,7 @@ def work_of(names: Sequence[str], *, quick: bool) -> list[tuple[str, str, Idea]]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="logistic regression alone")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("week_ideas", __doc__, quick="logistic regression alone")
     known = [*IDEAS, *VECTORS]
     parser.add_argument("--idea", choices=known, action="append", help="may be repeated")
     parser.add_argument("--data", type=Path, default=WEEK)

@@ -18,7 +18,6 @@ these columns. `--quick` runs the models that need no torch.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import re
@@ -30,6 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from headrace.learner.spec.model_spec import parse_spec
+from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, encode, learn, leave_without, read_events
 from tests.bench.ebnerd.week_history import RECENT
 
@@ -180,9 +180,7 @@ def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="only models that need no torch")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("week_table", __doc__, quick="only models that need no torch")
     parser.add_argument("--data", type=Path, default=WEEK)
     chosen = parser.parse_args(arguments)
     leave_without(chosen.data)

@@ -13,13 +13,13 @@ defined in `runner_group.py`. `search_regret` and `search_budget_share` are defi
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.experiment_file import ArmPlan
 from headrace.learner.experiments.losses import OutcomeJoin
+from tests.bench.bench_options import bench_parser
 from tests.bench.experiments.false_promotions import SCENARIOS, detection, false_promotions
 from tests.bench.experiments.promotion_speed import promotion_speed
 from tests.bench.experiments.runner_group import runner_speedups
@@ -49,9 +49,7 @@ def arms_per_core(name: str, share: float) -> float:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description="Experiments: decisions and speed.")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser("experiments", "Experiments: decisions and speed.")
     chosen = parser.parse_args()
     runs, share = (250, 0.25) if chosen.quick else (1000, 1.0)
     found = detection(runs=100 if chosen.quick else 400)

@@ -15,7 +15,6 @@ constants of the generated logs are those of `headrace suggest`, those of the we
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.learner.spec.model_spec import parse_spec
+from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, encode, learn, read_events
 from tests.bench.ebnerd.week_table import spec_of
 from tests.bench.generated.contenders import FIRST, learn_ours, spec_text
@@ -98,13 +98,7 @@ def measure_week(events: Events, model: str, pooling: str) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.bag_pooling",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="short logs, models without torch")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("bag_pooling", __doc__, quick="short logs, models without torch")
     parser.add_argument("--model", choices=MODELS, action="append", help="may be repeated")
     parser.add_argument("--pooling", choices=POOLINGS, action="append", help="may be repeated")
     logs = (*_SPREADS, "week")

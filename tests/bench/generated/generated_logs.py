@@ -35,7 +35,6 @@ learner needs another folder.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -45,6 +44,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.bench_options import bench_parser
 from tests.bench.generated.contenders import (
     ARCHITECTURES,
     FIRST,
@@ -322,14 +322,8 @@ def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.generated_logs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = bench_parser("generated_logs", __doc__, quick="short logs, within a minute")
     everyone = (*ARCHITECTURES, *PLAIN, *OTHERS)
-    parser.add_argument("--quick", action="store_true", help="short logs, within a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     parser.add_argument("--log", type=int, action="append", help="may be repeated")
     parser.add_argument("--only", choices=everyone, action="append", help="may be repeated")
     parser.add_argument("--progress", type=Path, metavar="FOLDER", help="continues a stopped run")

@@ -16,7 +16,6 @@ bytes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
@@ -40,6 +39,7 @@ from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
+from tests.bench.bench_options import bench_parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,9 +195,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="A fifth of the events.")
-    parser.add_argument("--json", action="store_true", help="Print one line of JSON.")
+    parser = bench_parser("collector", __doc__, quick="A fifth of the events.")
     arguments = parser.parse_args()
     measured = measure(200_000 if arguments.quick else 1_000_000)
     if arguments.json:

@@ -17,7 +17,6 @@ the same events as it can in a given time.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -43,6 +42,7 @@ from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
+from tests.bench.bench_options import bench_parser
 from tests.bench.ingest import joining
 
 if TYPE_CHECKING:
@@ -188,9 +188,9 @@ def bytes_per_pending(pending: int, policy: Policy) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Speed and memory of the joiner.")
-    parser.add_argument("--quick", action="store_true", help="400,000 impressions, not 3,000,000")
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(
+        "joiner", "Speed and memory of the joiner.", quick="400,000 impressions, not 3,000,000"
+    )
     chosen = parser.parse_args(arguments)
     size = QUICK if chosen.quick else WHOLE
     with broker() as kafka:

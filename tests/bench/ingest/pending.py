@@ -10,7 +10,6 @@ growth of the rings included, minus its size before the first impression.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventSide, only_read
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Source
+from tests.bench.bench_options import bench_parser
 from tests.bench.ingest import joining
 
 if TYPE_CHECKING:
@@ -77,11 +77,9 @@ def _chunk(fields: FieldSet) -> EventChunk:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Memory of the joiner.")
+    parser = bench_parser("pending", "Memory of the joiner.", quick="half a million pending")
     parser.add_argument("--pending", type=int, default=36_000_000, help="an hour at 10,000/s")
     parser.add_argument("--policy", type=Policy, choices=list(Policy), default=Policy.WINDOW)
-    parser.add_argument("--quick", action="store_true", help="half a million pending")
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     pending = min(chosen.pending, 500_000) if chosen.quick else chosen.pending
     each = bytes_per_pending(pending, chosen.policy)

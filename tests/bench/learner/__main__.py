@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from rich.table import Table
 
 import tests.bench.learner as described
 from headrace.learner.validation.progressive import auc, log_loss
+from tests.bench.bench_options import bench_parser
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone, Learned, accuracy
 from tests.bench.learner.core import core_figures, learn_core
@@ -198,13 +198,7 @@ _RATES = ("examples", "examples_per_s", "memory_mb")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.learner",
-        description=described.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="within a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("learner", described.__doc__)
     parser.add_argument("--stages", action="store_true", help="where durable learners' time goes")
     chosen = parser.parse_args(arguments)
     console, began = Console(stderr=chosen.json), time.monotonic()

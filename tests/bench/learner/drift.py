@@ -24,7 +24,6 @@ With --chart, regret by day as a page. The table has it by day, in thousandths o
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import deque
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from rich.table import Table
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
+from tests.bench.bench_options import bench_parser
 from tests.bench.learner.core import Core
 from tests.bench.learner.drift_models import MODELS, RECENT, spec_of
 
@@ -222,13 +222,7 @@ def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.drift",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="6 days, not 12; fewer impressions")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("drift", __doc__, quick="6 days, not 12; fewer impressions")
     parser.add_argument("--chart", type=Path, help="page to write")
     chosen = parser.parse_args(arguments)
     days = make_days(WORLD, *((6, 8_000) if chosen.quick else (12, 60_000)), seed=1)

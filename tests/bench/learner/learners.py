@@ -15,7 +15,6 @@ machine has, the figures show the machine rather than headrace.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
@@ -49,6 +48,7 @@ from headrace.learner.validation.progressive import auc, log_loss
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import Shape
+from tests.bench.bench_options import bench_parser
 from tests.learner.loop.several import Turns
 from tests.learner.streams import part
 
@@ -274,11 +274,7 @@ def _learned(port: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="less than a minute")
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser("learners", __doc__, quick="less than a minute")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--accuracy-only", action="store_true", help="no servers")
     options = parser.parse_args()

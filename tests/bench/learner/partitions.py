@@ -24,7 +24,6 @@ sample week (HEADRACE_WEEK or --data) is measured.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import zlib
@@ -50,6 +49,7 @@ from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
+from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, leave_without
 from tests.learner.in_memory import InMemoryModel
 
@@ -292,13 +292,7 @@ def spread(found: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.partitions",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="a generated log, within a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("partitions", __doc__, quick="a generated log, within a minute")
     parser.add_argument("--data", type=Path, default=WEEK, help="directory of the log")
     parser.add_argument("--model", type=Path, action="append", help="spec; may be repeated")
     parser.add_argument("--key", choices=("request", "impression"), default="request")

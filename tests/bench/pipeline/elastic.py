@@ -20,7 +20,6 @@ that four learn faster than one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -59,6 +58,7 @@ from headrace.ingest.runtime import wall_ms
 from headrace.learner.spec import load_spec
 from headrace.pserver import Shape
 from headrace.pserver.redis_backend import StoreSettings, open_store
+from tests.bench.bench_options import bench_parser
 from tests.bench.pipeline.scaling_rule import Autoscaler, ScalingRule, rule_of_chart
 from tests.chaos.accounting import differences, quantile_ms
 from tests.chaos.counting import count
@@ -369,9 +369,7 @@ def measure(rate: float, *, quick: bool) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="a minute instead of twenty")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("elastic", __doc__, quick="a minute instead of twenty")
     parser.add_argument("--rate", type=float, default=400.0, help="impressions per second at first")
     options = parser.parse_args(arguments)
     found = measure(options.rate, quick=options.quick)

@@ -16,7 +16,6 @@ events included, from their append to its replica.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import threading
@@ -36,6 +35,7 @@ from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import examples_topic
+from tests.bench.bench_options import bench_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -224,9 +224,7 @@ def measured(
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of ten minutes")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("freshness", __doc__, quick="seconds instead of ten minutes")
     options = parser.parse_args()
     road = LocalPipeline(PipelineSettings(model=SPEC, evaluated=False), SilentSetupProgress())
     with road:

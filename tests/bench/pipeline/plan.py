@@ -17,7 +17,6 @@ plan; it is the measured one, which is longer than 50 ms on a busy machine.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -45,6 +44,7 @@ from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore
+from tests.bench.bench_options import bench_parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,9 +259,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="within a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("plan", __doc__)
     options = parser.parse_args()
     found = measure(quick=options.quick)
     if options.json:

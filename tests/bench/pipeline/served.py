@@ -17,7 +17,6 @@ seconds of the log earlier: the cost of staleness alone.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -35,6 +34,7 @@ from headrace.deploy.reports.observer import ask_server
 from headrace.deploy.reports.ranking_client import RankingClient
 from headrace.deploy.reports.served_comparison import served_beside_learned
 from headrace.ingest.logs.ndjson import DirectoryLog
+from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, lagging, leave_without, read_events
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ def measure_lags(data: Path, lags_s: Sequence[float]) -> list[dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="the first hours only")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("served", __doc__, quick="the first hours only")
     parser.add_argument("--speed", type=float, action="append", help="times real time; repeatable")
     parser.add_argument("--hours", type=float, help="of the log; default: all of it")
     parser.add_argument("--lags", action="store_true", help="in memory, by lack of freshness")

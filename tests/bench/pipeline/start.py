@@ -22,7 +22,6 @@ The last period is long after the start. A busy machine is slow in every period,
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -42,6 +41,7 @@ from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.ingest.examples.batch import unpack
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.topics import examples_topic
+from tests.bench.bench_options import bench_parser
 from tests.bench.pipeline.freshness import SPEC, Asking, Probes, Traffic, figures, probe, times
 
 if TYPE_CHECKING:
@@ -204,9 +204,7 @@ def measure(bounds_s: Sequence[float], *, rehearsed: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="the first 10 seconds only")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("start", __doc__, quick="the first 10 seconds only")
     parser.add_argument("--unrehearsed", action="store_true", help="without BrokerRehearsal")
     options = parser.parse_args()
     bounds_s = QUICK_PERIODS_S if options.quick else PERIODS_S

@@ -24,12 +24,12 @@ Ratios are medians over runs that take turns within one process, because machine
 
 from __future__ import annotations
 
-import argparse
 import json
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.bench_options import bench_parser
 from tests.bench.pserver.bench_cluster import cluster, flush
 from tests.bench.pserver.folding import sweep
 from tests.bench.pserver.lookups import measure_lookups
@@ -58,13 +58,7 @@ def measure_all(*, quick: bool, rows: list[int]) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.pserver",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="within a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("pserver", __doc__)
     parser.add_argument(
         *("--rows", "-r"),
         type=int,

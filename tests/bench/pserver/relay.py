@@ -15,7 +15,6 @@ floats of 16 bits. No statistic reads the counters of these rows.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import random
@@ -32,6 +31,7 @@ from headrace.pserver.relay.relayed_replica import Relayed, RelayedReplica
 from headrace.pserver.replica.replica import Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import OffsetSpan, Push, Shape
+from tests.bench.bench_options import bench_parser
 from tests.bench.pserver.relay_servers import FIELD, MODEL, drawn_gains, measure_servers
 
 _WIDTH, _BUCKETS, _LEARNERS = 18, 4, 4
@@ -137,9 +137,7 @@ def measure_all(*, quick: bool) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser("relay", __doc__)
     options = parser.parse_args()
     simulated = measure_all(quick=options.quick)
     servers = measure_servers(quick=options.quick)

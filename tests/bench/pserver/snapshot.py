@@ -13,7 +13,6 @@ in seconds and rows per second, and the bytes of a row in the files. --quick: 20
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import threading
@@ -35,6 +34,7 @@ from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 from headrace.pserver.store import Shape
+from tests.bench.bench_options import bench_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,11 +147,9 @@ def measure(rows: int, parallel: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = bench_parser("snapshot", __doc__)
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--parallel", type=int, default=2, help="buckets at a time")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
     figures = measure(rows, options.parallel)

@@ -20,7 +20,6 @@ times for 1, 50, 200 and 1,000 candidates (`by_candidates`).
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -39,6 +38,7 @@ from rich.table import Table
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.learner.spec.model_spec import load_spec
+from tests.bench.bench_options import bench_parser
 from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving import locusts
 from tests.bench.serving.asking import answers_per_second, ready, requests, waits_ms
@@ -162,9 +162,7 @@ def shown(figures: dict[str, Any]) -> list[Table]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("serving", __doc__, quick="seconds instead of minutes")
     parser.add_argument("--locust", action="store_true", help="locust beside our own client")
     options = parser.parse_args()
     seconds, counts = (3.0, [CANDIDATES]) if options.quick else (20.0, [1, 50, CANDIDATES, 1000])

@@ -17,7 +17,6 @@ sliced by one field of twelve values.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from typing import TYPE_CHECKING
@@ -38,6 +37,7 @@ from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
 from headrace.serving.evaluation.windows import Windows, figures
+from tests.bench.bench_options import bench_parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,9 +140,9 @@ def _seconds(work: object) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Speed of live evaluation.")
-    parser.add_argument("--quick", action="store_true", help="three minutes, not thirty")
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(
+        "evaluation", "Speed of live evaluation.", quick="three minutes, not thirty"
+    )
     chosen = parser.parse_args(arguments)
     results = measure(180 if chosen.quick else 1_800)
     if chosen.json:

@@ -20,7 +20,6 @@ without an attack.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import http.client
@@ -44,6 +43,7 @@ from headrace.ingest.http.server import Draining, Readiness, run_app
 from headrace.ingest.runtime.process import rare_collections
 from headrace.serving.api.fast_path_probe import choose_protocol
 from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS
+from tests.bench.bench_options import bench_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -264,9 +264,7 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     """Run all attacks."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--quick", action="store_true")
-    options.add_argument("--json", action="store_true")
+    options = bench_parser("hostile", __doc__)
     options.add_argument("--only", choices=ATTACKS)
     chosen = options.parse_args()
     seconds = 3.0 if chosen.quick else 60.0

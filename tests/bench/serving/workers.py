@@ -13,7 +13,6 @@ of each process. The first is the parent, and the follower is among the others.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -27,6 +26,7 @@ import uvloop
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.learner.spec.model_spec import load_spec
+from tests.bench.bench_options import bench_parser
 from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving.__main__ import CANDIDATES, SPECS
 from tests.bench.serving.asking import answers_per_second, ready, requests
@@ -85,9 +85,7 @@ async def measure(port: int, first: psutil.Process, seconds: float) -> dict[str,
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="fewer rows, and seconds")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser = bench_parser("workers", __doc__, quick="fewer rows, and seconds")
     options = parser.parse_args()
     seconds, fills = (3.0, 1) if options.quick else (10.0, 8)
     figures: dict[str, Any] = {}

@@ -1,0 +1,22 @@
+"""The options that every benchmark has."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def bench_parser(
+    name: str, story: str | None, quick: str = "within a minute"
+) -> argparse.ArgumentParser:
+    """Return the parser of `python -m tests.bench.NAME`, with --quick and --json.
+
+    story: the docstring of the benchmark. quick: what --quick leaves out.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tests.bench.{name}",
+        description=story,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    return parser
