@@ -15,6 +15,8 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headrace.counted_nouns import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -55,7 +57,8 @@ class StepView:
         rated = self._rated(doing)
 
         def tell(now: Buckets) -> None:
-            detail = f"buckets, {now.rows:,} rows, {_size(now.size_bytes)}, {{rate:,.0f}} rows/s"
+            rows, size = counted(now.rows, "row"), _size(now.size_bytes)
+            detail = f"buckets, {rows}, {size}, {{rate:,.0f}} rows/s"
             rated(now.done, now.of, now.rows, detail)
 
         return tell
@@ -65,7 +68,7 @@ class StepView:
         rated = self._rated(doing)
 
         def tell(now: RebuildProgress) -> None:
-            detail = f"batches, {now.examples:,} examples, {{rate:,.0f}} examples/s"
+            detail = f"batches, {counted(now.examples, 'example')}, {{rate:,.0f}} examples/s"
             rated(now.batches, now.of, now.examples, detail)
 
         return tell
@@ -81,7 +84,7 @@ class StepView:
             had = now.examples if had is None else had
             epoch = f"epoch {(now.epoch or 0) + 1} of {epochs}, " if epochs > 1 else ""
             part = "held-out tail, " if now.epoch is None else epoch
-            detail = f"% {part}{now.examples:,} examples, {{rate:,.0f}}/s"
+            detail = f"% {part}{counted(now.examples, 'example')}, {{rate:,.0f}}/s"
             if now.normalized_entropy == now.normalized_entropy:
                 detail += f", normalized entropy {now.normalized_entropy:.4f}"
             rated(int(100 * now.read), 100, now.examples - had, detail)

@@ -38,6 +38,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_ran
 from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 
+from headrace.counted_nouns import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
@@ -116,7 +118,7 @@ class CollectorClient:
 
     def __repr__(self) -> str:
         """Return address and state, without the token."""
-        waiting = f"{self._unacknowledged} events not yet acknowledged"
+        waiting = f"{counted(self._unacknowledged, 'event')} not yet acknowledged"
         return f"<CollectorClient {self._requests.url}: {'closed, ' * self._closed}{waiting}>"
 
     def impression(self, event: Mapping[str, object]) -> None:

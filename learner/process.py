@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY
 
+from headrace.counted_nouns import counted
 from headrace.ingest.examples import UnreadableExamples
 from headrace.ingest.kafka import (
     EventTopics,
@@ -132,8 +133,8 @@ def _check_same(shape: Shape, push_store: Store) -> None:
     """Let the connection for pushes read the shape now: the first push may meet a dead shard."""
     if push_store.shape() != shape:
         raise Resharded(
-            f"expected {shape.buckets} buckets of {shape.model!r}, got {push_store.shape().buckets}"
-            ": the model was resharded. Start this process again"
+            f"expected {counted(shape.buckets, 'bucket')} of {shape.model!r}, got "
+            f"{push_store.shape().buckets}: the model was resharded. Start this process again"
         )
 
 

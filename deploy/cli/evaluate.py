@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.experiments import (
     EXIT_STOPPED,
     ArchiveFolder,
@@ -311,9 +312,9 @@ def _print_importance(report: "ImportanceReport", batch_s: int, alpha: float) ->
     begin = datetime.fromtimestamp(report.begin_ms / 1000, UTC)
     typer.echo(
         f"worth of an input: {IMPORTANCE_DEFINITION}\n"
-        f"{report.examples:,} examples learned by each model\n"
+        f"{counted(report.examples, 'example')} learned by each model\n"
         f"counted: {report.weight:,.0f} impressions from {begin:%Y-%m-%d %H:%M} UTC on, in "
-        f"{report.batches} batches of {batch_s} s\n"
+        f"{counted(report.batches, 'batch')} of {batch_s} s\n"
         f"log loss of the full model: {report.loss:.5f}\n"
     )
     width = max([len(each.name) for each in report.worths] + [5])

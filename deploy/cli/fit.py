@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
     ModelFile,
     RunsFolder,
@@ -325,4 +326,6 @@ def export(model: ModelFile, origin: Origin, to: Exported, snapshot: SnapshotNam
     name = find_snapshot(SnapshotStorage(origin), spec.name, snapshot).name
     done = export_onnx(InMemoryModel.load(origin, name, spec=spec), to, name)
     megabytes = done.size_bytes / 1e6
-    typer.echo(f"{to}: {done.rows:,} rows of {name}, {megabytes:.1f} MB, opset {done.opset}")
+    typer.echo(
+        f"{to}: {counted(done.rows, 'row')} of {name}, {megabytes:.1f} MB, opset {done.opset}"
+    )

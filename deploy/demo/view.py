@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from headrace.counted_nouns import counted
+
 if TYPE_CHECKING:
     from headrace.deploy.demo.experiment import ExperimentReport
     from headrace.deploy.demo.schedule import DriftReport
@@ -241,7 +243,7 @@ def _served(result: ServedAccuracy, p50_ms: float | None) -> str:
 
 def asked_in_words(asked: RequestStats) -> str:
     """Return the counts of the requests as text."""
-    text = f"{asked.answered:,} of {asked.requests:,} requests answered"
+    text = f"{asked.answered:,} of {counted(asked.requests, 'request')} answered"
     others = (
         (asked.late, "not sent, because the replay was late"),
         (asked.unanswered, "without an answer in time"),

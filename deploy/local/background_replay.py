@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from headrace.counted_nouns import counted
 from headrace.ingest.joiner import StateReader
 from headrace.ingest.logs import open_log
 from headrace.ingest.replay import (
@@ -145,7 +146,7 @@ def watch_replay(
                 if not console.is_terminal and time.monotonic() - shown_s >= LINE_EVERY_S:
                     shown_s = time.monotonic()
                     console.print(
-                        f"replayed {now_at.events:,} events up to {now_at.at}, "
+                        f"replayed {counted(now_at.events, 'event')} up to {now_at.at}, "
                         f"{now_at.events_s:,.0f}/s",
                         highlight=False,
                     )

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.counted_nouns import counted
 from headrace.deploy.errors import Stuck
 from headrace.ingest.joiner import StateReader
 from headrace.ingest.kafka import KafkaReader, Source, check_co_partitioned, examples_topic
@@ -99,10 +100,10 @@ class Drain:
                 last, moved_s = behind, time.monotonic()
             elif time.monotonic() - moved_s > patience.stuck_after_s:
                 raise Stuck(
-                    f"expected every event to be learned, got {behind.events} events that are not "
-                    f"joined and {behind.batches} batches of examples that are not applied, "
-                    f"without a change for {patience.stuck_after_s:.0f} s: see the logs of the "
-                    "joiner and the learner"
+                    f"expected every event to be learned, got {counted(behind.events, 'event')} to "
+                    f"join and {counted(behind.batches, 'batch')} of examples to apply, without a "
+                    f"change for {patience.stuck_after_s:.0f} s: see the logs of the joiner and "
+                    "the learner"
                 )
             stop.wait(POLL_S)
         return False

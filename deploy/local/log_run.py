@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadLog
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
 from headrace.deploy.local.drain import DrainTimeout
@@ -98,7 +99,8 @@ def run_log(
         sent = watch_replay(replaying, console, stop, pipeline.check)
         if resumed := replaying.replayed.resumed:
             console.print(
-                f"continued an interrupted run, which had sent {resumed:,} events", highlight=False
+                f"continued an interrupted run, which had sent {counted(resumed, 'event')}",
+                highlight=False,
             )
         if not sent:
             _tell_stopped(console, name)
@@ -108,8 +110,8 @@ def run_log(
             def tell(behind: Backlog) -> None:
                 pipeline.check()
                 status.update(
-                    f"waiting until every event is learned: {behind.events:,} events to join, "
-                    f"{behind.batches:,} batches to apply"
+                    f"waiting until every event is learned: {counted(behind.events, 'event')} to "
+                    f"join, {counted(behind.batches, 'batch')} to apply"
                 )
 
             if not pipeline.arrival.wait(stop, DrainTimeout(), tell):
@@ -225,11 +227,11 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     earlier = report.get("earlier", {})
     new = {name: report[name] - earlier.get(name, 0) for name in _COUNTED}
     clicks = new["clicks"] - new["late_clicks"] - new["unmatched_clicks"] - new["duplicate_clicks"]
-    counted = (
-        f"{new['impressions']:,} impressions and {clicks:,} clicks learned in "
+    learned = (
+        f"{counted(new['impressions'], 'impression')} and {counted(clicks, 'click')} learned in "
         f"{report['seconds']:.1f} s "
         f"({(new['impressions'] + new['clicks']) / report['seconds']:,.0f} events/s), "
-        f"{report['rows']:,} rows"
+        f"{counted(report['rows'], 'row')}"
     )
     excluded = (
         f"not learned: late clicks {new['late_clicks']:,}, clicks without an impression "
@@ -243,17 +245,17 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     )
     causes = _causes(report.get("logs", []))
     lines = [
-        *(counted, excluded),
+        *(learned, excluded),
         *(_reason(each, causes.get(each["reason"], "")) for each in report["refused_by_reason"]),
     ]
     if report["held_batches"]:
         lines.append(
-            f"quarantined, to protect the model: {report['held_examples']:,} examples in "
-            f"{report['held_batches']:,} batches"
+            f"quarantined, to protect the model: {counted(report['held_examples'], 'example')} in "
+            f"{counted(report['held_batches'], 'batch')}"
         )
         lines += map(_reason, report["held_by_reason"])
     if earlier.get("impressions"):
-        lines.append(f"with the {earlier['impressions']:,} impressions of earlier runs:")
+        lines.append(f"with the {counted(earlier['impressions'], 'impression')} of earlier runs:")
     lines.append(accuracies)
     if path is not None:
         lines.append(f"report: {path}")
@@ -268,4 +270,4 @@ def _causes(surveys: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def _reason(found: Mapping[str, Any], cause: str = "") -> str:
     said = f"{found['reason']} ({cause})" if cause else found["reason"]
-    return f"  {found['count']:,} times: {said}\n    first: {found['example']}"
+    return f"  {counted(found['count'], 'time')}: {said}\n    first: {found['example']}"

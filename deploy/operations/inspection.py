@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from headrace.counted_nouns import counted
 from headrace.learner.loop import offsets_in
 
 if TYPE_CHECKING:
@@ -104,16 +105,16 @@ def _summary(survey: Survey, topic: HeldTopic | None) -> str:
     """Return the totals of all buckets in one line."""
     shape, buckets = survey.shape, survey.buckets
     if shape is None:
-        head = f"{survey.model}: {survey.trouble}; keys of {len(buckets)} buckets"
+        head = f"{survey.model}: {survey.trouble}; keys of {counted(len(buckets), 'bucket')}"
     else:
-        head = f"{survey.model}: {shape.buckets} buckets, {shape.width} floats a row"
+        head = f"{survey.model}: {counted(shape.buckets, 'bucket')}, {shape.width} floats a row"
         head += f", spec {shape.fingerprint}"
     parts = [f"{head}, {_rows_in_all(buckets)}"]
     if survey.row_limit:
         share = sum(map(_rows, buckets)) / survey.row_limit
-        parts.append(f"{share:.0%} of the limit of {survey.row_limit:,} rows")
+        parts.append(f"{share:.0%} of the limit of {counted(survey.row_limit, 'row')}")
     if away := sum(not each.there for each in buckets):
-        parts.append(f"{away} buckets are missing or unreachable")
+        parts.append(f"{counted(away, 'bucket is', 'buckets are')} missing or unreachable")
     if (total := _total_bytes(buckets)) is not None:
         folded = sum(each.rows for each in buckets)
         held = sum(each.rows_bytes or 0 for each in buckets)
@@ -129,9 +130,9 @@ def _rows_in_all(buckets: Sequence[BucketSurvey]) -> str:
     rows = sum(map(_rows, buckets))
     in_logs = [each.rows_in_log for each in buckets if each.there]
     if None in in_logs:
-        return f"{rows:,} rows folded (rows that are only in the logs are not counted)"
+        return f"{counted(rows, 'row')} folded (rows that are only in the logs are not counted)"
     only = sum(count or 0 for count in in_logs)
-    return f"{rows:,} rows" + (f" ({only:,} of them only in the logs)" if only else "")
+    return counted(rows, "row") + (f" ({only:,} of them only in the logs)" if only else "")
 
 
 def _spread(buckets: Sequence[BucketSurvey]) -> str:
@@ -142,7 +143,7 @@ def _spread(buckets: Sequence[BucketSurvey]) -> str:
             rows[each.node] += _rows(each)
     mean = sum(rows.values()) / len(rows) if rows else 0
     if len(rows) < 2 or not mean:
-        return "on 1 node" if len(rows) == 1 else f"on {len(rows)} nodes"
+        return f"on {counted(len(rows), 'node')}"
     more = max(rows.values()) / mean - 1
     return f"on {len(rows)} nodes, the fullest with {more:.0%} more rows than the mean"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.counted_nouns import counted
 from headrace.deploy.operations.check_result import CheckResult, Severity
 from headrace.ingest.kafka import FOREVER_MS
 from headrace.learner.loop import buckets_behind, topic_of
@@ -62,7 +63,7 @@ def check_rows(survey: Survey) -> Iterator[CheckResult]:
         "model",
         survey.model,
         f"less than {NEARLY_FULL:.0%} of the limit of {survey.row_limit:,} rows",
-        f"{rows:,} rows: keepers delete the least recently seen ones beyond the limit",
+        f"{counted(rows, 'row')}: keepers delete the least recently seen ones beyond the limit",
         "raise it with headrace pserver limit --rows, or reduce rows: [expiry] and [admission] in "
         "the spec",
     )
@@ -133,7 +134,7 @@ def check_layout(survey: Survey) -> Iterator[CheckResult]:
                 Severity.WARNING,
                 "layout",
                 f"bucket {each.bucket}",
-                f"{most} rows a sub-hash or less (hash-max-listpack-entries)",
+                f"{counted(most, 'row')} a sub-hash or less (hash-max-listpack-entries)",
                 "more: each row takes about 25 to 70 bytes more",
                 "CONFIG SET hash-max-listpack-entries 512; if that is not enough, restore a "
                 "snapshot with a multiple of the buckets",
@@ -182,7 +183,7 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
                 f"a mark within the offsets of {topic.topic}/{partition}: {first:,} to {end:,}",
                 f"{mark:,}: "
                 + (
-                    f"{first - mark:,} offsets were deleted before they were learned"
+                    f"Kafka deleted {counted(first - mark, 'offset')} before a learner read them"
                     if lost
                     else "the topic was truncated, or the store belongs to another Kafka"
                 ),

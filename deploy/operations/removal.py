@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from headrace.counted_nouns import counted
 from headrace.deploy.errors import DeployError
 from headrace.pserver import MissingModel
 from headrace.pserver.inspection import drop_leftovers, signs_of_use, survey
@@ -46,17 +47,21 @@ def drop_model(
     _check_reachable(seen)
     if not force and (signs := signs_of_use(store, seen, wait)):
         shown = "; ".join(signs[:_SIGNS_SHOWN])
-        more = f"; and {len(signs) - _SIGNS_SHOWN} buckets more" * (len(signs) > _SIGNS_SHOWN)
+        more = f"; and {counted(len(signs) - _SIGNS_SHOWN, 'bucket')} more" * (
+            len(signs) > _SIGNS_SHOWN
+        )
         raise NotDropped(
             f"expected {model!r} to be unused, got {shown}{more}. Stop its learners, keepers and "
             "servers (the lease of a killed keeper ends in seconds), or give --force"
         )
     rows = sum(each.rows for each in seen.buckets)
-    if not confirm(f"{model}: {len(seen.buckets)} buckets, {rows:,} rows, and their logs"):
+    if not confirm(
+        f"{model}: {counted(len(seen.buckets), 'bucket')}, {counted(rows, 'row')}, and their logs"
+    ):
         raise NotDropped(f"{model} was not removed")
     store.drop()
     drop_leftovers(store, seen.nodes)
-    return f"{model} is removed: {len(seen.buckets)} buckets, {rows:,} rows"
+    return f"{model} is removed: {counted(len(seen.buckets), 'bucket')}, {counted(rows, 'row')}"
 
 
 def _check_reachable(seen: Survey) -> None:

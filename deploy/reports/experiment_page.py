@@ -10,6 +10,7 @@ import html
 import time
 from typing import TYPE_CHECKING
 
+from headrace.counted_nouns import counted
 from headrace.learner.experiments import arm_state
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ def render_experiment(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>"
-        f"<p>{len(ordered)} arms. The difference is an arm's mean log loss minus the control's, on "
-        "the same examples. Lower is better. Bands are confidence sequences.</p>"
+        f"<p>{counted(len(ordered), 'arm')}. The difference is an arm's mean log loss minus the "
+        "control's, on the same examples. Lower is better. Bands are confidence sequences.</p>"
         f'<div class="wide"><table class="arms"><tr>{heads}</tr>{rows}</table></div>'
         f"{''.join(_traffic(promotion) for promotion in promotions)}"
         f"{''.join(_section(records) for records in ordered)}</body></html>\n"
@@ -107,8 +108,8 @@ def _section(records: Sequence[ArmRecord]) -> str:
     first = records[0]
     settings = ", ".join(f"{key} = {value}" for key, value in first.settings.items())
     events = "".join(
-        f"<li>{_moment(record.event_ms)} <b>{record.kind}</b> at {record.examples:,} examples: "
-        f"{html.escape(record.reason)}</li>"
+        f"<li>{_moment(record.event_ms)} <b>{record.kind}</b> at "
+        f"{counted(record.examples, 'example')}: {html.escape(record.reason)}</li>"
         for record in records
         if record.kind not in ("begun", "scored")
     )

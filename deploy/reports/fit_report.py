@@ -6,6 +6,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
+from headrace.counted_nouns import counted
 from headrace.ingest.survey import duration
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ def fit_in_words(
     rate = "" if resumed else f", {done.examples / max(seconds, 1e-9):,.0f} examples/s"
     since = " since it was continued" if resumed else ""
     epochs = f"{done.epochs} epochs, " if done.epochs > 1 else ""
+    rows = counted(done.rows, "row")
     lines = [
-        f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples in {to}",
+        f"{done.snapshot}: {rows} of {counted(done.examples, 'example')} in {to}",
         f"{clicks}learned in {epochs}{seconds:.1f} s{since}{rate}",
     ]
     if not math.isnan(done.log_loss):
@@ -45,14 +47,17 @@ def fit_in_words(
         lines.append(f"log loss held out: {done.held_out_loss:.5f} after epoch {done.epochs}")
     if not refusals:
         lines.append("every row was learned")
-    lines += [f"warning: {each.count:,} rows are refused: {each.details}" for each in refusals]
+    lines += [
+        f"warning: {counted(each.count, 'row is', 'rows are')} refused: {each.details}"
+        for each in refusals
+    ]
     order = done.order
     if order.disordered:
         lines.append(
-            f"warning: {order.disordered:,} of {order.rows:,} rows "
-            f"({order.disordered / order.rows:.1%}) come after a newer one, by up to "
-            f"{duration(order.furthest_ms)}.\n  They were learned in the order of the files, so "
-            "these figures are not those of a stream: sort by time"
+            f"warning: {order.disordered:,} of {counted(order.rows, 'row')} "
+            f"({order.disordered / order.rows:.1%}) come{'s' * (order.disordered == 1)} after a "
+            f"newer one, by up to {duration(order.furthest_ms)}.\n  They were learned "
+            "in the order of the files, so these figures are not those of a stream: sort by time"
         )
     place = f"{to.rstrip('/')}/{done.snapshot}"
     lines.append(

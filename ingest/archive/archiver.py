@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from headrace.counted_nouns import counted
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder, ArchiveFull
 from headrace.ingest.events import EARLIEST_MS, LATEST_MS
 from headrace.ingest.kafka import (
@@ -252,8 +253,9 @@ class Archiver:
         self._folder.write(source, gathered.topic_id, gathered.start, gathered.stop, by_hour(table))
         self._wrote(source.topic, table.num_rows)
         log.info(
-            "%s/%d: %d rows of offsets %d to %d",
-            *(source.topic, source.partition, table.num_rows, gathered.start, gathered.stop - 1),
+            "%s/%d: %s of offsets %d to %d",
+            *(source.topic, source.partition, counted(table.num_rows, "row")),
+            *(gathered.start, gathered.stop - 1),
         )
         gathered.start, gathered.rows = gathered.stop, 0
         gathered.records.clear()

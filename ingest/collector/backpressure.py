@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.counted_nouns import counted
 from headrace.ingest.events import LARGEST_VALUE_BYTES
 from headrace.ingest.http import RequestRefused
 
@@ -58,7 +59,9 @@ class MemoryBound:
 
     def _check_requests(self) -> None:
         if self.requests >= self.limits.requests:
-            raise _full(f"at most {self.limits.requests} requests waiting", self.requests)
+            raise _full(
+                f"at most {counted(self.limits.requests, 'request')} waiting", self.requests
+            )
 
     def _check_bytes(self, size_bytes: int) -> None:
         if self.bytes and self.bytes + size_bytes > self.limits.waiting_bytes:
@@ -68,7 +71,7 @@ class MemoryBound:
     def take_events(self, count: int) -> None:
         """Reserve places in the queue. Raises RequestRefused (429)."""
         if self.events and self.events + count > self.limits.waiting_events:
-            expected = f"at most {self.limits.waiting_events} events waiting for Kafka"
+            expected = f"at most {counted(self.limits.waiting_events, 'event')} waiting for Kafka"
             raise _full(expected, self.events + count)
         self.events += count
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.counted_nouns import counted
 from headrace.ingest.http import RequestRefused
 
 if TYPE_CHECKING:
@@ -99,5 +100,7 @@ def split(body: bytes, kind: str, limits: CollectorLimits) -> list[bytes]:
     if not events:
         raise RequestRefused(400, "", "at least one event", "an empty body")
     if len(events) > limits.batch_events:
-        raise RequestRefused(413, "", f"at most {limits.batch_events} events", str(len(events)))
+        raise RequestRefused(
+            413, "", f"at most {counted(limits.batch_events, 'event')}", str(len(events))
+        )
     return events

@@ -26,6 +26,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.counted_nouns import counted
 from headrace.ingest.errors import MissingTopic, TopicMismatch
 from headrace.ingest.kafka import (
     EventTopics,
@@ -107,8 +108,8 @@ def check_growth(
     if max(found.values()) > partitions:
         more = ", ".join(f"{topic} {count}" for topic, count in found.items() if count > partitions)
         raise TopicMismatch(
-            f"expected topics of at most {partitions} partitions, got {more}: Kafka cannot remove "
-            "partitions"
+            f"expected topics of at most {counted(partitions, 'partition')}, got {more}: Kafka "
+            "cannot remove partitions"
         )
     # a growth that was interrupted left some topics behind, and all of those with the same number
     behind = {count for count in found.values() if count < partitions}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from headrace.counted_nouns import counted
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
@@ -119,7 +120,9 @@ class KafkaWriter:
         self._producer.flush(self._settings.lost_timeout_s + 1.0)
         self._raise_failure()
         if len(self._producer):
-            doing = f"{len(self._producer)} messages were not acknowledged"
+            doing = (
+                f"{counted(len(self._producer), 'message was', 'messages were')} not acknowledged"
+            )
             raise unreachable(self._settings.bootstrap, doing)
 
     def close(self) -> None:

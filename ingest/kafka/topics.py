@@ -30,6 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
+from headrace.counted_nouns import counted
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic, NotAllowed, TopicMismatch
 from headrace.ingest.kafka.error_translation import answer_of, translate, translated
 from headrace.ingest.kafka.retry import retry_for
@@ -373,7 +374,7 @@ def _differences(spec: TopicSpec, partitions: int, configs: Mapping[str, str]) -
     differences = []
     if partitions != spec.partitions:
         differences.append(
-            f"topic {spec.name}: expected {spec.partitions} partitions, got {partitions}"
+            f"topic {spec.name}: expected {counted(spec.partitions, 'partition')}, got {partitions}"
         )
     for key, expected in spec.required.items():
         found = configs.get(key)

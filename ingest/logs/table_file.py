@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from headrace.counted_nouns import counted
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs.decimal_commas import with_point, with_points
 from headrace.ingest.logs.layout import PACKED
@@ -166,7 +167,7 @@ class TableFile:
         numbered = NumberedLines(stream)
 
         def note(row: Any) -> str:
-            cause = f"expected {row.expected_columns} columns, as {self._naming}, got "
+            cause = f"expected {counted(row.expected_columns, 'column')}, as {self._naming}, got "
             cause += str(row.actual_columns)
             line = numbered.line_of(row.number) if row.number else 0
             odd.append(UnreadableRow(line, row.text.encode(), cause))
@@ -221,8 +222,8 @@ class TableFile:
             return
         named, found = widths[0]
         raise SpecError(
-            f"{self.path}: expected {named} columns in each line, as {self._naming}, got {found} "
-            f"in the first {len(widths):,} lines"
+            f"{self.path}: expected {counted(named, 'column')} in each line, as {self._naming}, "
+            f"got {found} in the first {counted(len(widths), 'line')}"
         )
 
     @property

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from confluent_kafka.admin import AdminClient
 
+from headrace.counted_nouns import counted
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, StreamError
 from headrace.ingest.kafka import (
     REPLAYS_TOPIC,
@@ -201,9 +202,9 @@ class ResumableEventWriter:
             lost = [f"{topic}/{number} lost records" for topic, number in cut]
         if lost:
             raise OffsetGone(
-                f"expected the {checkpoint.taken} lines that the replay {self._name!r} sent, got "
-                f"logs without some of them: {'; '.join(lost)}. To send every line again, choose "
-                "another name"
+                f"expected the {counted(checkpoint.taken, 'line')} that the replay {self._name!r} "
+                f"sent, got logs without some of them: {'; '.join(lost)}. To send every line "
+                "again, choose another name"
             )
 
     def _last(self) -> _ReplayCheckpoint | None:
@@ -220,8 +221,9 @@ class ResumableEventWriter:
         if saved is not None and saved.of == committed.of and saved.taken < committed.taken:
             raise OffsetGone(
                 f"expected the progress of the replay {self._name!r} in topic {REPLAYS_TOPIC}, "
-                f"{committed.taken} lines as in its committed offset, got {saved.taken}: the topic "
-                "lost records. To send every line again, choose another name"
+                f"{counted(committed.taken, 'line')} as in its committed offset, got "
+                f"{saved.taken}: the topic lost records. To send every line again, choose another "
+                "name"
             )
         return saved or committed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from headrace.counted_nouns import counted, counted_of
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
 from headrace.ingest.logs import all_clicked, has_decimal_comma
 
@@ -175,12 +176,14 @@ class LogSurvey:
         for each in self.refused:
             share = 100 * each.count / events
             found.append(
-                f"{each.count:,} of {events:,} events ({share:.1f} %) are refused: {each.details}"
+                f"{each.count:,} of {counted(events, 'event')} ({share:.1f} %) "
+                f"{'is' if each.count == 1 else 'are'} refused: {each.details}"
             )
         if self.unread_clicks:
+            words = "counts" if self.unread_clicks == 1 else "count"
             found.append(
-                f"{self.unread_clicks:,} rows have an unreadable time of a click and count as not "
-                f"clicked: {self.unread_advice}"
+                f"{counted(self.unread_clicks, 'row has', 'rows have')} an unreadable time of a "
+                f"click and {words} as not clicked: {self.unread_advice}"
             )
         found += self._click_warnings()
         if self.foreign:
@@ -193,19 +196,19 @@ class LogSurvey:
             # a click of a refused impression is unmatched, too
             first = "correct the refused events first, then " if self.refused else ""
             found.append(
-                f"{self.joined.unmatched:,} of {self.clicks:,} clicks have no impression of their "
-                f"impression_id: {first}compare the ids of both files"
+                f"{counted_of(self.joined.unmatched, self.clicks, 'clicks has', 'clicks have')} no "
+                f"impression of the same impression_id: {first}compare the ids of both files"
             )
         if self.joined.late:
             found.append(
-                f"{self.joined.late:,} of {self.clicks:,} clicks come more than "
-                f"{duration(self.window_ms)} from their impression and are not learned. To accept "
-                "them, raise [label] window_s in the spec"
+                f"{counted_of(self.joined.late, self.clicks, 'clicks comes', 'clicks come')} more "
+                f"than {duration(self.window_ms)} from the impression, too late to be learned. To "
+                "learn such clicks, raise [label] window_s in the spec"
             )
         if self.repeated_ids:
             found.append(
-                f"about {self.repeated_ids:,} impressions repeat an impression_id and are dropped "
-                "as duplicates if they come within two windows: ids must be unique"
+                f"about {counted(self.repeated_ids, 'impression repeats', 'impressions repeat')} "
+                "an impression_id. Duplicates within two windows are dropped: ids must be unique"
             )
         return found
 
@@ -214,9 +217,9 @@ class LogSurvey:
         span = "no valid times"
         if self.first_ms:
             span = f"{_moment(self.first_ms)} to {_moment(self.last_ms)} UTC"
-        joined = self.joined
+        joined, shown = self.joined, counted(self.impressions, "impression")
         lines = [
-            f"{self.path}: {self.impressions:,} impressions, {self.clicks:,} clicks, {span}",
+            f"{self.path}: {shown}, {counted(self.clicks, 'click')}, {span}",
             (
                 f"clicks: {joined.matched:,} matched, {joined.late:,} late, {joined.unmatched:,} "
                 f"without an impression, {joined.repeated:,} repeated"
@@ -240,9 +243,9 @@ class LogSurvey:
         """A model learns nothing from labels that are all the same."""
         if self.accepted and not self.clicks:
             text = (
-                f"expected clicks, got none in {self.impressions:,} impressions: a model learns "
-                "only that nothing is clicked. Name the column of clicks in the layout, [click] "
-                "column or timestamp, or write clicks.ndjson"
+                f"expected clicks, got none in {counted(self.impressions, 'impression')}: a model "
+                "learns only that nothing is clicked. Name the column of clicks in the layout, "
+                "[click] column or timestamp, or write clicks.ndjson"
             )
             return [text]
         if self.all_clicked:
@@ -252,10 +255,11 @@ class LogSurvey:
     def _order_warnings(self) -> list[str]:
         if not self.order.disordered:
             return []
+        words = "impressions comes", "impressions come"
         return [
             (
-                f"{self.order.disordered:,} of {self.impressions:,} impressions come after a newer "
-                f"one, by up to {duration(self.order.furthest_ms)}; those by more than "
+                f"{counted_of(self.order.disordered, self.impressions, *words)} after a newer one, "
+                f"by up to {duration(self.order.furthest_ms)}; those by more than "
                 f"{duration(self.window_ms)} are refused: sort the log by time, or use --sort"
             )
         ]
@@ -307,9 +311,9 @@ def _field_warnings(coverage: FieldCoverage, impressions: int) -> list[str]:
         wanted = "a number" if number else "a single value"
         if coverage.column not in ("", coverage.name):
             name += f" (column {coverage.column!r})"
+        words = f"value is not {wanted} and counts", f"values are not {wanted} and count"
         found.append(
-            f"{name}: {coverage.unusable:,} values are not {wanted} and count as absent, such as "
-            f"{coverage.example!r}"
+            f"{name}: {counted(coverage.unusable, *words)} as absent, such as {coverage.example!r}"
             + (f". {number_advice(coverage.example, coverage.column)}" if number else "")
         )
     if coverage.transform == "bag" and coverage.single == coverage.present:

@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headrace.counted_nouns import counted
 from headrace.pserver import MissingModel, Shape, Unreachable
 from headrace.pserver.keeper import KeeperSettings, run_keeper
 from headrace.pserver.replica import Replica
@@ -40,7 +41,9 @@ def heads_of(store: Store, shape: Shape) -> list[BucketAnswer]:
     answers = store.marks(range(shape.buckets))
     heads = [each for each in answers if not isinstance(each, Unreachable)]
     if len(heads) < shape.buckets:
-        raise Unreachable(f"{len(heads)} of {shape.buckets} buckets of {shape.model} answered")
+        raise Unreachable(
+            f"{len(heads)} of {counted(shape.buckets, 'bucket')} of {shape.model} answered"
+        )
     return heads
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from headrace.counted_nouns import counted
 from headrace.ingest.examples import part_of
 from headrace.ingest.survey import RefusalTally
 from headrace.learner.errors import LearnerError
@@ -116,10 +117,12 @@ def mostly_refused(refusals: Sequence[RefusedEvents], learned: int) -> Unreadabl
         )
     if refused <= learned:
         return None
-    reasons = "\n".join(f"{each.count:,} rows are refused: {each.details}" for each in refusals)
+    reasons = "\n".join(
+        f"{counted(each.count, 'row is', 'rows are')} refused: {each.details}" for each in refusals
+    )
     return UnreadableData(
         f"{reasons}\nexpected data of which at most half is refused, got {refused:,} of "
-        f"{refused + learned:,} rows; no model was written. Correct the data or its layout"
+        f"{counted(refused + learned, 'row')}; no model was written. Correct the data or its layout"
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from headrace.counted_nouns import counted
 from headrace.learner.batch import FilePosition
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.decisions import Verdict, look
@@ -389,7 +390,7 @@ class ExperimentRunner:
 
 def _place(standing: Standing, cohort: Cohort) -> str:
     close = ", within the error" if standing.close else ""
-    return f"rank {standing.rank} of {standing.of} at {cohort.examples:,} examples{close}"
+    return f"rank {standing.rank} of {standing.of} at {counted(cohort.examples, 'example')}{close}"
 
 
 def _finite(value: float | None) -> float | None:

@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from headrace.counted_nouns import counted
 from headrace.ingest.runtime import wall_ms
 from headrace.learner.local.derived_spec import SpecOptions, derive_spec
 from headrace.learner.local.in_memory_model import InMemoryModel
@@ -348,6 +349,6 @@ def _blocks(columns: Columns, count: int) -> Iterator[tuple[int, Columns, int]]:
 
 def _two_classes(classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if classes.shape[0] != 2:
-        got = "1 class" if classes.shape[0] == 1 else f"{classes.shape[0]} classes"
+        got = counted(classes.shape[0], "class", "classes")
         raise ValueError(f"y: expected two classes, got {got}: {classes.tolist()}")
     return classes

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from headrace.counted_nouns import counted
 from headrace.ingest.events import TIME
 from headrace.ingest.examples import Examples, concatenate, part_of, reordered
 from headrace.ingest.features import Encoder, first_unknown, known_fields
@@ -93,9 +94,9 @@ class LocalModel:
 
     def __repr__(self) -> str:
         """Return name, architecture, the examples learned here and the rows."""
-        learned = sum(map(len, self._examples))
+        learned = counted(sum(map(len, self._examples)), "example")
         name, kind = self.spec.name, self.spec.architecture
-        return f'<LocalModel "{name}": {kind}, {learned:,} examples learned, {len(self):,} rows>'
+        return f'<LocalModel "{name}": {kind}, {learned} learned, {counted(len(self), "row")}>'
 
     def __len__(self) -> int:
         """Return the number of rows that the model has."""

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.counted_nouns import counted
 from headrace.ingest.examples import Kind
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ _REMEMBERED = 10_000
 
 def quarantine_letter(examples: int, reason: str) -> str:
     """Return the text of the dead letter of quarantined examples."""
-    return f"batch of {examples} examples quarantined: {reason}"
+    return f"batch of {counted(examples, 'example')} quarantined: {reason}"
 
 
 def quarantine_reason(letter: str) -> tuple[int, str]:
@@ -107,7 +108,8 @@ class BatchGuard:
         numbers = examples.features.numbers
         bad = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
         if bad.shape[0]:
-            return f"expected finite numbers, got NaN or infinity in {bad.shape[0]} examples"
+            found = counted(bad.shape[0], "example")
+            return f"expected finite numbers, got NaN or infinity in {found}"
         return None
 
     def accepts(
@@ -218,7 +220,7 @@ class BatchGuard:
         if examples >= limits.least_examples and loss > bound:
             return (
                 f"expected a mean loss up to {bound:.4g}, {limits.loss_ratio:g} times the running "
-                f"mean, got {loss:.4g} over {examples} examples"
+                f"mean, got {loss:.4g} over {counted(examples, 'example')}"
             )
         return None
 

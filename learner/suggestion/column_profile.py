@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.counted_nouns import counted
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -65,7 +67,7 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
     if pa.types.is_temporal(kind):
         return ColumnProfile(name, "", "a time: only timestamp_ms is read as a time", 0)
     distinct = pc.count_distinct(column, mode="only_valid").as_py()
-    shown = f"{distinct:,} values{absent}"
+    shown = f"{counted(distinct, 'value')}{absent}"
     if distinct == 1 and not column.null_count:
         return ColumnProfile(name, "", "one value only", 1)
     numbers = numbers_of(column)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.counted_nouns import counted
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs import all_clicked
 from headrace.learner.spec import CHOICE, LOGISTIC_REGRESSION, parse_spec
@@ -117,7 +118,7 @@ def _head(path: Path, sample: LogSample) -> list[str]:
     which = "all" if sample.whole else "the first"
     lines = [
         (
-            f"# Suggested for {path.name} from {which} {sample.rows:,} impressions, "
+            f"# Suggested for {path.name} from {which} {counted(sample.rows, 'impression')}, "
             f"{clicks:,} of them clicked ({100 * clicks / sample.rows:.2f} %)."
         ),
         "# A first model: `headrace check` compares it with a log, `headrace run` measures it.",
@@ -126,7 +127,9 @@ def _head(path: Path, sample: LogSample) -> list[str]:
     behind = int(np.count_nonzero(sample.times < np.maximum.accumulate(sample.times)))
     if behind > _UNSORTED * sample.rows:
         lines.insert(
-            2, f"# {behind:,} rows come after a newer one: give `check` and `run` the flag --sort."
+            2,
+            f"# {counted(behind, 'row comes', 'rows come')} after a newer one: give `check` and "
+            "`run` the flag --sort.",
         )
     if not clicks:
         lines.insert(1, f"# {NO_CLICKS}")
@@ -151,8 +154,8 @@ def _loss(sample: LogSample) -> list[str]:
         return []
     return [
         (
-            f"# {found.requests:,} requests have {found.candidates:.1f} candidates on average, and "
-            f"{found.several:,} of them several clicks."
+            f"# {counted(found.requests, 'request has', 'requests have')} {found.candidates:.1f} "
+            f"candidates on average, and {found.several:,} of them several clicks."
         ),
         f"# If each candidate were clicked by itself, {found.expected:,.0f} would have several.",
         f'loss = "{CHOICE}"  # users choose one candidate or none',

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from headrace.counted_nouns import counted
 from headrace.pserver.snapshots.bucket_copy import Halted, copy_bucket
 from headrace.pserver.snapshots.restoration import check_buckets, in_pieces
 from headrace.pserver.snapshots.snapshot_errors import DoesNotFit
@@ -67,7 +68,7 @@ def reshard(
     """
     old, new = store.shape(), successor.shape
     if new.buckets == old.buckets:
-        raise DoesNotFit(f"expected more than {old.buckets} buckets, got {new.buckets}")
+        raise DoesNotFit(f"expected more than {counted(old.buckets, 'bucket')}, got {new.buckets}")
     check_buckets(old.buckets, new.buckets)
     factor, rows = new.buckets // old.buckets, 0
     successor.begin()

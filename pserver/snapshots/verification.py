@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.counted_nouns import counted
 from headrace.pserver.errors import CorruptEntry
 from headrace.pserver.rows import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack
@@ -75,7 +76,7 @@ def problems_of(blob: bytes | None, expected: BucketFile, manifest: Manifest) ->
     problems = []
     count = sum(chunk.ids.shape[0] for chunk in chunks)
     if count != expected.rows:
-        problems.append(f"expected {expected.rows} rows, got {count}")
+        problems.append(f"expected {counted(expected.rows, 'row')}, got {count}")
     if not chunks:
         return problems
     rows = FoldedRows._make(np.concatenate(column) for column in zip(*chunks, strict=True))

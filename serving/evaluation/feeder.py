@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.counted_nouns import counted
 from headrace.ingest import KafkaUnreachable, TransactionAborted
 from headrace.ingest.examples import UnreadableExamples
 from headrace.ingest.examples import unpack as unpack_examples
@@ -192,7 +193,8 @@ class Feeder:
             return first
         if state is LogState.EXPIRED:
             self.figures.lost += first - offset
-            log.warning("%s: retention removed %d records before a row", name, first - offset)
+            records = counted(first - offset, "record")
+            log.warning("%s: retention removed %s before a row", name, records)
             return first
         if state is LogState.TRUNCATED:
             log.warning(

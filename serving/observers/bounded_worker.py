@@ -16,6 +16,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from headrace.counted_nouns import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -101,7 +103,8 @@ class BoundedWorker(Generic[T]):
             try:
                 self._handle(items)
             except Exception:
-                log.exception("%s: cannot handle %d requests", self._thread.name, len(items))
+                requests = counted(len(items), "request")
+                log.exception("%s: cannot handle %s", self._thread.name, requests)
                 for item in items:
                     self._failed(item)
             with self._changed:

@@ -18,6 +18,7 @@ import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.counted_nouns import counted
 from headrace.learner.experiments import LARGEST_FRESHNESS_S, LARGEST_P99_MS
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ class PromotionCheck(NamedTuple):
 def promotion_checks(rules: PromotionRules, served: ServedFigures) -> list[PromotionCheck]:
     """Return all checks."""
     low, high = rules.level
+    batches = "batch" if served.quarantined == 1 else "batches"
     return [
         _loss(rules, served),
         _calibration(rules, served),
         _bounded("level", served.level, low, high, "of the control's mean score"),
         _bounded("p99", served.p99_ms, 0.0, rules.p99_ms, "ms", LARGEST_P99_MS),
         _bounded("freshness", served.freshness_s, 0.0, rules.freshness_s, "s", LARGEST_FRESHNESS_S),
-        _bounded("quarantined", served.quarantined, 0.0, rules.quarantined, "batches"),
+        _bounded("quarantined", served.quarantined, 0.0, rules.quarantined, batches),
     ]
 
 
@@ -96,7 +98,7 @@ def _calibration(rules: PromotionRules, served: ServedFigures) -> PromotionCheck
     low, high = rules.calibration
     error = _STANDARD_ERRORS * math.sqrt(clicks + 1.0)
     least, most = expected / (clicks + error), expected / max(clicks - error, 1e-9)
-    text = f"{expected:.1f} expected clicks, {clicks} clicks, bounds {low:g} to {high:g}"
+    text = f"{expected:.1f} expected clicks, {counted(clicks, 'click')}, bounds {low:g} to {high:g}"
     if most < low or least > high:
         return PromotionCheck("calibration", PromotionResult.VIOLATED, text)
     holds = clicks > 0 and low <= expected / clicks <= high

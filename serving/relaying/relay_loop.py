@@ -17,6 +17,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.counted_nouns import counted
 from headrace.ingest import KafkaUnreachable, TransactionAborted
 from headrace.ingest.kafka import Outgoing
 from headrace.pserver.relay import LogRelay, RelayedColumns
@@ -132,7 +133,7 @@ class RelayLoop:
         try:
             self._transactions.write(messages, {})
         except (TransactionAborted, KafkaUnreachable) as error:
-            log.warning("a write of the relay failed, %d blocks: %s", len(blocks), error)
+            log.warning("a write of the relay failed, %s: %s", counted(len(blocks), "block"), error)
             self.failed_writes += 1
             for bucket, _ in blocks:
                 self._failed.add(bucket)

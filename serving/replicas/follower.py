@@ -22,6 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.counted_nouns import counted
 from headrace.ingest.runtime import BackgroundThread
 from headrace.pserver import StoreError
 from headrace.pserver.replica import Copied, Folded, Stale
@@ -159,7 +160,8 @@ class Follower(BackgroundThread):
     def _tell_stale(self, stale: Mapping[int, StoreError]) -> None:
         if stale and not self._stale:
             bucket, error = next(iter(stale.items()))
-            log.warning("%d buckets are stale; bucket %d: %s", len(stale), bucket, error)
+            buckets = counted(len(stale), "bucket is", "buckets are")
+            log.warning("%s stale; bucket %d: %s", buckets, bucket, error)
         elif self._stale and not stale:
             log.info("no bucket is stale any more")
         self._stale = frozenset(stale)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.experiments.experiment_promotion import promote, promotion, rollback
 from headrace.deploy.cli.experiments.run_modes import (
     LiveOptions,
@@ -323,7 +324,7 @@ def _state_of(name: str, history: "list[ArmRecord]") -> str:
     arms = {record.arm for record in history} - {0}
     state = "done" if any(record.kind == "ended" for record in history) else "unfinished"
     examples = max((record.examples for record in history), default=0)
-    return f"{name}: {state}, {len(arms)} arms, {examples:,} examples"
+    return f"{name}: {state}, {counted(len(arms), 'arm')}, {counted(examples, 'example')}"
 
 
 @app.command("stop")
@@ -353,4 +354,6 @@ def _say(result: "ExperimentResult") -> None:
     if result.best.number:
         proven = "proven" if result.promotable else "not proven"
         typer.echo(f"better than the control: {proven} by its confidence sequence")
-    typer.echo(f"{result.steps:,} examples learned by all arms, of a log of {result.examples:,}")
+    typer.echo(
+        f"{counted(result.steps, 'example')} learned by all arms, of a log of {result.examples:,}"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.experiments.promoted_processes import say_processes
 from headrace.deploy.cli.options import KAFKA, REDIS, KafkaAddress, KafkaClient, RedisUrl, TrackUri
 from headrace.deploy.cli.runs import OFF, run_outputs
@@ -264,7 +265,7 @@ def _prepare(
             store.create(shape)
             said = f"begins without rows ({saved}), and learns the events that Kafka retains"
         elif saved.load(store, shape):
-            said = f"begins with the arm's rows, after {saved.examples:,} examples"
+            said = f"begins with the arm's rows, after {counted(saved.examples, 'example')}"
         else:
             said = "has rows already, and keeps them"
     typer.echo(f"{spec.name} {said}", err=True)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.ingest import ingest_dead_letters
 from headrace.deploy.cli.ingest.ingest_replay import replay
 from headrace.deploy.cli.options import (
@@ -155,7 +156,7 @@ def topics(
     )
     chosen = ensure_topics(kafka_settings(kafka, kafka_client), specs)
     for spec in specs:
-        typer.echo(f"{spec.name}: {spec.partitions} partitions")
+        typer.echo(f"{spec.name}: {counted(spec.partitions, 'partition')}")
     for line in chosen:
         typer.echo(f"note: {line}")
 

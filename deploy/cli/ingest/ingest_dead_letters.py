@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def show(
     if counts.total() > len(shown):
         typer.echo(f"\n... and {counts.total() - len(shown):,} more (--limit, --json)")
     typer.echo(
-        f"\n{counts.total():,} open letters; {len(there.retried):,} sent back earlier, "
+        f"\n{counted(counts.total(), 'open letter')}; {len(there.retried):,} sent back earlier, "
         f"{len(there.discarded):,} discarded"
     )
 
@@ -139,14 +140,15 @@ def retry(
     unused = repairs.unused if isinstance(repairs, FileRepairs) and not done.stopped else set()
     if unused:
         typer.echo(
-            f"{len(unused):,} repairs have no open letter (sent earlier, or of another topic): "
+            f"{counted(len(unused), 'repair has', 'repairs have')} no open letter (sent earlier, "
+            "or of another topic): "
             f"{', '.join(map(str, sorted(unused)[:5]))}{', ...' if len(unused) > 5 else ''}",
             err=True,
         )
     stopped = "stopped: " if done.stopped else ""
     typer.echo(
-        f"{stopped}{done.sent:,} events sent back, {done.discarded:,} discarded, "
-        f"{done.left:,} letters left open"
+        f"{stopped}{counted(done.sent, 'event')} sent back, {done.discarded:,} discarded, "
+        f"{counted(done.left, 'letter')} left open"
     )
     if done.refused:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
     KAFKA,
     Data,
@@ -135,7 +136,7 @@ def replay(
     impressions = sum(each.impressions for each in replayed.logs)
     clicks = sum(each.clicks for each in replayed.logs)
     before = f", {replayed.resumed:,} of them before the restart" if replayed.resumed else ""
-    typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks{before}")
+    typer.echo(f"sent {counted(impressions, 'impression')} and {counted(clicks, 'click')}{before}")
     if client is not None:
         typer.echo(_answers(client))
 
@@ -194,4 +195,4 @@ def _answers(client: "RankingClient") -> str:
         "refused": asked.refused,
     }
     others = "".join(f"; {count:,} {what}" for what, count in rest.items() if count)
-    return f"answers to {asked.requests:,} requests: {models or 'none'}{others}"
+    return f"answers to {counted(asked.requests, 'request')}: {models or 'none'}{others}"

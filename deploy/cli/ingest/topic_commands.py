@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient, valid_specs
 
 if TYPE_CHECKING:
@@ -72,13 +73,13 @@ def grow(
     looked = look() if accept_unmatched else await_closed(look, _report)
     grown = grow_topics(settings, names, partitions, looked, beside=map(scored_topic, names))
     for topic in grown.grown:
-        typer.echo(f"{topic}: {partitions} partitions")
+        typer.echo(f"{topic}: {counted(partitions, 'partition')}")
     if not grown.grown:
-        typer.echo(f"every topic has {partitions} partitions already")
+        typer.echo(f"every topic has {counted(partitions, 'partition')} already")
     if grown.arrived:
         typer.echo(
-            f"warning: {grown.arrived} impressions arrived during the growth; their clicks may "
-            "count as unmatched"
+            f"warning: {counted(grown.arrived, 'impression')} arrived during the growth, "
+            "whose clicks may count as unmatched"
         )
     typer.echo(
         "next: restart the producers, those of clicks first, so that all use the new number; "
@@ -89,7 +90,7 @@ def grow(
 
 def _report(found: OpenWindows) -> None:
     if found.lag:
-        typer.echo(f"waiting for joiners: {found.lag} events to join")
+        typer.echo(f"waiting for joiners: {counted(found.lag, 'event')} to join")
     else:
         typer.echo(
             f"waiting {found.wait_ms / 1000:.0f} s for the last label window; stop producers of "

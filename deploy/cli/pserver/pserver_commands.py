@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
     LOOPBACK,
     REDIS,
@@ -85,7 +86,9 @@ def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> No
         store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))
     finally:
         store.close()
-    typer.echo(f"{spec.name}: {buckets} buckets, {spec.width} floats a row, {spec.fingerprint}")
+    typer.echo(
+        f"{spec.name}: {counted(buckets, 'bucket')}, {spec.width} floats a row, {spec.fingerprint}"
+    )
 
 
 @app.command()

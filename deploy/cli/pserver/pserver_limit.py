@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
 
 
@@ -44,4 +45,4 @@ def limit(
         found = store.row_limit()
     finally:
         store.close()
-    typer.echo(f"{name}: at most {found:,} rows" if found else f"{name}: no limit on rows")
+    typer.echo(f"{name}: at most {counted(found, 'row')}" if found else f"{name}: no limit on rows")

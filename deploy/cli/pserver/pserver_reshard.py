@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
 from headrace.deploy.cli.pserver.pserver_snapshots import EXIT_STOPPED
 from headrace.deploy.errors import BadOption
@@ -54,7 +55,7 @@ def reshard(
     store = open_store(redis, spec.name)
     try:
         if buckets is None:
-            typer.echo(f"{spec.name}: removed {store.remove_old()} old buckets")
+            typer.echo(f"{spec.name}: removed {counted(store.remove_old(), 'old bucket')}")
             return
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             rows = reshard_model(
@@ -70,7 +71,7 @@ def reshard(
         typer.echo(f"{spec.name}: stopped, nothing has changed; run it again", err=True)
         raise typer.Exit(EXIT_STOPPED)
     typer.echo(
-        f"{spec.name}: {buckets} buckets with {rows:,} rows. Learners and keepers stop by "
-        "themselves and continue with the new buckets when they start again. Restart servers, "
-        "then run it with --remove-old"
+        f"{spec.name}: {counted(buckets, 'bucket')} with {counted(rows, 'row')}. Learners and "
+        "keepers stop by themselves and continue with the new buckets when they start again. "
+        "Restart servers, then run it with --remove-old"
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.learner import ExamplesOf
 from headrace.deploy.cli.options import (
     KAFKA,
@@ -174,8 +175,9 @@ def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
         return
     shown = ", ".join(map(str, filled))
     typer.echo(
-        f"{spec.name}: {len(filled)} buckets are empty now: {shown}. Learners read all their "
-        "examples again; if Kafka no longer has them from offset 0, learners stop and name the gap"
+        f"{spec.name}: {counted(len(filled), 'bucket is', 'buckets are')} empty now: {shown}. "
+        "Learners read all their examples again; if Kafka no longer has them from offset 0, "
+        "learners stop and name the gap"
     )
 
 
@@ -237,8 +239,9 @@ def _restore_from(
         typer.echo(f"{to.name}: no bucket is missing, nothing to do")
         return
     typer.echo(
-        f"{to.name}: {len(restored.buckets)} buckets with {restored.rows:,} rows restored from "
-        f"{manifest.name}; learners {_starting_point(to.name, marks, warm)}"
+        f"{to.name}: {counted(len(restored.buckets), 'bucket')} with "
+        f"{counted(restored.rows, 'row')} restored from {manifest.name}; learners "
+        f"{_starting_point(to.name, marks, warm)}"
     )
 
 
@@ -264,9 +267,9 @@ def check_joined(model: str, partitions: str, moment_ms: int, lag: int) -> None:
     if lag:
         raise RecoveryRefused(
             f"{model}: expected examples after {moment_text(moment_ms)} in partitions {partitions},"
-            f" got none yet, and its joiner is {lag:,} events behind: examples that it writes from "
-            "before then would be learned a second time. Wait until headrace_joiner_lag is 0, "
-            "then restore again"
+            f" got none yet, and its joiner is {counted(lag, 'event')} behind: examples that it "
+            "writes from before then would be learned a second time. Wait until "
+            "headrace_joiner_lag is 0, then restore again"
         )
 
 

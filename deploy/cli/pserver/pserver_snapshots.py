@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
 from headrace.deploy.errors import BadOption
 from headrace.ingest.runtime import wall_ms
@@ -161,8 +162,8 @@ def prune(
         remove(shelf, goes)
     did = "would remove" if dry_run else "removed"
     for each in goes.snapshots:
-        rows = "unknown" if each.manifest is None else f"{each.manifest.rows:,}"
-        typer.echo(f"{did} {each.name} ({rows} rows)")
+        rows = "unknown rows" if each.manifest is None else counted(each.manifest.rows, "row")
+        typer.echo(f"{did} {each.name} ({rows})")
     for leftover in goes.leftovers:
         typer.echo(f"{did} {leftover.folder}, an unfinished snapshot")
     if not goes.snapshots and not goes.leftovers:
@@ -175,7 +176,7 @@ def say_written(written: "Manifest | None", place: str) -> None:
         typer.echo("stopped: no snapshot was written", err=True)
         raise typer.Exit(EXIT_STOPPED)
     typer.echo(
-        f"{written.name}: {written.rows:,} rows in {written.buckets} buckets, "
+        f"{written.name}: {counted(written.rows, 'row')} in {counted(written.buckets, 'bucket')}, "
         f"{written.size_bytes / 1e6:,.1f} MB in {place}, "
         f"{(written.ended_ms - written.begun_ms) / 1000:.1f} s"
     )

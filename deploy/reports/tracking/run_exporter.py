@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from headrace.counted_nouns import counted
 from headrace.deploy.reports.tracking.tracked_run import RunState
 
 if TYPE_CHECKING:
@@ -114,9 +115,9 @@ class RunExporter:
             self._changed.notify_all()
         if self.dropped:
             log.warning(
-                "%s did not get %d updates of runs: `headrace runs export RUN` sends a run again",
+                "%s did not get %s of runs: `headrace runs export RUN` sends a run again",
                 self._target.name,
-                self.dropped,
+                counted(self.dropped, "update"),
             )
 
     def _offer(self, run: TrackedRun, parent: TrackedRun | None, files: tuple[Path, ...]) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.counted_nouns import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -157,7 +159,8 @@ def experiment_run(name: str, history: Sequence[ArmRecord], run_id: str = "") ->
         ),
         arms=tuple(arm_run(run_id, records) for _, records in sorted(arms.items())),
         decisions=tuple(
-            f"{record.name}: {record.kind} at {record.examples:,} examples: {record.reason}"
+            f"{record.name}: {record.kind} at {counted(record.examples, 'example')}: "
+            f"{record.reason}"
             for record in history
             if record.kind in ("stopped", "eliminated", "better", "ended")
         ),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from headrace.counted_nouns import counted
 from headrace.learner.errors import UnfitModule
 from headrace.learner.models.deep.contract import NetworkBatch
 
@@ -137,7 +138,9 @@ def _check_company(name: str, module: nn.Module, form: NetworkShape) -> None:
         alone = _ask(name, module, _trial(form, _ITEMS, place))[0]
         if abs(alone - together[place]) > _CLOSE * (1.0 + abs(alone)):
             expected = "the same log-odds for an example alone and in a batch with other examples"
-            found = f"{alone:.6g} and {together[place]:.6g}, with {items} items of its own"
+            found = (
+                f"{alone:.6g} and {together[place]:.6g}, with {counted(items, 'item')} of its own"
+            )
             raise UnfitModule(name, expected, found)
 
 
@@ -217,7 +220,7 @@ def _trial(
 def _ask(name: str, module: nn.Module, batch: NetworkBatch) -> Any:
     """Return a module's answer; a user's module may return anything."""
     count, longest = batch.present.shape
-    trial = f"a Batch of {count} examples, up to {longest} items each"
+    trial = f"a Batch of {counted(count, 'example')}, up to {counted(longest, 'item')} each"
     return _done(name, f"a module that can be called with {trial}", module, batch)
 
 
@@ -231,7 +234,7 @@ def _check_answer(name: str, module: nn.Module, batch: NetworkBatch) -> None:
     if answer.dtype != torch.float32:
         raise UnfitModule(name, "log-odds of torch.float32", str(answer.dtype))
     if not bool(torch.isfinite(answer).all()):
-        trial = f"a Batch of {count} examples, up to {longest} items each"
+        trial = f"a Batch of {counted(count, 'example')}, up to {counted(longest, 'item')} each"
         raise UnfitModule(name, f"finite log-odds of {trial}", str(answer.tolist()))
     leaves = [batch.wide, batch.vectors, batch.items, *module.parameters()]
     expected = "log-odds that have a gradient by inputs and parameters"

@@ -81,7 +81,7 @@ def test_a_run_is_shown_with_its_page_and_listed(tmp_path: Path, headrace: Comma
     assert "log  " not in shown.out
     assert page.read_text() == render_experiment("rates", HISTORY)
     listed = headrace("experiment", "list", str(tmp_path / "runs"))
-    assert listed.out == "rates: unfinished, 1 arms, 30 examples\n"
+    assert listed.out == "rates: unfinished, 1 arm, 30 examples\n"
 
 
 def test_a_table_shows_each_state_once_and_counts_the_examples_of_the_control() -> None:

@@ -174,16 +174,16 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     assert "earlier runs" not in words
     assert "4 impressions and 2 clicks learned" in words
     assert "late clicks 1, clicks without an impression 2, duplicates 1, dead letters 1" in words
-    assert f"1 times: {Reason.BEFORE_2000}" in words
+    assert f"1 time: {Reason.BEFORE_2000}" in words
     assert 'first: {"timestamp_ms":1700000000}' in words
     survey = {"refused": [{"reason": Reason.BEFORE_2000, "cause": "expected 3 columns, got 2"}]}
     told = in_words(report | {"logs": [survey]}, None)
-    assert f"1 times: {Reason.BEFORE_2000} (expected 3 columns, got 2)" in told
+    assert f"1 time: {Reason.BEFORE_2000} (expected 3 columns, got 2)" in told
     assert "300 examples in 2 batches" in words
     assert "300 times: gradients explode\n    first: examples.m/0@7" in words
     before = {"impressions": 3, "clicks": 4, "late_clicks": 1, "unmatched_clicks": 2}
     again = in_words(report | {"earlier": before}, None)
-    assert "1 impressions and 1 clicks learned" in again
+    assert "1 impression and 1 click learned" in again
     assert "with the 3 impressions of earlier runs:\n" in again
 
 

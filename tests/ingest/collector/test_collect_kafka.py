@@ -279,10 +279,10 @@ def test_the_command_line_shows_repairs_and_resends_dead_letters(
     lines[1]["event"] = None
     repaired = tmp_path / "repaired.ndjson"
     repaired.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]))
-    for sent, given_up in ((1, 1), (0, 0)):
+    for sent, given_up in (("1 event", 1), ("0 events", 0)):
         dead_letters.retry(repaired, kafka=kafka)
         told = capsys.readouterr()
-        assert f"{sent} events sent back, {given_up} discarded, 1 letters left open" in told.out
+        assert f"{sent} sent back, {given_up} discarded, 1 letter left open" in told.out
     assert "2 repairs have no open letter" in told.err
     function = tmp_path / "repair.py"
     function.write_text(
@@ -290,7 +290,7 @@ def test_the_command_line_shows_repairs_and_resends_dead_letters(
         "    return {**event, 'timestamp_ms': event['timestamp_ms'] * 1000}\n"
     )
     dead_letters.retry(function=function, kafka=kafka)
-    assert "1 events sent back" in capsys.readouterr().out
+    assert "1 event sent back" in capsys.readouterr().out
     found = in_topic(kafka, "impressions", "letter")
     assert found == Counter(["letter-0", "letter-2"])
     with pytest.raises(BadOption, match="either FILE or --with"):

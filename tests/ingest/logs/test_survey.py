@@ -35,7 +35,7 @@ def test_a_log_without_faults_has_full_coverage_and_no_warning(tmp_path: Path) -
         ["user", "category", "position", "topics", "price"], COUNT
     )
     assert found.joined.matched == 1
-    assert "200 impressions, 1 clicks, 2023-11-14 22:13:20 to" in found.in_words()
+    assert "200 impressions, 1 click, 2023-11-14 22:13:20 to" in found.in_words()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_clicks_of_refused_impressions_are_not_blamed_on_their_ids(tmp_path: Pat
     order = list(range(COUNT))
     random.Random(4).shuffle(order)
     found = surveyed(tmp_path, order=order, clicks=[click(i) for i in range(COUNT)])
-    [said] = [each for each in found.warnings() if "no impression of their" in each]
+    [said] = [each for each in found.warnings() if "no impression of the same" in each]
     assert said.endswith("correct the refused events first, then compare the ids of both files")
 
 
@@ -134,9 +134,9 @@ def test_clicks_are_matched_late_unmatched_and_repeated_apart(tmp_path: Path) ->
     found = surveyed(tmp_path, clicks=clicks)
     joined = found.joined
     assert (joined.matched, joined.late, joined.unmatched, joined.repeated) == (2, 1, 1, 1)
-    late, unmatched = sorted(found.warnings(), key=lambda each: "have no" in each)
-    assert "1 of 5 clicks have no impression of their impression_id" in unmatched
-    assert "1 of 5 clicks come more than 60 seconds from their impression" in late
+    late, unmatched = sorted(found.warnings(), key=lambda each: "has no" in each)
+    assert "1 of 5 clicks has no impression of the same impression_id" in unmatched
+    assert "1 of 5 clicks comes more than 60 seconds from the impression" in late
 
 
 def test_repeated_ids_are_estimated(tmp_path: Path) -> None:

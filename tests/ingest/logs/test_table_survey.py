@@ -62,13 +62,13 @@ def test_a_table_is_surveyed_like_the_events_it_becomes(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table(broken), path)
     warnings = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).warnings()
     text = "\n".join(warnings)
-    assert f"1 of 220 events (0.5 %) are refused: {Reason.NO_TIME}" in text
+    assert f"1 of 220 events (0.5 %) is refused: {Reason.NO_TIME}" in text
     assert "log.parquet, row 6: time=None" in text
     assert "1700000006 looks like seconds" in text
     assert "198 values are not a number and count as absent, such as 'pos 3'" in text
     assert "got only single values, such as 'a|b'" in text
     assert 'Did you mean "categry"?' in text
-    assert "1 of 20 clicks come more than 60 seconds" in text
+    assert "1 of 20 clicks comes more than 60 seconds" in text
 
 
 @pytest.mark.parametrize(("odd", "width"), [(f"{T0_MS},u,,,5", 5), (f"{T0_MS},u", 2)])

@@ -21,7 +21,7 @@ def test_a_model_shows_its_name_its_architecture_and_the_examples_it_learned() -
     untrained = '<LocalModel "site": logistic_regression, 0 examples learned, 0 rows>'
     assert repr(model) == untrained
     model.learn([{"impression_id": "i", "timestamp_ms": NEW_YEAR_MS, "user": "u", "tags": ["a"]}])
-    assert "1 examples learned" in repr(model)
+    assert "1 example learned" in repr(model)
     assert f"{len(model)} rows" in repr(model)
 
 

@@ -36,7 +36,7 @@ BATCH = 120
 BAD = 60
 """Which batch is spoiled."""
 CLICKED = Kind.CLICKED
-NOT_FINITE = "expected finite numbers, got NaN or infinity in 1 examples"
+NOT_FINITE = "expected finite numbers, got NaN or infinity in 1 example"
 NO_SCORES = "expected finite scores"
 EXPLODED = "gradients explode"
 FAR_OFF = "4 times the running mean"

@@ -158,7 +158,7 @@ def test_a_good_arm_passes_every_stage_and_takes_all_requests() -> None:
         ({"p99_ms": 51.0}, "p99: 51 ms, expected at most 50"),
         ({"freshness_s": float("inf")}, "freshness: more than 10 s, expected at most 10"),
         ({"p99_ms": float("inf")}, "p99: more than 1000 ms, expected at most 50"),
-        ({"quarantined": 1}, "quarantined: 1 batches"),
+        ({"quarantined": 1}, "quarantined: 1 batch,"),
     ],
 )
 @pytest.mark.parametrize("stage", [PromotionStage.SHADOW, PromotionStage.CANARY])

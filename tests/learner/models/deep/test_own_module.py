@@ -107,7 +107,7 @@ def test_a_valid_user_module_is_accepted_for_every_shape(form: NetworkShape, see
         (Mean, "alone and in a batch"),
         (Attending, "finite log-odds of a Batch of 3 examples, up to 2 items each"),
         (Centred, "alone and in a batch"),
-        (Normed, "Batch of 1 examples"),
+        (Normed, "Batch of 1 example,"),
         (Random, "alone and in a batch"),
         (Hidden, "alone and in a batch"),
         (Double, "expected log-odds of torch.float32, got torch.float64"),
