@@ -6,7 +6,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
-from headrace.counted_nouns import counted
+from headrace.counted_nouns import counted, counted_of
 from headrace.ingest.survey import duration
 
 if TYPE_CHECKING:
@@ -53,11 +53,12 @@ def fit_in_words(
     ]
     order = done.order
     if order.disordered:
+        share = f"({order.disordered / order.rows:.1%})"
+        come = f"rows {share} comes", f"rows {share} come"
         lines.append(
-            f"warning: {order.disordered:,} of {counted(order.rows, 'row')} "
-            f"({order.disordered / order.rows:.1%}) come{'s' * (order.disordered == 1)} after a "
-            f"newer one, by up to {duration(order.furthest_ms)}.\n  They were learned "
-            "in the order of the files, so these figures are not those of a stream: sort by time"
+            f"warning: {counted_of(order.disordered, order.rows, *come)} after a newer one, "
+            f"by up to {duration(order.furthest_ms)}.\n  The rows were learned in the order of "
+            "the files, so these figures are not those of a stream: sort by time"
         )
     place = f"{to.rstrip('/')}/{done.snapshot}"
     lines.append(

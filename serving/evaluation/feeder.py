@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.counted_nouns import counted
 from headrace.ingest import KafkaUnreachable, TransactionAborted
 from headrace.ingest.examples import UnreadableExamples
 from headrace.ingest.examples import unpack as unpack_examples
@@ -193,8 +192,11 @@ class Feeder:
             return first
         if state is LogState.EXPIRED:
             self.figures.lost += first - offset
-            records = counted(first - offset, "record")
-            log.warning("%s: retention removed %s before a row", name, records)
+            log.warning(
+                "%s: retention removed the records at offsets %d to %d before evaluation read "
+                "them: reading from offset %d on, without them",
+                *(name, offset, first - 1, first),
+            )
             return first
         if state is LogState.TRUNCATED:
             log.warning(

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headrace.counted_nouns import counted
 from headrace.ingest import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.dead_letters import pack
 from headrace.ingest.events import REQUEST_ID, TIME, Reason, is_tick, read_event, request_key
@@ -200,7 +201,8 @@ class StreamScorer:
             return committed
         if state is LogState.EXPIRED:
             self.figures.gone += first - committed
-            log.warning("%s: retention removed %d unscored impressions", source, first - committed)
+            unscored = counted(first - committed, "unscored impression")
+            log.warning("%s: retention removed %s", source, unscored)
         elif state is LogState.RECREATED:
             log.warning("topic %s was created again: scoring it from the start", source.topic)
         elif self._scored_before():

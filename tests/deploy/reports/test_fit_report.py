@@ -31,3 +31,7 @@ def test_a_summary_says_what_was_left_out_and_what_came_out_of_order() -> None:
     assert f"warning: 12 rows are refused: {Reason.NO_TIME}\n  first: log.csv, line 7" in text
     assert "100 of 400 rows (25.0%) come after a newer one, by up to 2 hours" in text
     assert "every row was learned" not in text
+    one = fit_in_words(
+        DONE._replace(order=RowOrder(400, 9, 1, 7_200_000)), "shop", "models", [], 5.0, resumed=True
+    )
+    assert "warning: 1 of 400 rows (0.2%) comes after a newer one" in one

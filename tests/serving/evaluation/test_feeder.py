@@ -168,12 +168,18 @@ def test_a_recreated_topic_is_named_and_evaluated_from_its_start(
     assert "topic scores was created again" in caplog.text
 
 
-def test_records_that_retention_removed_before_they_were_evaluated_are_counted() -> None:
+def test_records_that_retention_removed_before_they_were_evaluated_are_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     evaluated, source = EvaluatedModel(), Source("scores", 0)
     evaluated.steps(200)
     del evaluated.reader.records[source][:3]
     _restarted_with(evaluated, Committed(2, "id-of-scores"))
     assert evaluated.feeder.figures.lost == 4  # offsets are in steps of two
+    assert (
+        "scores/0: retention removed the records at offsets 2 to 5 before evaluation read them: "
+        "reading from offset 6 on, without them"
+    ) in caplog.text
 
 
 def standings(evaluated: EvaluatedModel) -> dict[str, tuple[int | None, bool]]:
