@@ -142,6 +142,15 @@ volumes:
   {{- end }}
 {{- end }}
 
+{{/* When pods of a Job that failed are replaced. */}}
+{{- define "headrace.podFailurePolicy" -}}
+rules:
+  # a node that was drained is no failure of the command
+  - {action: Ignore, onPodConditions: [{type: DisruptionTarget, status: "True"}]}
+  # 2: an operator must fix something, and another pod would fail alike. Unreachable servers are 75
+  - {action: FailJob, onExitCodes: {operator: In, values: [2]}}
+{{- end }}
+
 {{/* The pod template of a process that runs until it is stopped. */}}
 {{- define "headrace.podTemplate" -}}
 metadata:
