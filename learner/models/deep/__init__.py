@@ -10,9 +10,8 @@ Two things sum gradients over processes (`process_group`): `synchronous_layers` 
 that step together, `device_group` for the devices of one learner.
 
 Threads of torch's OpenMP wait without spinning here, unless OMP_WAIT_POLICY says otherwise.
-Spinning threads take the cores of those that read and encode: measured on two cores with other
-work, a fit of a DeepFM with two threads had 8,000 to 15,000 rows/s with it, 42,000 to 58,000
-without.
+Spinning threads take the cores from the threads that read and encode. To compare, run
+`python -m tests.bench.fit --quick` with and without OMP_WAIT_POLICY=ACTIVE, beside other work.
 """
 
 import os
