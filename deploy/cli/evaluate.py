@@ -192,7 +192,7 @@ def show(
         return
     from rich.console import Console
 
-    from headrace.deploy.views import evaluation_tables
+    from headrace.deploy.terminal import evaluation_tables
 
     console = Console()
     console.print(evaluation_tables(found, console))
@@ -245,7 +245,7 @@ def compare(
         return
     from rich.console import Console
 
-    from headrace.deploy.views import served_arms
+    from headrace.deploy.terminal import served_arms
 
     Console().print(served_arms(alias, found))
 
@@ -269,8 +269,8 @@ def importance(
     """
     from rich.console import Console
 
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.learner.experiments import ImportanceOptions, measure_importance
     from headrace.learner.spec import load_spec
 

@@ -162,8 +162,8 @@ def fit(
 
     from headrace.deploy.reports import fit_in_words
     from headrace.deploy.reports.tracking import RunKind, RunState, record_run
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.learner.batch import FitSettings
     from headrace.learner.spec import load_spec
 

@@ -68,8 +68,8 @@ def run_over_log(
 
     from rich.console import Console
 
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.learner.experiments import ExperimentRunner, RunFolder
     from headrace.learner.experiments.executors import ExecutorKind
 

@@ -44,8 +44,8 @@ def reshard(
     from rich.console import Console
 
     from headrace.deploy.connections import open_store
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.learner.spec import load_spec
     from headrace.pserver.snapshots import reshard as reshard_model
 

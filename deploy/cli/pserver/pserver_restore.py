@@ -203,8 +203,8 @@ def _restore_from(
     from rich.console import Console
 
     from headrace.deploy.connections import environment_names, redis_url
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.learner.recovery import choose, restore_model
     from headrace.pserver.redis_backend import StoreSettings, open_store
     from headrace.pserver.snapshots import SnapshotStorage
@@ -301,8 +301,8 @@ def rebuild(
     from rich.console import Console
 
     from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.learner.recovery import Rebuilder, RebuildSettings
     from headrace.learner.recovery import rebuild as rebuild_model
     from headrace.learner.spec import load_spec

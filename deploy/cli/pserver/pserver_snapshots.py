@@ -50,8 +50,8 @@ def snapshot(
     from rich.console import Console
 
     from headrace.deploy.connections import open_store
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.learner.spec import check_compatible, load_spec
     from headrace.pserver.snapshots import (
         SnapshotFacts,
@@ -84,7 +84,7 @@ def list_(
     place: Place, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
     """List the snapshots, the oldest first."""
-    from headrace.deploy.views import facts_of, print_table
+    from headrace.deploy.terminal import facts_of, print_table
     from headrace.pserver.snapshots import SnapshotStorage, list_snapshots
 
     listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
@@ -104,8 +104,8 @@ def verify(
     """Read every file of snapshots and report damage."""
     from rich.console import Console
 
+    from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.deploy.views import StepView
     from headrace.pserver.snapshots import NoSnapshot, SnapshotStorage, list_snapshots
     from headrace.pserver.snapshots import verify as verify_one
 

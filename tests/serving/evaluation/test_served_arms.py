@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.deploy.cli.main import app
-from headrace.deploy.views import served_arms
+from headrace.deploy.terminal.tables import served_arms
 from headrace.ingest.kafka import Record, Source
 from headrace.serving.evaluation import windows
 from headrace.serving.evaluation.served_arms import MINUTE_MS, ServedArm, ServedArms

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.views import evaluation_tables
+from headrace.deploy.terminal.tables import evaluation_tables
 from headrace.learner.spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from headrace.serving.evaluation.evaluation_process import EvaluationSettings, rules_of
