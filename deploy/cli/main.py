@@ -36,6 +36,7 @@ from headrace.deploy.cli import (
 )
 from headrace.deploy.cli.options import with_topics_prefix
 from headrace.deploy.process_logs import configure_logs
+from headrace.deploy.terminal import columns_of, wrapped
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ def _refusals() -> Iterator[None]:
             raise
         logging.getLogger(__name__).debug("refused", exc_info=True)
         looked_up = f" [{type(error).__name__}]" if isinstance(error, _documented()) else ""
-        typer.echo(f"headrace: {error}{looked_up}", err=True)
+        said = f"headrace: {error}{looked_up}"
+        typer.echo(wrapped(said, columns_of(sys.stderr)), err=True)
         sys.exit(UNREACHABLE if isinstance(error, _worth_another_start()) else REFUSED)
 
 

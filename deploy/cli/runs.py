@@ -1,7 +1,6 @@
 """`headrace runs`: the runs that were recorded, and what they differ in."""
 
 import os
-import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 
 from headrace.deploy.cli.options import KafkaClient, RunsFolder, TrackUri
 from headrace.deploy.errors import BadOption
+from headrace.deploy.terminal import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ def list_runs(
         return
     width = max((len(run.id) for run in found), default=0)
     # a pipe gets one line for each run
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    columns = columns_of(sys.stdout)
     for run in found:
         head = f"{run.id:{width}}  {run.kind:10} {run.state:10}"
         typer.echo(in_columns(head, _brief(run), columns))

@@ -64,8 +64,8 @@ def check_rows(survey: Survey) -> Iterator[CheckResult]:
         survey.model,
         f"less than {NEARLY_FULL:.0%} of the limit of {survey.row_limit:,} rows",
         f"{counted(rows, 'row')}: keepers delete the least recently seen ones beyond the limit",
-        "raise it with headrace pserver limit --rows, or reduce rows: [expiry] and [admission] in "
-        "the spec",
+        "raise it with `headrace pserver limit --rows`, or reduce rows: [expiry] and [admission] "
+        "in the spec",
     )
 
 
@@ -107,7 +107,7 @@ def check_keepers(survey: Survey) -> Iterator[CheckResult]:
                 f"a log of {LARGE_LOG_BYTES >> 20} MB or less",
                 f"{each.log_bytes / (1 << 20):,.0f} MB"
                 + (": learners wait for it to shrink" * waiting),
-                "run headrace pserver keep, or more of them if they are busy",
+                "run `headrace pserver keep`, or more of them if they are busy",
             )
 
 

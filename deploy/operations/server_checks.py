@@ -76,7 +76,7 @@ def check_servers(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 "an answer to CONFIG GET",
                 "this user may not read it: settings of layout, replication and RDB are not "
                 "checked",
-                "run doctor with the role operator of headrace pserver acl",
+                "run doctor with the role operator of `headrace pserver acl`",
             )
 
 
@@ -87,7 +87,7 @@ def check_functions(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
             continue
         expected = f"functions of version {LIBRARY_VERSION}"
         if node.functions is None:
-            remedy = "run doctor with the role operator of headrace pserver acl"
+            remedy = "run doctor with the role operator of `headrace pserver acl`"
             found = "this user may not read them"
             yield CheckResult(Severity.NOTE, "functions", node.name, expected, found, remedy)
         elif node.functions > LIBRARY_VERSION:

@@ -1,6 +1,7 @@
-"""What commands show on a terminal.
+"""The output of commands on a terminal: progress bars, tables and wrapped messages.
 
 `progress_bars` shows the steps of commands that take minutes, and `tables` the results of others.
+`wrapped_text` wraps messages at the width of the terminal.
 """
 
 import lazy_loader

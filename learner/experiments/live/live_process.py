@@ -153,7 +153,7 @@ def no_examples(control: str, held: Sequence[tuple[int, int]]) -> str:
     return (
         f"topic {examples_topic(control)}: expected examples of the control {control}, got none; "
         f"the experiment waits for them. A promoted model that learns with --examples-of has no "
-        "examples of its own: start its joiner, headrace ingest join --model FILE"
+        "examples of its own: start its joiner, `headrace ingest join --model FILE`"
     )
 
 

@@ -292,5 +292,5 @@ def test_a_control_without_examples_is_named_with_the_way_to_get_some(
 ) -> None:
     said = no_examples("news-slow", held)
     assert "topic examples.news-slow: expected examples of the control news-slow, got none" in said
-    assert "start its joiner, headrace ingest join" in said
+    assert "start its joiner, `headrace ingest join --model FILE`" in said
     assert no_examples("news-slow", [*held, (7, 8)]) == ""
