@@ -3,6 +3,9 @@ from .encoder import Encoded as Encoded
 from .encoder import Encoder as Encoder
 from .encoder import Event as Event
 from .example_weights import weights_of as weights_of
+from .field_sources import CarriedField as CarriedField
+from .field_sources import carried_fields as carried_fields
+from .field_sources import input_fields as input_fields
 from .fields import FIELDS as FIELDS
 from .fields import LAST_NUMBER as LAST_NUMBER
 from .fields import MEAN as MEAN
@@ -26,6 +29,8 @@ from .hashing import real as real
 from .hashing import xxh64 as xxh64
 from .label_policy import LabelPolicy as LabelPolicy
 from .label_policy import Policy as Policy
+from .recent_coverage import CoverageCounts as CoverageCounts
+from .recent_coverage import RecentCoverage as RecentCoverage
 from .spec_sections import UNIQUE as UNIQUE
 from .spec_sections import Variant as Variant
 from .spec_sections import Variants as Variants

@@ -5,7 +5,8 @@ checkpoints to one core, `loop` drives all partitions in transactions, and `join
 clients, clock and metrics. `committed_state` reads the progress of a joiner from any process.
 
 `last_position` finds where a restarted joiner continues, `partition_growth` adds partitions to
-running models, and `joiner_metrics` counts.
+running models, and `joiner_metrics` counts. `event_coverage` counts which declared fields have
+values.
 """
 
 import lazy_loader

@@ -71,8 +71,22 @@ class JoinerCollector(ModelCollector):
         )
         rate = self._joiner.fields.weights.negative_rate
         yield self._gauge("negative_rate", "Share of the negative examples that is kept.", rate)
+        yield from self._coverage()
         yield from self._held_now()
         yield self._durations()
+
+    def _coverage(self) -> Iterator[Metric]:
+        found = self._joiner.coverage.recent()
+        text = "Impressions read in the last ten minutes, repeated ones included."
+        yield self._gauge("recent_impressions", text, found.total)
+        values = GaugeMetricFamily(
+            "headrace_joiner_recent_values",
+            "Recent impressions with a usable value for a declared field.",
+            labels=["model", "field"],
+        )
+        for name, count in found.usable.items():
+            values.add_metric([self._model, name], count)
+        yield values
 
     def _held_now(self) -> Iterator[Metric]:
         partitions = dict(self._joiner.partitions)

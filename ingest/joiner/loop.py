@@ -23,6 +23,7 @@ from prometheus_client import Histogram
 from headrace.ingest.errors import KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.examples import Cut, common_ends
 from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
+from headrace.ingest.joiner.event_coverage import EventCoverage
 from headrace.ingest.joiner.last_position import LastPosition
 from headrace.ingest.joiner.partition import JoinerPartition
 from headrace.ingest.kafka import (
@@ -122,7 +123,8 @@ class Joiner:
         self._examples, self._dead_letters = examples_topic(model), topics.dead_letters
         last = self._transactions.last
         self._position = LastPosition(last, self._examples, fields.fingerprint, join_again)
-        self._chunks = ChunkReader(fields)
+        self.coverage = EventCoverage(fields, ports.now_ms)
+        self._chunks = ChunkReader(fields, self.coverage.count)
         self._owned: set[Source] = set()
         self._unplaced: set[int] = set()
         self._backlog = False

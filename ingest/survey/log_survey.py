@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.events import REQUEST_ID, TIME, Reason
-from headrace.ingest.features import Transform
+from headrace.ingest.events import Reason
+from headrace.ingest.features import carried_fields
 from headrace.ingest.logs import CLICKS, IMPRESSIONS, TableLog, open_log, path_of
 from headrace.ingest.runtime import wall_ms
 from headrace.ingest.survey.event_tallies import ClickTally, OrderTally, RefusalTally, RepeatedIds
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from headrace.ingest.features import FieldSet
     from headrace.ingest.logs import LogLayout
-
-_OF_TIME = (Transform.HOUR, Transform.PERIOD, Transform.CROSS, Transform.HISTORY)
 
 LEAST_ALIKE = 0.7
 """Likeness of two names, from 0 to 1, from which one may be the other misspelt."""
@@ -66,7 +64,10 @@ class _Survey:
         self._refused = RefusalTally()
         self._order, self._clicks_of = OrderTally(window_ms), ClickTally(window_ms)
         self._repeated = RepeatedIds()
-        self._coverage = _coverage_of(fields)
+        self._coverage = [
+            FieldCoverage(each.name, each.source, str(each.transform))
+            for each in carried_fields(fields)
+        ]
         self._impressions = self._clicks = self._accepted = self._readable = 0
         self._names: set[str] = set()
         self._unread_clicks, self._unread_advice = 0, ""
@@ -155,21 +156,3 @@ class _Survey:
             accepted=self._accepted,
             readable=self._readable,
         )
-
-
-def _coverage_of(fields: FieldSet) -> list[FieldCoverage]:
-    declared = [
-        FieldCoverage(each.name, each.source, str(each.transform))
-        for each in (*fields.singles, *fields.bags, *fields.numbers)
-        if each.transform not in _OF_TIME and each.source != TIME
-    ]
-    known = {each.source for each in declared}
-    declared += [
-        FieldCoverage(f"{source} (slice_by)", source, str(Transform.ID))
-        for source in fields.slice_by
-        if source not in known and source != REQUEST_ID
-    ]
-    if fields.weights.source:
-        weight = fields.weights.source
-        declared.append(FieldCoverage(f"{weight} (weight)", weight, str(Transform.NUMBER)))
-    return declared

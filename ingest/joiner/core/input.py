@@ -19,6 +19,8 @@ from headrace.ingest.joiner.core.byte_arena import ID_BYTES, LONGEST_LENGTH_BYTE
 from headrace.ingest.runtime import read_only
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from headrace.ingest.features import FieldSet
@@ -87,8 +89,13 @@ class EventChunk(NamedTuple):
 class ChunkReader:
     """Decodes messages into chunks, for one model."""
 
-    def __init__(self, fields: FieldSet) -> None:
-        self._encoder = Encoder(fields)
+    def __init__(
+        self,
+        fields: FieldSet,
+        seen: Callable[[Decoded, npt.NDArray[np.bool_]], None] | None = None,
+    ) -> None:
+        """`seen`: called with each chunk of impressions, and which of them are events."""
+        self._encoder, self._seen = Encoder(fields), seen
         self._decoders = {EventSide.IMPRESSIONS: Decoder(fields), EventSide.CLICKS: Decoder(None)}
         self._strings = (IMPRESSION_ID, REQUEST_ID, *fields.slice_by)
         self._weight = fields.weights.source
@@ -109,6 +116,8 @@ class ChunkReader:
                 rows, bad = self._weighed(rows, decoded)
                 refused = bad | refused
         roles[list(refused)] = EventRole.REFUSED
+        if self._seen is not None and side is EventSide.IMPRESSIONS:
+            self._seen(decoded, roles == EventRole.EVENT)
         return EventChunk(
             side,
             int(block.offsets[-1]) + 1,

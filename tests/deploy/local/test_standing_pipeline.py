@@ -12,7 +12,7 @@ import pytest
 from headrace.deploy.local.standing_pipeline import sample_event, usage_of
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.events.contract import Reason, read_event
-from headrace.ingest.survey.log_survey import _coverage_of
+from headrace.ingest.features.field_sources import carried_fields
 from headrace.learner.spec.model_spec import load_spec
 
 
@@ -20,7 +20,7 @@ from headrace.learner.spec.model_spec import load_spec
 def test_a_printed_event_has_a_usable_value_for_every_field(name: str) -> None:
     spec = load_spec(path_of(name))
     event = sample_event(spec, 1)
-    for each in _coverage_of(spec.fields):
+    for each in carried_fields(spec.fields):
         assert isinstance(event[each.source], list) == (each.transform == "bag"), each
 
 

@@ -11,6 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from headrace.ingest.archive.archiver import full_of, rows_written
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.features.example_weights import ExampleWeights
+from headrace.ingest.features.recent_coverage import CoverageCounts
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
 from headrace.ingest.kafka.protocols import Source
@@ -67,8 +68,13 @@ def collected(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, tuple[str, ..
 def joiner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     durations = Histogram("durations", "of transactions", registry=None)
     fields = SimpleNamespace(weights=ExampleWeights())
+    coverage = SimpleNamespace(recent=lambda: CoverageCounts(0, {}))
     loop = SimpleNamespace(
-        figures=JoinerTotals(), partitions={}, durations=durations, fields=fields
+        figures=JoinerTotals(),
+        partitions={},
+        durations=durations,
+        fields=fields,
+        coverage=coverage,
     )
     yield from collected(JoinerCollector("m", cast("Any", loop), cast("Any", None)).collect())
 
