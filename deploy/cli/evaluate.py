@@ -223,8 +223,8 @@ def compare(
     """Compare the models of an alias on the requests that each of them served.
 
     Needs a running `headrace evaluate run` for each model. The bounds are a confidence sequence:
-    they hold at all comparisons at once. A model is `eliminated` if it is worse than the control,
-    and `promoted` if it is better.
+    they hold at all comparisons at once. The verdict is `better` or `worse` than the control, or
+    `undecided`. It changes no traffic.
     """
     import msgspec
 

@@ -177,11 +177,12 @@ def _narrow_table(rows: Sequence[WindowMetrics]) -> Table:
 
 def served_arms(alias: str, arms: Sequence[ServedArm]) -> Table:
     """Return a row for each model of an alias, and the reasons below. A hyphen: undefined."""
-    reasons = "\n".join(f"{each.model}: {each.reason}" for each in arms if each.reason)
+    reasons = [f"{each.model}: {each.reason}" for each in arms if each.reason]
+    notes = ("to control: log loss minus that of the control", "A verdict changes no traffic.")
     view = Table(
         box=box.SIMPLE_HEAD,
         title=f"Served by {alias}",
-        caption=reasons,
+        caption="\n".join([*reasons, *notes]),
         caption_justify="left",
         pad_edge=False,
         padding=(0, 1),

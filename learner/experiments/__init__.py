@@ -18,7 +18,7 @@ and night for all arms, cancels. Arms that differ by less than the standard erro
 that goes on do so too. The slot of a stopped arm goes to the next one.
 
 `decisions` are made at any time and as often as wanted, by confidence sequences (`confidence`) on
-batch means of event time. An arm that is worse is eliminated without waiting. An arm is promoted
+batch means of event time. An arm that is worse is eliminated without waiting. An arm is better
 at the end of a whole cycle only (a day, or what the file says), after ten batches or more, and with
 the error probability divided by the number of arms. *Refused:* intervals per example or per minute.
 Neighbouring examples depend on each other, and such intervals decided falsely in 98 % of simulated

@@ -6,8 +6,9 @@ examples. An experiment looks at every batch that closes:
 - *eliminated*: after `least_batches` / 2 batches or more, a sequence at `alpha` that is narrowest
   that early is above 0, or above `-least_gain` (the arm cannot gain enough to be worth a change).
   It waits for no cycle: a hopeless arm costs time, and a false elimination costs little.
-- *promoted*: the sequence is below 0 at the end of a whole cycle, after `least_batches` or more.
-  Between cycles, an arm that is better by day and worse by night would look better.
+- *better*: the sequence is below 0 at the end of a whole cycle, after `least_batches` or more.
+  Between cycles, an arm that is better by day and worse by night would look better. The arm may
+  then be promoted, but a verdict promotes nothing.
 
 For promotions, the error probability is divided by the arms of the experiment (Bonferroni). So a
 control that no arm improves on is replaced with probability `alpha` at most, over all arms and all
@@ -34,7 +35,7 @@ class Verdict(StrEnum):
 
     UNDECIDED = "undecided"
     ELIMINATED = "eliminated"
-    PROMOTED = "promoted"
+    BETTER = "better"
 
 
 class DecisionRules(NamedTuple):
@@ -128,4 +129,4 @@ def _verdict(found: Look, least: float, elapsed: int, rules: DecisionRules) -> t
         return Verdict.UNDECIDED, f"better, after {batches} of {rules.least_batches} batches"
     if elapsed % rules.cycle_batches:
         return Verdict.UNDECIDED, "better, waiting for the end of a whole cycle"
-    return Verdict.PROMOTED, f"better than the control: confidence sequence below {high:+.5f}"
+    return Verdict.BETTER, f"better than the control: confidence sequence below {high:+.5f}"

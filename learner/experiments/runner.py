@@ -255,7 +255,7 @@ class ExperimentRunner:
         if found.verdict is Verdict.ELIMINATED:
             self._tell_found(ELIMINATED, arm, cohort, found)
             self._end(arm, cohort)
-        elif found.verdict is Verdict.PROMOTED and not arm.found_better:
+        elif found.verdict is Verdict.BETTER and not arm.found_better:
             arm.found_better = True
             self._tell_found(BETTER, arm, cohort, found)
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from headrace.learner.experiments import DecisionRules, Look, look
+from headrace.learner.experiments import DecisionRules, Look, Verdict, look
 from headrace.serving.evaluation.windows import SETTLED
 
 if TYPE_CHECKING:
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from headrace.serving.evaluation.windows import WindowMetrics
 
 MINUTE_MS = 60_000
+UNDECIDED = "undecided"
+_VERDICTS = {
+    Verdict.BETTER: "better",
+    Verdict.ELIMINATED: "worse",
+    Verdict.UNDECIDED: UNDECIDED,
+}
+"""A comparison ends nothing and promotes nothing, so its verdicts are not those of experiments."""
 
 
 class ServedSums(NamedTuple):
@@ -71,7 +78,7 @@ class ServedArm(msgspec.Struct, frozen=True):
     high: float | None
     """Bounds of the confidence sequence. None: not yet bounded."""
     verdict: str
-    """undecided, eliminated (worse), promoted (better), or control."""
+    """control, better or worse (than the control), or undecided."""
     reason: str
 
 
@@ -129,7 +136,7 @@ class ServedArms:
         mine, theirs = self._minutes[model], self._minutes[self.control]
         common = mine.keys() & theirs.keys()
         if not common:
-            return _described(model, _total(mine.values()), "undecided", "no minute in common yet")
+            return _described(model, _total(mine.values()), UNDECIDED, "no minute in common yet")
         size_ms = self.rules.batch_ms
         first, end = min(common) // size_ms, (max(common) + self._minute_ms) // size_ms
         arm, control = ([ServedSums()] * max(end - first, 0) for _ in range(2))
@@ -139,7 +146,7 @@ class ServedArms:
                 arm[batch] = arm[batch].plus(mine[begin_ms])
                 control[batch] = control[batch].plus(theirs[begin_ms])
         found = _look(arm, control, self.rules)
-        described = _described(model, _total(arm), found.verdict, found.reason)
+        described = _described(model, _total(arm), _VERDICTS[found.verdict], found.reason)
         return msgspec.structs.replace(
             described,
             batches=found.batches,

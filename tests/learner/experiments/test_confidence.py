@@ -70,7 +70,7 @@ def test_a_better_arm_is_promoted_at_the_end_of_a_cycle_and_not_before() -> None
     early = look(sums[:23], weights[:23], 23, RULES)
     assert (early.verdict, early.high < 0) == (Verdict.UNDECIDED, True)
     assert "waiting for the end of a whole cycle" in early.reason
-    assert look(sums, weights, 24, RULES).verdict is Verdict.PROMOTED
+    assert look(sums, weights, 24, RULES).verdict is Verdict.BETTER
 
 
 def test_a_promotion_needs_ten_batches_with_examples() -> None:
