@@ -45,10 +45,10 @@ from headrace.ingest.errors import (
     TransactionAborted,
     WriteRefused,
 )
-from headrace.ingest.kafka.bounded_reader import last_records, read_all
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config, read_new_partitions
 from headrace.ingest.kafka.protocols import Committed
+from headrace.ingest.kafka.reading import last_records, read_all
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.watchdog import MARGIN_S
 

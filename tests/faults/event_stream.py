@@ -14,9 +14,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Self
 
 from headrace.ingest.examples.batch import Kind, unpack
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import PartitionAssigned, Record, Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoded, Encoder
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.running_server import SHARED_PARTITIONS

@@ -31,10 +31,10 @@ import numpy as np
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.services import LocalServices
 from headrace.ingest.examples.batch import pack
-from headrace.ingest.kafka.bounded_reader import read_all
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, scores_topic, topics_for
 from headrace.learner import process

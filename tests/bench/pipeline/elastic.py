@@ -53,7 +53,7 @@ from headrace.ingest.kafka import (
     examples_topic,
     topics_for,
 )
-from headrace.ingest.kafka.offset_store import committed_by
+from headrace.ingest.kafka.reading.offset_store import committed_by
 from headrace.ingest.runtime import wall_ms
 from headrace.learner.spec import load_spec
 from headrace.pserver import Shape

@@ -31,9 +31,9 @@ import orjson
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.ingest.examples.batch import Kind, unpack
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.topics import examples_topic
 from tests.bench.bench_options import bench_parser
 

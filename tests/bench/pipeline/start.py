@@ -39,7 +39,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.ingest.examples.batch import unpack
-from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.topics import examples_topic
 from tests.bench.bench_options import bench_parser
 from tests.bench.pipeline.freshness import SPEC, Asking, Probes, Traffic, figures, probe, times

@@ -12,7 +12,7 @@ import pytest
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.joiner.committed_state import read_state
-from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import partition_counts
 from headrace.learner.spec.model_spec import load_spec

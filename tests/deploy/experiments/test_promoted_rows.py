@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.deploy.reports.observer import copy_rows
-from headrace.ingest.kafka.bounded_reader import offsets_at
+from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.learner.experiments import load_experiment
 from headrace.learner.experiments.live import LiveSettings, run_live_experiment
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm

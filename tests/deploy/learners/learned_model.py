@@ -15,10 +15,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.examples.batch import Examples, Kind, pack
-from headrace.ingest.kafka.bounded_reader import offsets_at
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import offsets_at
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
 from headrace.learner.loop.topic_marks import offsets_in

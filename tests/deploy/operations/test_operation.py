@@ -13,7 +13,7 @@ from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations.examples_topic import held_topic
 from headrace.deploy.termination import UNREACHABLE
-from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, examples_topic
 from headrace.pserver.inspection import buckets

@@ -13,9 +13,9 @@ import pytest
 
 from headrace.deploy.cli.pserver.pserver_restore import moment_ms
 from headrace.deploy.errors import BadOption
-from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import BoundedReader, offsets_at
 from headrace.learner.errors import RecoveryRefused
 from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.recovery.rebuilder import BEGINNING, Rebuilder, RebuildSettings, rebuild

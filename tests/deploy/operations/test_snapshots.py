@@ -16,7 +16,7 @@ import pytest
 
 from headrace.deploy.cli.main import main
 from headrace.deploy.reports.observer import copy_rows
-from headrace.ingest.kafka.bounded_reader import offsets_at
+from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.learner.errors import MarkOutsideTopic, WrongExamples
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.redis_backend.node_connection import Call

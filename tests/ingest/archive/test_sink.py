@@ -17,10 +17,10 @@ import pytest
 
 from headrace.ingest.archive.archiver import Archiver, ArchiveSettings
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topics, topics_for
 from headrace.ingest.runtime.status import unpack

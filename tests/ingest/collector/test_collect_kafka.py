@@ -39,9 +39,9 @@ from headrace.ingest.errors import (
 )
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.http.http_errors import AddressTaken, BadTokens
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topics, topics_for
 from headrace.ingest.runtime.status import unpack

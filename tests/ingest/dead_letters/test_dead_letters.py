@@ -26,9 +26,9 @@ from headrace.ingest.dead_letters.reader import Choice, DeadLetters
 from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, FunctionRepairs, as_line
 from headrace.ingest.errors import Fenced
 from headrace.ingest.events.contract import LARGEST_VALUE_BYTES, Reason
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from tests.ingest.events_of import spec_of

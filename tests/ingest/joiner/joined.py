@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.committed_state import StateReader
-from headrace.ingest.kafka.bounded_reader import read_all as read_whole_topic
 from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.reading.bounded_reader import read_all as read_whole_topic
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
 from tests.article_fields import ARTICLE_FIELDS

@@ -14,9 +14,9 @@ from headrace.ingest.examples.batch import pack, unpack
 from headrace.ingest.examples.splitting import Cut, cut
 from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES, examples_topic
 from tests.effort import examples
 from tests.ingest.joiner.joined import DEADLINE_S, Joined

@@ -19,7 +19,7 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
 from headrace.ingest.joiner.committed_state import read_state
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, joiner_group
 from headrace.ingest.logs import DirectoryLog

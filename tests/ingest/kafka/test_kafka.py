@@ -15,9 +15,6 @@ from headrace.ingest.errors import (
     OffsetGone,
     StreamError,
 )
-from headrace.ingest.kafka.bounded_reader import read_all
-from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.offset_store import KafkaOffsets
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -28,6 +25,9 @@ from headrace.ingest.kafka.protocols import (
     Record,
     Source,
 )
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.topics import (
     EventTopics,
     ensure_topics,

@@ -16,10 +16,10 @@ from headrace.ingest.errors import (
     TopicMismatch,
     WriteRefused,
 )
-from headrace.ingest.kafka.bounded_reader import read_all
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import (
     STATUS_TOPIC,

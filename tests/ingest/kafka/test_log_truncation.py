@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.ingest.kafka.bounded_reader import high_watermarks, read_until
 from headrace.ingest.kafka.fakes import ListReader
-from headrace.ingest.kafka.log_truncation import LogState, log_ends, log_states, truncated
-from headrace.ingest.kafka.offset_store import KafkaOffsets
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Committed, ReadPosition, Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import high_watermarks, read_until
+from headrace.ingest.kafka.reading.log_truncation import LogState, log_ends, log_states, truncated
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.ingest.kafka.transactions import KafkaTransactions

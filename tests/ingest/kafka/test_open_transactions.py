@@ -82,7 +82,7 @@ def test_a_whole_topic_read_names_a_partition_whose_transaction_stays_open(
     settings: KafkaSettings, source: Source, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(producer, source, b"open")
-    monkeypatch.setattr("headrace.ingest.kafka.bounded_reader.patience_s", lambda _: 0.0)
+    monkeypatch.setattr("headrace.ingest.kafka.reading.bounded_reader.patience_s", lambda _: 0.0)
     records: list[Record] = []
     with pytest.raises(KafkaUnreachable, match=f"{source.topic}/0 to 2.* still open"):
         records.extend(read_all(settings, source.topic))
@@ -93,7 +93,7 @@ def test_the_offsets_of_a_time_are_past_what_an_open_transaction_hides(
 ) -> None:
     write(producer, source, b"committed")
     with monkeypatch.context() as impatient:
-        impatient.setattr("headrace.ingest.kafka.bounded_reader.patience_s", lambda _: 0.0)
+        impatient.setattr("headrace.ingest.kafka.reading.bounded_reader.patience_s", lambda _: 0.0)
         with pytest.raises(KafkaUnreachable, match=f"{source.topic}/0 to 2.* still open"):
             offsets_at(settings, source.topic, FAR_MS)
         assert offsets_at(settings, source.topic, 0) == {source: 0}

@@ -25,11 +25,11 @@ from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.errors import MissingTopic, NotAllowed, StreamError
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.error_translation import answer_of
-from headrace.ingest.kafka.offset_store import KafkaOffsets
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import (
     EventTopics,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.protocols import PartitionAssigned, PartitionRevoked
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from tests.ingest.joiner.joined import DEADLINE_S

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.ingest.errors import KafkaRefused, MissingTopic
-from headrace.ingest.kafka.bounded_reader import read_all
-from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.offset_store import KafkaOffsets
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import (
     TopicSpec,

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
-from headrace.ingest.kafka.bounded_reader import read_all
-from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.offset_store import committed_offsets
 from headrace.ingest.kafka.protocols import Committed, PartitionAssigned, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.offset_store import committed_offsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing

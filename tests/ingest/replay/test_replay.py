@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from headrace.ingest.events.contract import read_event
-from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs import DirectoryLog

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import BadCheckpoint, OffsetGone
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs import DirectoryLog

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.ingest.joiner.partition_growth import grow, open_windows
-from headrace.ingest.kafka.bounded_reader import high_watermarks, read_all
+from headrace.ingest.kafka.reading.bounded_reader import high_watermarks, read_all
 from headrace.ingest.kafka.topics import examples_topic, scores_topic
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.process import LearnerSettings, run_learner

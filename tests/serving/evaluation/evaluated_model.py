@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.batch import pack as pack_examples
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import (
     TopicSpec,

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.fakes import ListWriter
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Aliases

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from tests.deploy.command import running

@@ -21,7 +21,6 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -30,6 +29,7 @@ from headrace.ingest.kafka.protocols import (
     Record,
     Source,
 )
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.topics import check_co_partitioned

@@ -24,9 +24,9 @@ from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartitio
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka.consumer_group import membership, partition_of
 from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.protocols import ReadPosition, Source
+from headrace.ingest.kafka.reading.consumer_group import membership, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

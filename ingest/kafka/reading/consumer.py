@@ -3,8 +3,8 @@
 A newly assigned partition is paused, and nothing of it is delivered before `start` names an offset.
 Neither the joiner nor a learner relies on Kafka's committed offset alone.
 
-`ingest.kafka.consumer_group` explains how the group is joined, and why a member that Kafka calls
-fenced may still be the only one.
+`ingest.kafka.reading.consumer_group` explains how the group is joined, and why a member that Kafka
+calls fenced may still be the only one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, MissingTopic
-from headrace.ingest.kafka.consumer_group import (
+from headrace.ingest.kafka.error_translation import translate, translated, unreachable
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    MessageBlock,
+    PartitionAssigned,
+    PartitionRevoked,
+    ReaderEvent,
+    Source,
+)
+from headrace.ingest.kafka.reading.consumer_group import (
     HARMLESS,
     SPARE_AFTER_S,
     block_of,
@@ -37,17 +46,8 @@ from headrace.ingest.kafka.consumer_group import (
     resumes_at,
     seek,
 )
-from headrace.ingest.kafka.error_translation import translate, translated, unreachable
-from headrace.ingest.kafka.log_truncation import topic_ids, truncated
-from headrace.ingest.kafka.offset_store import committed_by
-from headrace.ingest.kafka.protocols import (
-    AtEnd,
-    MessageBlock,
-    PartitionAssigned,
-    PartitionRevoked,
-    ReaderEvent,
-    Source,
-)
+from headrace.ingest.kafka.reading.log_truncation import topic_ids, truncated
+from headrace.ingest.kafka.reading.offset_store import committed_by
 from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:

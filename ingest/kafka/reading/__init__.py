@@ -1,0 +1,10 @@
+"""Reads Kafka: with a consumer that follows its partitions, and up to an offset.
+
+`consumer` is the reader of a process that goes on; `consumer_group` explains how it joins its
+group, fencing and seeking. `bounded_reader` reads up to an offset. `offset_store` keeps the
+progress of groups that read nothing, and `log_truncation` detects lost records.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

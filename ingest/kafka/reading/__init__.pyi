@@ -1,0 +1,13 @@
+from .bounded_reader import BoundedReader as BoundedReader
+from .bounded_reader import high_watermarks as high_watermarks
+from .bounded_reader import last_records as last_records
+from .bounded_reader import offsets_at as offsets_at
+from .bounded_reader import read_all as read_all
+from .bounded_reader import read_until as read_until
+from .consumer import KafkaReader as KafkaReader
+from .log_truncation import LogState as LogState
+from .log_truncation import log_ends as log_ends
+from .log_truncation import log_states as log_states
+from .log_truncation import topic_ids as topic_ids
+from .log_truncation import truncated as truncated
+from .offset_store import KafkaOffsets as KafkaOffsets
