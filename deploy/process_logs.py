@@ -4,6 +4,11 @@ While a server is away, its clients repeat one message up to a hundred times a s
 errors that differ only in their numbers therefore count as one line. The first is written at once,
 and a minute later one line has the count of the others. Times have milliseconds and the offset from
 UTC.
+
+The lines of the Kafka client in the first seconds of a process are held back. If Kafka does not
+answer a command, the command ends with a message of its own, which has the reason. A process that
+lives longer writes them, late but with their times. *Refused:* a list of the commands to which this
+applies. The client's lines are of use if a command goes on without Kafka, whatever its name.
 """
 
 from __future__ import annotations
@@ -20,9 +25,12 @@ from typing import NamedTuple, TextIO
 REPEATS_S = 60.0
 """Time in which a repeated line is counted and not written."""
 
-_CLIENT = "headrace.ingest.kafka.settings"
-"""The logger that librdkafka writes to. It calls a lost connection critical,
-although the process survives it."""
+HELD_S = 15.0
+"""Age of a process from which it writes the lines of the Kafka client. A command waits less for the
+first answer of Kafka."""
+
+_CLIENT = "headrace.ingest.kafka.client_log"
+"""The logger of the Kafka client."""
 _NUMBERS = re.compile(r"\d+")
 _MOST_KINDS = 1000
 """Most kinds of lines that are counted at the same time. Lines of further kinds are all written."""
@@ -82,8 +90,6 @@ class CountingHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write or count a line."""
-        if record.name == _CLIENT and record.levelno > logging.WARNING:
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
         if record.levelno < logging.WARNING:
             super().emit(record)
             return
@@ -116,11 +122,61 @@ class CountingHandler(logging.StreamHandler[TextIO]):
             super().emit(logging.LogRecord(*first._replace(message=message), (), None))
 
 
+class HeldLines(logging.Filter):
+    """Keeps the lines of the Kafka client from a handler until the process has lived for a while.
+
+    If the process ends before, they are not written.
+    """
+
+    def __init__(self, handler: logging.Handler, held_s: float = HELD_S) -> None:
+        super().__init__()
+        self._handler = handler
+        self._until_s = time.monotonic() + held_s
+        self._held: list[logging.LogRecord] = []
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is written now."""
+        if record.name != _CLIENT:
+            return True
+        with self._lock:
+            left_s = self._until_s - time.monotonic()
+            if left_s <= 0:
+                return True
+            if not self._held:
+                timer = threading.Timer(left_s, self.write)
+                timer.daemon = True
+                timer.start()
+            self._held.append(record)
+            return False
+
+    def write(self) -> None:
+        """Write what is held, and hold nothing from now on."""
+        with self._lock:
+            self._until_s = 0.0
+            held, self._held = self._held, []
+        for record in held:
+            self._handler.handle(record)
+
+
 def configure_logs(level: int, *, as_json: bool) -> None:
-    """Write the log lines of this process to standard error."""
+    """Write the log lines of this process to standard error.
+
+    For debugging, no line is held back.
+    """
     handler = CountingHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines())
+    if level > logging.DEBUG:
+        handler.addFilter(HeldLines(handler))
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def write_held_lines() -> None:
+    """Write the lines that are held back, for a command that fails without a message."""
+    for handler in logging.getLogger().handlers:
+        for each in handler.filters:
+            if isinstance(each, HeldLines):
+                each.write()
 
 
 def show_warnings_only() -> None:

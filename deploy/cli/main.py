@@ -35,7 +35,7 @@ from headrace.deploy.cli import (
     spec,
 )
 from headrace.deploy.cli.options import with_topics_prefix
-from headrace.deploy.process_logs import configure_logs
+from headrace.deploy.process_logs import configure_logs, write_held_lines
 from headrace.deploy.terminal import columns_of, wrapped
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
@@ -155,6 +155,7 @@ def _refusals() -> Iterator[None]:
         yield
     except Exception as error:
         if not isinstance(error, expected_errors()):
+            write_held_lines()
             raise
         logging.getLogger(__name__).debug("refused", exc_info=True)
         looked_up = f" [{type(error).__name__}]" if isinstance(error, _documented()) else ""

@@ -8,12 +8,12 @@ Kafka client uses it. So an environment's records can be copied to another prefi
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.ingest.errors import KafkaRefused
+from headrace.ingest.kafka.client_log import client_log
 from headrace.ingest.kafka.protocols import Source
 
 if TYPE_CHECKING:
@@ -29,20 +29,6 @@ if TYPE_CHECKING:
         @property
         def partition(self) -> int: ...
 
-
-log = logging.getLogger(__name__)
-
-
-def _is_news(line: logging.LogRecord) -> bool:
-    """Whether a line of the client tells an operator anything.
-
-    A coordinator that has just started loads its state, and the client asks again by itself. A
-    coordinator that stays away is an error of the call.
-    """
-    return "Coordinator load in progress: retrying" not in line.getMessage()
-
-
-log.addFilter(_is_news)
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """Time that a joiner that died in a transaction holds up the readers of examples."""
@@ -144,7 +130,7 @@ class KafkaSettings:
             # brokers that were all fenced at once vanish from the metadata, and from the client
             "metadata.recovery.rebootstrap.trigger.ms": _REBOOTSTRAP_MS,
             "log.connection.close": False,
-            "logger": log,
+            "logger": client_log,
             **self.client,
         }
 

@@ -1,10 +1,8 @@
 """`Reader` on Kafka: a consumer whose partitions begin only at the offsets passed to `start`.
 
 A newly assigned partition is paused, and nothing of it is delivered before `start` names an offset.
-Neither the joiner nor a learner relies on Kafka's committed offset alone.
-
-`ingest.kafka.reading.consumer_group` explains how the group is joined, and why a member that Kafka
-calls fenced may still be the only one.
+Neither the joiner nor a learner relies on Kafka's committed offset alone. `consumer_group` explains
+how the group is joined, and why a member that Kafka calls fenced may still be the only one.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, MissingTopic
+from headrace.ingest.kafka.client_log import client_log
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -383,7 +382,7 @@ class KafkaReader:
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
             self._down_since_s = self._down_since_s or time.monotonic()
-        log.warning("Kafka client at %s: %s", self._settings.bootstrap, error.str())
+        client_log.warning("Kafka client at %s: %s", self._settings.bootstrap, error.str())
 
     def _check_down(self, heard: bool) -> None:
         """Check whether a broker came back after an outage, or it lasted too long."""

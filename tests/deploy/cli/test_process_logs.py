@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.deploy.cli.main import main
+from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.deploy.process_logs import CountingHandler, JsonLines, TextLines
+from headrace.deploy.process_logs import CountingHandler, HeldLines, JsonLines, TextLines
+from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka import KafkaSettings, ensure_topics, topics_for
+from headrace.ingest.kafka.client_log import client_log
 from tests.deploy.command import headrace
 
 if TYPE_CHECKING:
@@ -129,15 +133,72 @@ def test_a_text_line_has_time_with_zone() -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d INFO ", written.getvalue())
 
 
-@pytest.mark.parametrize("level", [logging.ERROR, logging.CRITICAL])
-def test_critical_lines_of_the_kafka_client_become_warnings(level: int) -> None:
+def client_on(stream: io.StringIO, held_s: float) -> tuple[logging.Logger, HeldLines]:
+    """Return the logger of a Kafka client in a process of this age, and what holds its lines."""
+    handler = CountingHandler(stream)
+    handler.setFormatter(TextLines())
+    held = HeldLines(handler, held_s)
+    handler.addFilter(held)
+    made = logging.Logger(client_log.name)  # noqa: LOG001 - as above
+    made.addHandler(handler)
+    return made, held
+
+
+def test_lines_of_the_kafka_client_are_written_once_the_process_is_old_enough() -> None:
+    written = Written()
+    client, _ = client_on(written, held_s=0.05)
+    client.warning("connection refused")
+    written.wait_for("connection refused")
+    client.warning("broker down")
+    assert "broker down" in written.getvalue()
+
+
+def test_a_young_process_writes_the_lines_of_the_kafka_client_only_when_it_must() -> None:
+    written = Written()
+    client, held = client_on(written, held_s=DEADLINE_S)
+    client.warning("connection refused")
+    logger = logging.Logger("headrace.test")  # noqa: LOG001 - as above
+    logger.addHandler(client.handlers[0])
+    logger.warning("spec has no fields")
+    assert "connection refused" not in written.getvalue()
+    assert "spec has no fields" in written.getvalue()
+    held.write()
+    client.warning("broker down")
+    assert "connection refused" in written.getvalue()
+    assert "broker down" in written.getvalue()
+
+
+def test_a_command_that_fails_without_a_message_writes_the_held_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def command() -> None:
+        client_log.warning("connection refused")
+        raise ZeroDivisionError
+
     written = Written()
     handler = CountingHandler(written)
-    handler.setFormatter(TextLines())
-    client = logging.Logger("headrace.ingest.kafka.settings")  # noqa: LOG001 - as above
-    client.addHandler(handler)
-    client.log(level, "connection refused")
-    assert " WARNING " in written.getvalue()
+    handler.addFilter(HeldLines(handler))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    monkeypatch.setattr("headrace.deploy.cli.main.app", command)
+    with pytest.raises(ZeroDivisionError):
+        main()
+    assert written.getvalue() == "connection refused\n"
+
+
+@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters", "show")])
+def test_a_command_without_kafka_prints_one_message_and_no_line_of_the_client(
+    words: tuple[str, ...],
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    done = headrace(*words, "--kafka", address)
+    assert done.returncode == UNREACHABLE
+    assert done.stderr.startswith(f"headrace: no Kafka broker answers at {address}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_debugging_shows_the_lines_of_the_kafka_client_at_once() -> None:
+    command = ("evaluate", "show", "--kafka", f"127.0.0.1:{free_port()}")
+    assert f"{client_log.name}: FAIL" in headrace("--log-level", "debug", *command).stderr
 
 
 @pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters", "show")])

@@ -1,23 +1,49 @@
-"""The log of the Kafka client: lines of a normal start are left out, others are not."""
+"""The log of the Kafka client: levels that fit what a line means."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from headrace.ingest.kafka.settings import log
+import pytest
 
-if TYPE_CHECKING:
-    import pytest
+from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.kafka.client_log import client_log
+
+ASKING = "GETPID [rdkafka#producer-15] [thrd:main]: Failed to acquire transactional PID from broker"
 
 
-def test_a_start_does_not_warn_of_a_coordinator_that_loads(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    "reason", ["Coordinator load in progress", "Not coordinator", "Coordinator not available"]
+)
+def test_a_producer_that_asks_again_for_its_id_is_no_warning(
+    caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
-    failed = "GETPID [rdkafka#producer-15] [thrd:main]: Failed to acquire transactional PID from "
-    with caplog.at_level(logging.WARNING):
-        log.warning("%sbroker X/1: Broker: Coordinator load in progress: retrying", failed)
-        log.warning("%sbroker X/1: Broker: Cluster authorization failed", failed)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{failed}broker X/1: Broker: Cluster authorization failed"
+    with caplog.at_level(logging.INFO):
+        client_log.warning("%s X/1: Broker: %s: retrying", ASKING, reason)
+    assert caplog.records == []
+    with caplog.at_level(logging.DEBUG):
+        client_log.warning("%s X/1: Broker: %s: retrying", ASKING, reason)
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        f"{ASKING} X/1: Broker: Cluster authorization failed",
+        "FAIL [rdkafka#consumer-1] X/1: Connection refused",
+        "REQTMOUT [rdkafka#producer-1] X/1: Timed out 1 in-flight requests: retrying",
+    ],
+)
+@pytest.mark.parametrize("level", [logging.WARNING, logging.ERROR, logging.CRITICAL])
+def test_any_other_trouble_of_the_client_is_a_warning(
+    caplog: pytest.LogCaptureFixture, message: str, level: int
+) -> None:
+    with caplog.at_level(logging.INFO):
+        client_log.log(level, message)
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("WARNING", message)
     ]
+
+
+def test_clients_write_their_lines_to_this_log() -> None:
+    assert KafkaSettings("localhost:1").connection()["logger"] is client_log
