@@ -1,8 +1,9 @@
-"""Numbers the lines of a text file while a parser reads it.
+"""Finds the line of the file in which a row of a CSV begins.
 
-The parser of CSV counts neither empty lines nor, in its rows, the header and the lines that it
-skips. A message must name the line that an editor shows. A value with a line break counts as one
-line.
+The parser numbers rows. It counts neither empty lines nor the line breaks inside quoted values, and
+a message must name the line that an editor shows. The file is therefore read a second time, as far
+as a message needs. *Refused:* counting while the parser reads. Messages are rare, and a walk
+through the quotes of all values takes longer than parsing them.
 """
 
 from __future__ import annotations
@@ -16,52 +17,98 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+_READ_BYTES = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-class NumberedLines:
-    """A readable file that notes its empty lines as it is read."""
 
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream = stream
-        self._filled = 0
-        self._filled_before = array("q")
-        """For each empty line, the count of lines with text before it."""
-        self._begun = False
-        """Whether the line at the end of what was read has text."""
+class CsvLines:
+    """The lines of a CSV and the rows that begin in them, as the parser divides it.
 
-    @property
-    def closed(self) -> bool:
-        """Whether the file is closed."""
-        return bool(self._stream.closed)
+    A value is quoted if its first character is a quote. Two quotes within it are one of its own.
+    """
 
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
+    def __init__(self, stream: pa.NativeFile, delimiter: str) -> None:
+        """stream: the unpacked file at its beginning, which only this object reads."""
+        self._stream, self._delimiter = stream, delimiter.encode()
+        self._rest = b""
+        """The end of what was read: a line that goes on."""
+        self._ended = False
+        self._lines = self._rows = 0
+        self._rows_before = array("q")
+        """For each line in which no row begins, the count of rows that begin before it."""
+        self._quoted_since = 0
+        """The line in which the value begins that goes on in the next line; 0 without one."""
+        self._quoted_bytes = 0
 
-    def read(self, size: int | None = None) -> bytes:
-        """Return the next bytes."""
-        read: bytes = self._stream.read(size)
-        if read.startswith((b"\n", b"\r\n")) or b"\n\n" in read or b"\n\r\n" in read:
-            self._note_each(read)
-        else:
-            ended = read.count(b"\n")
-            self._filled += ended
-            last = read[read.rfind(b"\n") + 1 :].strip(b"\r")
-            self._begun = bool(last) or (self._begun and not ended)
-        return read
+    def line_of(self, row: int) -> int:
+        """Return the line in which this row begins, both from 1."""
+        while self._rows < row and self._read():
+            pass
+        return row + bisect_left(self._rows_before, row)
 
-    def _note_each(self, read: bytes) -> None:
-        *ended, last = read.split(b"\n")
-        for text in ended:
-            if self._begun or text.strip(b"\r"):
-                self._filled += 1
+    def unclosed(self, longest_bytes: int) -> int:
+        """Return the line in which a quoted value begins that does not end; 0 without one.
+
+        longest_bytes: of a value that ends.
+        """
+        while self._quoted_bytes <= longest_bytes and self._read():
+            pass
+        return self._quoted_since
+
+    def _read(self) -> bool:
+        """Read on; return whether there was more."""
+        if self._ended:
+            return False
+        read: bytes = self._stream.read(_READ_BYTES)
+        if not self._lines:
+            read = read.removeprefix(_BYTE_ORDER_MARK)
+        self._ended = not read
+        text = self._rest + read
+        whole = len(text)
+        if not self._ended:  # a \\r at the end may be the first half of a line break
+            whole = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
+        text, self._rest = text[:whole], text[whole:]
+        if text:
+            self._count(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        return True
+
+    def _count(self, text: bytes) -> None:
+        empty = text.startswith(b"\n") or b"\n\n" in text
+        if not (empty or self._quoted_since or b'"' in text):
+            lines = text.count(b"\n") + (not text.endswith(b"\n"))
+            self._lines += lines
+            self._rows += lines
+            return
+        for line in text.removesuffix(b"\n").split(b"\n"):
+            self._lines += 1
+            if self._quoted_since or not line:
+                self._rows_before.append(self._rows)
             else:
-                self._filled_before.append(self._filled)
-            self._begun = False
-        self._begun = self._begun or bool(last.strip(b"\r"))
+                self._rows += 1
+            self._quoted_bytes += len(line) + 1
+            self._quoted_since = self._quoted_at_end(line)
+            if self._quoted_since in (0, self._lines):
+                self._quoted_bytes = 0
 
-    def line_of(self, filled: int) -> int:
-        """Return the line in the file, from 1, of this line among those with text, from 1."""
-        return filled + bisect_left(self._filled_before, filled)
+    def _quoted_at_end(self, line: bytes) -> int:
+        """Return the line in which the value begins that is quoted at the end of this line."""
+        if b'"' not in line:
+            return self._quoted_since
+        at, since = 0, self._quoted_since
+        while True:
+            if since:
+                end = line.find(b'"', at)
+                while line[end + 1 : end + 2] == b'"' and end >= 0:
+                    end = line.find(b'"', end + 2)
+                if end < 0:
+                    return since
+                at, since = end + 1, 0
+            elif line[at : at + 1] == b'"':
+                at, since = at + 1, self._lines
+                continue
+            at = line.find(self._delimiter, at) + 1
+            if not at:
+                return 0
 
 
 def after_skipped(first: int, rows: int, skipped: Sequence[int]) -> int:

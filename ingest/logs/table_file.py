@@ -10,8 +10,8 @@ and an empty text is absent in every format, since CSV has no other way to write
 from __future__ import annotations
 
 import re
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -22,7 +22,7 @@ from headrace.counted_nouns import counted
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs.decimal_commas import with_point, with_points
 from headrace.ingest.logs.layout import PACKED
-from headrace.ingest.logs.line_numbers import NumberedLines, after_skipped
+from headrace.ingest.logs.line_numbers import CsvLines, after_skipped
 from headrace.ingest.logs.nested_columns import flat_columns, flat_row, leaves_of, without_empty
 
 if TYPE_CHECKING:
@@ -41,13 +41,18 @@ _CODECS = {".zst": "zstd", ".gz": "gzip"}
 
 
 class UnreadableRow(NamedTuple):
-    """A line that is not a row."""
+    """A line that is not a row. In CSV, a value with line breaks makes it several lines."""
 
-    line: int
-    """In the file, from 1; 0 if unknown."""
     text: bytes
+    place: Callable[[], int]
+    """Returns the line in the file where it begins, from 1."""
     cause: str = ""
     """Why a line of a CSV is no row; empty for NDJSON."""
+
+    @property
+    def line(self) -> int:
+        """The line in the file where it begins, from 1."""
+        return self.place()
 
 
 class TableBlock:
@@ -115,7 +120,7 @@ class TableFile:
                 return
             with self.path.open("rb") as file:
                 read = self._csv if self._kind == "csv" else self._ndjson
-                for block in read(self._unpacked(file)):
+                for block in read(self._unpacked(pa.PythonFile(file, mode="r"))):
                     if not file.closed:  # Arrow closes a file that it has read to the end
                         self.bytes_read = file.tell()
                     yield block
@@ -139,11 +144,10 @@ class TableFile:
         known = found is not None and int(found[1]) < len(names)
         return f" in the column {names[int(found[1])]!r}" if found and known else ""
 
-    def _unpacked(self, file: BinaryIO) -> pa.NativeFile:
-        plain = pa.PythonFile(file, mode="r")
+    def _unpacked(self, file: pa.NativeFile) -> pa.NativeFile:
         if self.path.suffix not in PACKED:
-            return plain
-        return pa.CompressedInputStream(plain, _CODECS[self.path.suffix])
+            return file
+        return pa.CompressedInputStream(file, _CODECS[self.path.suffix])
 
     def _parquet(self) -> Iterator[TableBlock]:
         size, done = self.path.stat().st_size, 0
@@ -161,38 +165,37 @@ class TableFile:
         self.bytes_read = size
 
     def _csv(self, stream: pa.NativeFile) -> Iterator[TableBlock | UnreadableRow]:
+        if self.path.stat().st_size == 0:
+            return
+        # opened now: a downloaded file may be gone when a message names one of its lines
+        lines = CsvLines(self._unpacked(pa.OSFile(str(self.path))), self._layout.delimiter)
+        try:
+            yield from self._csv_rows(stream, lines)
+        except pa.ArrowInvalid:
+            self._refuse_unclosed(lines)
+            raise
+
+    def _csv_rows(
+        self, stream: pa.NativeFile, lines: CsvLines
+    ) -> Iterator[TableBlock | UnreadableRow]:
         odd: list[UnreadableRow] = []
         widths: list[tuple[int, int]] = []
         skipped: list[int] = []
-        numbered = NumberedLines(stream)
 
         def note(row: Any) -> str:
             cause = f"expected {counted(row.expected_columns, 'column')}, as {self._naming}, got "
             cause += str(row.actual_columns)
-            line = numbered.line_of(row.number) if row.number else 0
-            odd.append(UnreadableRow(line, row.text.encode(), cause))
+            odd.append(UnreadableRow(row.text.encode(), partial(lines.line_of, row.number), cause))
             widths.append((row.expected_columns, row.actual_columns))
-            skipped.append(row.number or 0)
+            skipped.append(row.number)
             return "skip"
 
-        if self.path.stat().st_size == 0:
-            return
-        reader = pa.csv.open_csv(
-            pa.PythonFile(numbered, mode="r"),
-            pa.csv.ReadOptions(
-                use_threads=False,
-                block_size=_BYTES_A_BLOCK,
-                column_names=self._layout.columns or None,
-            ),
-            pa.csv.ParseOptions(delimiter=self._layout.delimiter, invalid_row_handler=note),
-            pa.csv.ConvertOptions(
-                strings_can_be_null=True, null_values=[""], default_column_type=pa.string()
-            ),
-        )
+        reader = _parsed(stream, self._layout, note)
         self._refuse_repeated(reader.schema.names)
         wanted = self._choose(reader.schema.names)
-        done, number = 0, 1 if self._layout.columns else 2
+        done, number, last = 0, 1 if self._layout.columns else 2, b""
         for batch in reader:
+            last = _last_texts(batch, odd)
             if not done and not batch.num_rows and len(odd) < _ODD_ROWS:
                 continue
             self._refuse_width(widths, done + batch.num_rows)
@@ -203,13 +206,24 @@ class TableFile:
                 part = batch.select(wanted).slice(start, _ROWS_A_BLOCK)
                 between = tuple(skipped)
                 columns = dict(zip(part.schema.names, part.columns, strict=True))
-                lines_of = _lines_of(number, between, numbered)
+                lines_of = _lines_of(number, between, lines)
                 yield TableBlock(done, part.num_rows, self._with_points(columns), line_of=lines_of)
                 done += part.num_rows
                 number = after_skipped(number, part.num_rows - 1, between) + 1
             skipped = [each for each in skipped if each >= number]
+        if b"\n" in last:  # a value that does not end takes all lines after it
+            self._refuse_unclosed(lines)
         self._refuse_width(widths, done)
         yield from odd
+
+    def _refuse_unclosed(self, lines: CsvLines) -> None:
+        """Raise SpecError if the file has a quoted value without an end."""
+        if line := lines.unclosed(_BYTES_A_BLOCK):
+            raise SpecError(
+                f"{self.path}: expected a quote at the end of the value that begins with one in "
+                f"line {line}, got none in {_BYTES_A_BLOCK >> 20} MiB or to the "
+                "end of the file: add it, or double the quotes inside of values"
+            )
 
     def _with_points(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
         for name in set(self._layout.decimal_commas) & set(columns):
@@ -256,7 +270,7 @@ class TableFile:
                 yield self._block_of(rows, done, lines)
                 done, rows, lines = done + len(rows), [], []
             if not isinstance(row, dict):
-                yield UnreadableRow(number, line)
+                yield UnreadableRow(line, partial(int, number))
         if rows:
             yield self._block_of(rows, done, lines)
 
@@ -271,9 +285,33 @@ class TableFile:
         return TableBlock(first, len(rows), plain=plain, line_of=lines.__getitem__)
 
 
-def _lines_of(first: int, skipped: Sequence[int], numbered: NumberedLines) -> Callable[[int], int]:
+def _parsed(
+    stream: pa.NativeFile, layout: FileLayout, note: Callable[[Any], str]
+) -> pa.csv.CSVStreamingReader:
+    """Return the reader of a CSV. note: is called for each row of another width."""
+    return pa.csv.open_csv(
+        stream,
+        pa.csv.ReadOptions(
+            use_threads=False, block_size=_BYTES_A_BLOCK, column_names=layout.columns or None
+        ),
+        pa.csv.ParseOptions(
+            delimiter=layout.delimiter, newlines_in_values=True, invalid_row_handler=note
+        ),
+        pa.csv.ConvertOptions(
+            strings_can_be_null=True, null_values=[""], default_column_type=pa.string()
+        ),
+    )
+
+
+def _last_texts(batch: pa.RecordBatch, odd: Sequence[UnreadableRow]) -> bytes:
+    """Return the texts of which one is at the end of a batch, with the rows of another width."""
+    value = batch.columns[-1][-1].as_py() if batch.num_rows else None
+    return (value or "").encode() + (odd[-1].text if odd else b"")
+
+
+def _lines_of(first: int, skipped: Sequence[int], lines: CsvLines) -> Callable[[int], int]:
     """Return the function from a row of a block to its line. first: as the parser counts."""
-    return lambda row: numbered.line_of(after_skipped(first, row, skipped))
+    return lambda row: lines.line_of(after_skipped(first, row, skipped))
 
 
 def _present(value: Any) -> Any:

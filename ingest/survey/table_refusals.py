@@ -62,10 +62,13 @@ def refused_rows(
 
 def unreadable_line(row: UnreadableRow, name: str) -> RefusedEvents:
     """Return the refusal of a line that is not a row. name: of the file."""
-    place = f"{name}, line {row.line}" if row.line else name
-    text = shortened(row.text.decode("utf-8", "replace"))
+    place = f"{name}, line {row.line}"
+    lines = row.text.decode("utf-8", "replace").splitlines()
+    text = shortened("\\n".join(lines))
     reason, advice = Reason.NOT_JSON, ""
-    if row.cause:
+    if row.cause and len(lines) > 1:
+        advice = "Complete the row, or close the quotes of a value in it"
+    elif row.cause:
         advice = "Complete the line, or quote a value that contains the delimiter"
     elif isinstance(found := read_event(row.text, 0), Reason):
         reason = found

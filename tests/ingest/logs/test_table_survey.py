@@ -88,6 +88,17 @@ def test_a_csv_line_of_another_width_is_refused_with_its_line_and_both_widths(
     )
 
 
+def test_a_refused_row_with_line_breaks_is_shown_in_one_line_with_the_line_where_it_begins(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f'time,user,clicked\n{T0_MS},"u\n\nv",\n{T0_MS},"u\nv",,1\n{T0_MS},u,\n')
+    [refused] = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).refused
+    assert refused.place == f"{path}, line 5"
+    assert refused.example == f'{T0_MS},"u\\nv",,1'
+    assert refused.details.endswith("Complete the row, or close the quotes of a value in it")
+
+
 def with_faults(kind: str) -> tuple[str, int, int]:
     """Return a file with a line that is no row and a row without a time, and both lines."""
     good, bad, late = f"{T0_MS},u,", "1,2,3,4", ",u,"
