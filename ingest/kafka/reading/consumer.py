@@ -38,6 +38,7 @@ from headrace.ingest.kafka.reading.consumer_group import (
     SPARE_AFTER_S,
     block_of,
     consumer_config,
+    fetch,
     member_of_instance,
     membership,
     named,
@@ -149,10 +150,8 @@ class KafkaReader:
             self._started[source] = offset
             self._seek(source)
             self._reported_ends.pop(source, None)
-        begun = [source for source in offsets if source in self._started]
-        self._consumer.resume(
-            [partition_of(self._settings, s) for s in begun if s not in self._paused]
-        )
+        begun = {s: self._started[s] for s in offsets if s in self._started.keys() - self._paused}
+        fetch(self._consumer, begun, self._settings)
 
     def pause(self, sources: Iterable[Source]) -> None:
         """Deliver nothing from these sources until `resume`."""
@@ -164,7 +163,7 @@ class KafkaReader:
         """Undo `pause`."""
         ours = [source for source in sources if source in self._started]
         self._paused.difference_update(ours)
-        self._consumer.resume([partition_of(self._settings, source) for source in ours])
+        fetch(self._consumer, {source: self._started[source] for source in ours}, self._settings)
 
     def held(self, source: Source) -> tuple[int, int]:
         """Return the first offset that Kafka still has, and the first that it does not have yet.

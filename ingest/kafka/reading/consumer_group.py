@@ -22,6 +22,9 @@ Seeking: a newly assigned partition may refuse to seek until the client has star
 client still asks a slow broker for the partition's first offset, it accepts a seek and forgets it
 half a second after the answer. From then on it reads from the beginning, although records were
 delivered since. So a reader that must not see a record twice compares offsets, and seeks again.
+
+Resuming: while all partitions of a broker are paused, the client's thread sleeps for up to a
+second. A resume does not wake it, but a seek does.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from headrace.ingest.kafka.protocols import MessageBlock
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.ingest.kafka.protocols import Source
     from headrace.ingest.kafka.settings import KafkaSettings
@@ -140,6 +143,13 @@ def seek(consumer: Consumer, source: Source, offset: int, settings: KafkaSetting
             time.sleep(0.002)
         else:
             return
+
+
+def fetch(consumer: Consumer, offsets: Mapping[Source, int], settings: KafkaSettings) -> None:
+    """Resume sources at these offsets, at once. Raises StreamError."""
+    consumer.resume([partition_of(settings, source) for source in offsets])
+    for source, offset in offsets.items():
+        seek(consumer, source, offset, settings)
 
 
 def partition_of(

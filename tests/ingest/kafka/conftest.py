@@ -1,4 +1,4 @@
-"""The settings of a real broker, and a topic with two partitions."""
+"""The settings of a real broker, a topic with two partitions, and a reader of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from tests.ingest.kafka.made_topics import make_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     FreshName = Callable[[str], str]
 
@@ -23,3 +24,10 @@ def settings(kafka: str) -> KafkaSettings:
 @pytest.fixture
 def topic(settings: KafkaSettings, fresh_name: FreshName) -> str:
     return make_topic(settings, fresh_name("topic"), 2)
+
+
+@pytest.fixture
+def reader(settings: KafkaSettings, topic: str) -> Iterator[KafkaReader]:
+    opened = KafkaReader(settings, None, [topic])
+    yield opened
+    opened.close()

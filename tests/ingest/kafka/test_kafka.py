@@ -15,7 +15,6 @@ from headrace.ingest.errors import (
     OffsetGone,
     StreamError,
 )
-from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     Committed,
@@ -35,50 +34,14 @@ from headrace.ingest.kafka.topics import (
 )
 from headrace.ingest.kafka.transactions import KafkaTransactions
 from tests.ingest.kafka.made_topics import DEADLINE_S, make_topic
+from tests.ingest.kafka.reader_events import numbered, poll_until, until_end, values, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from headrace.ingest.kafka.settings import KafkaSettings
 
     FreshName = Callable[[str], str]
-
-
-@pytest.fixture
-def reader(settings: KafkaSettings, topic: str) -> Iterator[KafkaReader]:
-    opened = KafkaReader(settings, None, [topic])
-    yield opened
-    opened.close()
-
-
-def write(settings: KafkaSettings, source: Source, values: list[bytes]) -> None:
-    writer = KafkaWriter(settings)
-    for value in values:
-        writer.send(source, value)
-    writer.close()
-
-
-def poll_until(
-    reader: KafkaReader, enough: Callable[[list[ReaderEvent]], bool]
-) -> list[ReaderEvent]:
-    happened: list[ReaderEvent] = []
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not enough(happened):
-        assert time.monotonic() < deadline_s, f"only {happened[-20:]}"
-        happened += reader.poll(0.05)
-    return happened
-
-
-def until_end(reader: KafkaReader, source: Source, offset: int) -> list[ReaderEvent]:
-    return poll_until(reader, lambda happened: AtEnd(source, offset) in happened)
-
-
-def values(happened: list[ReaderEvent]) -> list[bytes]:
-    return [h.value for h in happened if isinstance(h, Record)]
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [str(i).encode() for i in range(first, first + count)]
 
 
 # -------------------------------------------------------------------- reader
@@ -133,23 +96,6 @@ def test_a_kafka_client_that_forgets_a_seek_delivers_no_record_twice(
     reader._consumer.seek(TopicPartition(topic, 1, 0))
     write(settings, source, numbered(3, first=9))
     assert values(until_end(reader, source, 12)) == numbered(3, first=9)
-
-
-def test_a_paused_source_is_silent_and_resumes_at_its_position(
-    settings: KafkaSettings, topic: str, reader: KafkaReader
-) -> None:
-    source, other = Source(topic, 0), Source(topic, 1)
-    write(settings, source, numbered(20_000))
-    reader.poll(0.0)
-    reader.start({source: 0, other: 0})
-    before = poll_until(reader, lambda happened: len(happened) > 100)
-    reader.pause([source])
-    write(settings, other, numbered(5))
-    while_paused = until_end(reader, other, 5)
-    assert {h.source for h in while_paused} == {other}
-    reader.resume([source])
-    after = until_end(reader, source, 20_000)
-    assert values([h for h in before + after if h.source == source]) == numbered(20_000)
 
 
 def test_a_reader_reports_the_end_again_after_new_records(
