@@ -42,6 +42,7 @@ from headrace.serving.models import (
 from headrace.serving.observers import (
     PredictionLog,
     PredictionLogSettings,
+    RequestCoverage,
     ScoreSums,
     Shadows,
     ensure_predictions,
@@ -211,6 +212,8 @@ def serve(
     rows = [each.rows for each in served]
     metrics = RequestMetrics(registry)
     beside = _beside(settings, served, metrics, registry)
+    coverage = RequestCoverage(served, wall_ms)
+    registry.register(coverage)
     parts = AppParts(
         *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens),
         grants=settings.grants,
@@ -218,6 +221,7 @@ def serve(
         admin_grants=settings.admin_grants,
         admin_open=is_this_machine(settings.host),
         beside=beside,
+        coverage=coverage,
         metrics_here=alone,
         deployments=None if deployed is None else lambda: deployed.status,
     )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.serving.api.request_metrics import RequestMetrics
     from headrace.serving.deployments import DeploymentStatus
     from headrace.serving.models import AnswerObserver, ModelRegistry
+    from headrace.serving.observers import RequestCoverage
 
 Ask: TypeAlias = "Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]"
 """Answers a request to the model or alias of this name."""
@@ -77,6 +78,8 @@ class AppParts:
     """Whether aliases may be changed without a token if `admin_tokens` is empty."""
     beside: Sequence[AnswerObserver] = ()
     """Receive every answer."""
+    coverage: RequestCoverage | None = None
+    """Samples the fields of requests; None: no samples."""
     deployments: Callable[[], DeploymentStatus] | None = None
     """The models of the topic `deployments`; None: the server does not follow it."""
     metrics_here: bool = True
@@ -131,8 +134,9 @@ def make_app(parts: AppParts) -> App:
     )
     models, room = parts.models, LoadShedder(parts.limits)
     parts.metrics.watch(room)
+    beside = [*parts.beside, *([] if parts.coverage is None else [parts.coverage])]
     answering = PredictionHandler(
-        *(models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside),
+        *(models, room, parts.tokens, parts.metrics, parts.now_ms, beside),
         limits=TokenLimits(parts.grants),
     )
     faces: dict[str, ProtocolAdapter] = {"predict": PredictAdapter(), "rank": RankAdapter()}
@@ -141,7 +145,7 @@ def make_app(parts: AppParts) -> App:
         path = f"/v1/models/{{name}}:{verb}"
         app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
     add_inference(app, models, answering, parts.readiness, parts.limits)
-    add_status(app, models, parts.now_ms)
+    add_status(app, models, parts.now_ms, parts.coverage)
     admission = AdminAdmission(
         *(parts.admin_tokens, TokenLimits(parts.admin_grants), parts.metrics),
         open_to_all=parts.admin_open,

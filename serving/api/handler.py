@@ -283,7 +283,7 @@ class PredictionHandler:
             scored = scored._replace(explained=explanations(ready, scored))
         written = face.write(scored)
         for each in self._beside:
-            each.answered(scored, lambda other: face.read(other, body, headers), len(body))
+            each.answered(scored, lambda other: face.read(other, body, headers), body)
         return written
 
 

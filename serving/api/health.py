@@ -17,28 +17,37 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from headrace.ingest.http import Readiness
+    from headrace.serving.api.responses import ModelStatus
     from headrace.serving.deployments import DeploymentStatus
-    from headrace.serving.models import ModelRegistry
+    from headrace.serving.models import ModelRegistry, ServedModel
+    from headrace.serving.observers import RequestCoverage
 
 
-def add_status(app: FastAPI, models: ModelRegistry, now_ms: Callable[[], int]) -> None:
-    """Add the routes for the status of models."""
+def add_status(
+    app: FastAPI,
+    models: ModelRegistry,
+    now_ms: Callable[[], int],
+    coverage: RequestCoverage | None = None,
+) -> None:
+    """Add the routes for the status of models. coverage: the fields of recent requests."""
 
+    def status_of(served: ServedModel) -> ModelStatus:
+        return status(served, now_ms(), None if coverage is None else coverage.of(served))
+
+    # not on the event loop, because a caching replica may fetch rows for the status
     @app.get("/v1/models", tags=["models"], summary="Status of every model")
-    async def all_models() -> Response:
-        now = now_ms()
-        body = encode({"models": [status(each, now) for each in models]})
-        return Response(body, media_type=JSON)
+    def all_models() -> Response:
+        return Response(encode({"models": [status_of(each) for each in models]}), media_type=JSON)
 
     @app.get("/v1/models/{name}", tags=["models"], summary="Status of a model or alias")
-    async def one_model(name: str) -> Response:
+    def one_model(name: str) -> Response:
         if name.endswith((":predict", ":rank")):  # curl without -d sends a GET
             raise HTTPException(405, headers={"Allow": "POST"})
         try:
             served = models.find(name).served
         except RequestRefused as refused:
             return as_response(refused)
-        return Response(encode(status(served, now_ms())), media_type=JSON)
+        return Response(encode(status_of(served)), media_type=JSON)
 
 
 def add_health(

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from headrace.serving.models import learned_shares
 from headrace.serving.replicas import Age, EventTime, age, event_age, event_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.learner.models import Explanations
     from headrace.serving.models import ServedModel
+    from headrace.serving.observers import RequestFields
     from headrace.serving.replicas import ReplicaStatus
 
+_DIGITS = 4
 _LARGEST_PAIRS = 20
 """In an explanation: thirty fields make 435 pairs, and most of them are small."""
 
@@ -148,6 +153,15 @@ class FreshnessMs(msgspec.Struct, frozen=True):
     """Clicks since the replica was complete."""
 
 
+class FieldShares(msgspec.Struct, frozen=True):
+    """Shares, from 0 to 1, with a value for a declared field."""
+
+    requests: float | None
+    """Of the candidates in recent requests to this process; null without requests."""
+    learned: float | None
+    """Of all learned impressions; null if the rows do not tell: for bags and plain numbers."""
+
+
 class ModelStatus(msgspec.Struct, frozen=True):
     """Status of a model on this server."""
 
@@ -170,6 +184,10 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """An error that needs an operator; empty if there is no error."""
     snapshot: str
     """The served snapshot; empty if the model follows the logs."""
+    fields: dict[str, FieldShares] = {}
+    """By the name of a field that requests should have."""
+    unknown_fields: dict[str, float] = {}
+    """Share of the candidates in recent requests with a field that the spec does not name."""
 
 
 class _StatusValues(NamedTuple):
@@ -202,8 +220,8 @@ class StatusFields:
         return last.said
 
 
-def status(served: ServedModel, now_ms: int) -> ModelStatus:
-    """Return the status of a model at `now_ms`."""
+def status(served: ServedModel, now_ms: int, requests: RequestFields | None = None) -> ModelStatus:
+    """Return the status of a model at `now_ms`. requests: those to this process, if sampled."""
     standing, summary = served.rows.standing, served.rows.freshness()
     return ModelStatus(
         model=served.spec.name,
@@ -220,4 +238,21 @@ def status(served: ServedModel, now_ms: int) -> ModelStatus:
         freshness=FreshnessMs(summary.p50_ms, summary.p99_ms, summary.count),
         trouble=standing.trouble,
         snapshot=standing.snapshot,
+        fields={} if requests is None else _field_shares(served, requests, now_ms),
+        unknown_fields={} if requests is None else _rounded_all(requests.unknown),
     )
+
+
+def _field_shares(
+    served: ServedModel, requests: RequestFields, now_ms: int
+) -> dict[str, FieldShares]:
+    asked = {name: requests.declared.share(name) for name in requests.declared.usable}
+    known = {name: share for name, share in asked.items() if share is not None}
+    complete = served.rows.standing.complete
+    learned = _rounded_all(learned_shares(served, now_ms) if complete else {})
+    rounded = _rounded_all(known)
+    return {name: FieldShares(rounded.get(name), learned.get(name)) for name in asked}
+
+
+def _rounded_all(shares: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(share, _DIGITS) for name, share in shares.items()}

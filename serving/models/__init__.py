@@ -4,7 +4,8 @@
 the names that requests should use. `prediction` holds the steps of a request, `predictor` encodes
 and scores candidates, and `micro_batching` scores several requests in one call.
 
-`traffic_split` divides the requests of an alias among several models.
+`traffic_split` divides the requests of an alias among several models. `absent_rows` tells which
+fields the learned impressions had.
 """
 
 import lazy_loader

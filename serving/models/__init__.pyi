@@ -1,3 +1,4 @@
+from .absent_rows import learned_shares as learned_shares
 from .aliases import Alias as Alias
 from .aliases import Aliases as Aliases
 from .loading import ModelLoader as ModelLoader

@@ -84,11 +84,11 @@ class AnswerObserver(Protocol):
         self,
         scored: ScoredRequest,
         read: Callable[[ServedModel], CheckedRequest],
-        body_bytes: int,
+        body: bytes,
     ) -> None:
         """Receive an answer, on any thread.
 
-        read: decodes the request for another model. body_bytes: size of the request.
+        read: decodes the request for another model. body: of the request.
         """
 
 

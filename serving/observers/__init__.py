@@ -4,7 +4,8 @@ Both run a `bounded_worker` thread and never delay an answer. `prediction_log` w
 served to Kafka, one `prediction_message` per candidate. `shadows` scores the requests of an alias
 with other models, for comparison.
 
-`score_sums` sums the scores of each model.
+`score_sums` sums the scores of each model. `request_coverage` samples which fields requests have,
+and `unknown_names` finds those that no model declares.
 """
 
 import lazy_loader

@@ -99,13 +99,13 @@ class PredictionLog:
         self,
         scored: ScoredRequest,
         read: Callable[[ServedModel], CheckedRequest],  # noqa: ARG002
-        body_bytes: int,
+        body: bytes,
     ) -> None:
         """Queue or drop an answer. Never waits for Kafka."""
         share = self._settings.share
         if share < 1.0 and self._draw() >= share:
             self._count([scored], "sampled_out")
-        elif not self._worker.put(scored, memory_of(scored, body_bytes)):
+        elif not self._worker.put(scored, memory_of(scored, len(body))):
             self._count([scored], "dropped")
 
     def start(self) -> None:

@@ -33,7 +33,7 @@ class ScoreSums(Collector):
         self,
         scored: ScoredRequest,
         read: Callable[[ServedModel], CheckedRequest],  # noqa: ARG002 - the interface
-        body_bytes: int,  # noqa: ARG002
+        body: bytes,  # noqa: ARG002
     ) -> None:
         """Add the scores of an answer."""
         model, added = scored.target.served.spec.name, float(scored.scores.sum())

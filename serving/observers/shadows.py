@@ -35,7 +35,7 @@ class _Shadowed(NamedTuple):
     target: Route
     answered: ScoredRequest
     read: Callable[[ServedModel], CheckedRequest]
-    body_bytes: int
+    body: bytes
 
 
 class Shadows:
@@ -65,12 +65,12 @@ class Shadows:
         self,
         scored: ScoredRequest,
         read: Callable[[ServedModel], CheckedRequest],
-        body_bytes: int,
+        body: bytes,
     ) -> None:
         """Queue or drop an answer for each of its shadow models. Never waits."""
         for target in self._models.shadows(scored.target):
-            shadowed = _Shadowed(target, scored, read, body_bytes)
-            if not self._worker.put(shadowed, memory_of(scored, 2 * body_bytes)):  # `read` has it
+            shadowed = _Shadowed(target, scored, read, body)
+            if not self._worker.put(shadowed, memory_of(scored, 2 * len(body))):  # `read` has it
                 self._counted(target.served.spec.name, "dropped")
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class Shadows:
         self._worker.stop()
 
     def _score(self, shadowed: _Shadowed) -> None:
-        target, answered, read, body_bytes = shadowed
+        target, answered, read, body = shadowed
         model = target.served.spec.name
         try:
             standing = target.served.rows.standing
@@ -100,4 +100,4 @@ class Shadows:
             scored = scored._replace(chosen=answered.chosen)
         self._counted(model, "scored")
         for observer in self._then:
-            observer.answered(scored, read, body_bytes)
+            observer.answered(scored, read, body)

@@ -3,6 +3,7 @@ from .candidates import REQUEST_ID as REQUEST_ID
 from .candidates import Candidates as Candidates
 from .candidates import CheckedRequest as CheckedRequest
 from .candidates import EventCandidates as EventCandidates
+from .candidates import some_of as some_of
 from .limits import RequestLimits as RequestLimits
 from .limits import too_large as too_large
 from .refusals import JSON as JSON

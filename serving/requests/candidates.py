@@ -7,7 +7,7 @@ another thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 
     Event = Mapping[str, object]
 
+T = TypeVar("T")
+
 ID = "impression_id"
 REQUEST_ID = "request_id"
+MOST_COUNTED = 20
+"""Candidates of one request whose fields are counted. As a rule, all have the same fields."""
+
+
+def some_of(rows: Sequence[T]) -> Sequence[T]:
+    """Return at most MOST_COUNTED rows, evenly chosen."""
+    return rows[:: -(-len(rows) // MOST_COUNTED)] if rows else rows
 
 
 class Candidates(Protocol):
@@ -43,6 +52,16 @@ class Candidates(Protocol):
 
     def events(self, now_ms: int) -> Iterator[dict[str, object]]:
         """Yield each candidate as an event: its time, and the fields that the model reads."""
+
+
+class RequestCandidates(Candidates, Protocol):
+    """Candidates of one request."""
+
+    def present(self, sources: Sequence[str]) -> tuple[int, list[int]]:
+        """Return a count of candidates, and how many of them have each raw field.
+
+        In a large request, some candidates stand for all.
+        """
 
 
 class EventCandidates(msgspec.Struct, frozen=True, eq=False):
@@ -79,6 +98,15 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
         """Return the impression id of each candidate."""
         return [each.get(ID) for each in self.own]  # type: ignore[misc]
 
+    def present(self, sources: Sequence[str]) -> tuple[int, list[int]]:
+        """Return a count of candidates, and how many of them have each raw field."""
+        rows, common = some_of(self.own), self.context
+        counts = []
+        for source in sources:
+            default = common.get(source)
+            counts.append(sum(row.get(source, default) is not None for row in rows))
+        return len(rows), counts
+
     def events(self, now_ms: int) -> Iterator[dict[str, object]]:
         """Yield each candidate as an event."""
         context = {TIME: self._common_ms(now_ms), **self.context}
@@ -92,7 +120,7 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
 class CheckedRequest(msgspec.Struct, frozen=True, eq=False):
     """A request that passed its checks."""
 
-    candidates: Candidates
+    candidates: RequestCandidates
     request_id: str | None = None
     top_k: int | None = None
     """Length of the ranking; None: all candidates in request order."""

@@ -88,6 +88,10 @@ class TensorCandidates:
         given = self._columns.get(ID)
         return [None] * self._count if given is None else list(given.values)
 
+    def present(self, sources: Sequence[str]) -> tuple[int, list[int]]:
+        """Return the count of candidates, and how many of them have each raw field: all or none."""
+        return self._count, [self._count * (source in self._columns) for source in sources]
+
     def events(self, now_ms: int) -> Iterator[dict[str, object]]:
         """Yield each candidate as an event."""
         columns: dict[str, list[object]] = {TIME: [now_ms]}

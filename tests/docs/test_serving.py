@@ -13,10 +13,18 @@ import pytest
 
 from headrace.serving.api.responses import PredictResponse
 from tests.docs.pages import DOCS, blocks, command_of, commands
-from tests.serving.served_models import Pusher, Serving, deltas_of_article, memory_store, news
+from tests.serving.api.app_client import PREDICT, ask
+from tests.serving.served_models import (
+    Pusher,
+    Serving,
+    deltas_of_article,
+    impressions_of,
+    memory_store,
+    news,
+)
 
 PAGE = (DOCS / "guides/serving.md").read_text()
-REQUEST, ANSWER, REFUSED, EXPLAINED = (json.loads(text) for text in blocks(PAGE, "json"))
+REQUEST, ANSWER, REFUSED, LACKING, EXPLAINED = (json.loads(text) for text in blocks(PAGE, "json"))
 
 
 def asked(verb: str, body: object) -> httpx.Response:
@@ -42,6 +50,19 @@ def test_a_strict_request_with_a_misspelled_field_gets_the_refusal_of_the_page()
     for part in ("a field of the model, one of article_id, ", '(did you mean "user_id"?)'):
         assert part in made["expected"]
         assert part in shown["expected"]
+
+
+def test_the_status_of_a_model_shows_the_fields_of_the_page() -> None:
+    store = memory_store(news())
+    for event, times in (({"article_id": "a", "user_id": "u"}, 3), ({"article_id": "b"}, 1)):
+        Pusher(store, f"topic/{times}").push(impressions_of(event, times))
+    serving = Serving(store)
+    serving.follow()
+    body = {"context": {"user_id": "u"}, "candidates": [{"article": "a"}]}
+    assert ask(serving, "POST", PREDICT, json=body).status_code == 200
+    status = ask(serving, "GET", "/v1/models/news").json()
+    assert {name: status["fields"][name] for name in LACKING["fields"]} == LACKING["fields"]
+    assert status["unknown_fields"] == LACKING["unknown_fields"]
 
 
 @pytest.mark.parametrize("line", commands(PAGE))

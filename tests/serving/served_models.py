@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
 from headrace.ingest.http.token_grants import TokenGrant
+from headrace.learner.inputs import INTERCEPT
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import Unreachable
@@ -26,6 +28,7 @@ from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.observers.request_coverage import RequestCoverage
 from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
 from headrace.serving.requests.limits import RequestLimits
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from headrace.ingest.features.encoder import Encoded
+    from headrace.ingest.features.encoder import Encoded, Event
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.store import BucketAnswer, PollResult, Store
 
@@ -148,6 +151,13 @@ def deltas_of_article(spec: ModelSpec, article: object, z: float) -> RowDeltas:
     return deltas_of_ids(np.unique(ids), z)
 
 
+def impressions_of(event: Event, times: int) -> RowDeltas:
+    """Return the gains of an impression that is learned so many times."""
+    ids = Encoder(news().fields).encode([event]).ids[0]
+    deltas = deltas_of_ids(np.append(ids, np.uint64(INTERCEPT)), 0.0)
+    return deltas._replace(shows=np.full(deltas.ids.shape[0], times, np.uint32))
+
+
 class Fallible:
     """A store some of whose buckets do not respond."""
 
@@ -218,7 +228,9 @@ class Serving:
     @cached_property
     def app(self) -> FastAPI:
         models = ModelRegistry([self.served], Aliases([self.spec.name], {}, self.clock))
-        return make_app(self.parts(models))
+        coverage = RequestCoverage(models, self.clock)
+        self.registry.register(coverage)
+        return make_app(replace(self.parts(models), coverage=coverage))
 
     def parts(self, models: ModelRegistry, metrics: RequestMetrics | None = None) -> AppParts:
         return AppParts(

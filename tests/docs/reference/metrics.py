@@ -27,6 +27,7 @@ from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.deployments.deployment_status import DeploymentCollector, DeploymentStatus
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.feeder import FeedFigures
+from headrace.serving.observers.request_coverage import RequestCoverage
 from headrace.serving.observers.score_sums import ScoreSums
 from headrace.serving.relaying.relay_process import RelayCollector
 from headrace.serving.replicas.replica_metrics import (
@@ -133,6 +134,7 @@ def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     status = DeploymentStatus(settled=True)
     yield from collected(DeploymentCollector(lambda: status).collect())
     yield from collected(ScoreSums().collect())
+    yield from collected(RequestCoverage(cast("Any", []), lambda: 0).collect())
 
 
 def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:

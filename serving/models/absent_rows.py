@@ -1,0 +1,43 @@
+"""Reads from the rows which share of the learned impressions had a value for each field.
+
+A missing value of a single-valued field is a value with a row of its own. The row counts the
+impressions without the field, and the row of the intercept counts all. So a server knows, without
+Kafka, whether its requests lack a field that the events have. Bags and plain numbers have no row
+for a missing value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.ingest.features import Encoder, Transform
+from headrace.learner.inputs import INTERCEPT
+from headrace.serving.requests import EventCandidates
+
+if TYPE_CHECKING:
+    from headrace.serving.models.registry import ServedModel
+
+_WITH_ABSENT_ROW = (Transform.ID, Transform.LOG_BUCKET)
+
+
+def learned_shares(served: ServedModel, now_ms: int) -> dict[str, float]:
+    """Return the share, from 0 to 1, by field; empty if the rows do not tell.
+
+    It covers the whole life of the model. An absent row that was deleted, or that admission has not
+    created, counts as never seen.
+    """
+    fields, nothing = served.spec.fields, EventCandidates({}, [{}])
+    features = nothing.encode(Encoder(fields), now_ms)
+    table = served.rows.reading().table_for(features, nothing.times(now_ms))
+    all_rows = table.find(np.append(features.ids[0], np.uint64(INTERCEPT)))
+    shows = np.where(all_rows >= 0, table.columns.shows[all_rows], 0)
+    *absent, total = shows.astype(np.int64).tolist()
+    if not total:
+        return {}
+    return {
+        each.name: 1.0 - min(count, total) / total
+        for each, count in zip(fields.singles, absent, strict=True)
+        if each.transform in _WITH_ABSENT_ROW
+    }
