@@ -1,12 +1,18 @@
-"""`headrace run` and `headrace up`: a whole pipeline on this machine, for logs or until Ctrl-C."""
+"""`headrace run` and `headrace up`: a whole pipeline on this machine, for logs or until Ctrl-C.
+
+`headrace status` shows the processes of a pipeline, on this machine or elsewhere.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
-from typer import BadParameter, Exit, Option
+from typer import BadParameter, Exit, Option, echo
 
 from headrace.deploy.cli.options import (
+    KAFKA,
     Data,
+    KafkaAddress,
+    KafkaClient,
     LayoutName,
     ModelFile,
     Port,
@@ -157,3 +163,29 @@ def up(
     show_warnings_only()
     with stopped_by_signals(STOPPING) as stop:
         keep_up(settings, stop)
+
+
+def status(
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the processes that run with --kafka, and which fields events and requests have.
+
+    A field is marked if events or requests lack it, or if their shares differ by a fifth. The
+    shares cover the last ten minutes.
+    """
+    import orjson
+
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.operations import read_status, status_text
+    from headrace.deploy.process_logs import show_warnings_only
+    from headrace.ingest.runtime import wall_ms
+
+    show_warnings_only()
+    figures = read_status(kafka_settings(kafka, kafka_client), wall_ms())
+    if as_json:
+        kept = ("now_ms", "processes", "coverage", "dead_letters")
+        echo(orjson.dumps({key: figures[key] for key in kept}, option=orjson.OPT_INDENT_2))
+    else:
+        echo(status_text(figures))

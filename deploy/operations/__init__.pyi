@@ -8,4 +8,6 @@ from .examples_topic import held_topic as held_topic
 from .inspection import is_complete as is_complete
 from .inspection import survey_json as survey_json
 from .inspection import survey_text as survey_text
+from .live_status import read_status as read_status
+from .live_status import status_text as status_text
 from .removal import drop_model as drop_model

@@ -34,14 +34,14 @@ class EventCoverage:
     """Counts the usable values of each declared field. Repeated impressions count again."""
 
     def __init__(self, fields: FieldSet, now_ms: Callable[[], int]) -> None:
-        self._fields = carried_fields(fields)
-        self._counts = RecentCoverage([each.name for each in self._fields], now_ms)
+        self.fields = carried_fields(fields)
+        self._counts = RecentCoverage([each.name for each in self.fields], now_ms)
         self._warned: set[str] = set()
         self._unchecked = 0
 
     def count(self, decoded: Decoded, good: npt.NDArray[np.bool_]) -> None:
         """Count the impressions of a chunk. good: (n,) those that are not refused, and no ticks."""
-        usable = [int(np.count_nonzero(good & _usable(each, decoded))) for each in self._fields]
+        usable = [int(np.count_nonzero(good & _usable(each, decoded))) for each in self.fields]
         total = int(np.count_nonzero(good))
         self._counts.add(total, usable)
         self._unchecked += total
@@ -57,7 +57,7 @@ class EventCoverage:
         found = self._counts.recent()
         if found.total < LEAST_IMPRESSIONS:
             return
-        for each in self._fields:
+        for each in self.fields:
             if not found.usable[each.name] and each.name not in self._warned:
                 self._warned.add(each.name)
                 log.warning(

@@ -81,11 +81,11 @@ class JoinerCollector(ModelCollector):
         yield self._gauge("recent_impressions", text, found.total)
         values = GaugeMetricFamily(
             "headrace_joiner_recent_values",
-            "Recent impressions with a usable value for a declared field.",
-            labels=["model", "field"],
+            "Recent impressions with a usable value for a declared field, read from its source.",
+            labels=["model", "field", "source"],
         )
-        for name, count in found.usable.items():
-            values.add_metric([self._model, name], count)
+        for each in self._joiner.coverage.fields:
+            values.add_metric([self._model, each.name, each.source], found.usable[each.name])
         yield values
 
     def _held_now(self) -> Iterator[Metric]:

@@ -282,8 +282,12 @@ class PredictionHandler:
         if ready.asked.explain:
             scored = scored._replace(explained=explanations(ready, scored))
         written = face.write(scored)
+
+        def read(other: ServedModel) -> CheckedRequest:
+            return face.read(other, body, headers)
+
         for each in self._beside:
-            each.answered(scored, lambda other: face.read(other, body, headers), body)
+            each.answered(scored, read, body)
         return written
 
 

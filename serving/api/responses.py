@@ -156,6 +156,8 @@ class FreshnessMs(msgspec.Struct, frozen=True):
 class FieldShares(msgspec.Struct, frozen=True):
     """Shares, from 0 to 1, with a value for a declared field."""
 
+    source: str
+    """The field of requests and events that is read."""
     requests: float | None
     """Of the candidates in recent requests to this process; null without requests."""
     learned: float | None
@@ -246,12 +248,14 @@ def status(served: ServedModel, now_ms: int, requests: RequestFields | None = No
 def _field_shares(
     served: ServedModel, requests: RequestFields, now_ms: int
 ) -> dict[str, FieldShares]:
-    asked = {name: requests.declared.share(name) for name in requests.declared.usable}
-    known = {name: share for name, share in asked.items() if share is not None}
+    asked = {each.name: requests.declared.share(each.name) for each in requests.fields}
+    rounded = _rounded_all({name: share for name, share in asked.items() if share is not None})
     complete = served.rows.standing.complete
     learned = _rounded_all(learned_shares(served, now_ms) if complete else {})
-    rounded = _rounded_all(known)
-    return {name: FieldShares(rounded.get(name), learned.get(name)) for name in asked}
+    return {
+        each.name: FieldShares(each.source, rounded.get(each.name), learned.get(each.name))
+        for each in requests.fields
+    }
 
 
 def _rounded_all(shares: Mapping[str, float]) -> dict[str, float]:

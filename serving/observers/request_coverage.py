@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from headrace.ingest.features import CoverageCounts
+    from headrace.ingest.features import CarriedField, CoverageCounts
     from headrace.serving.models import ModelRegistry, Route, ScoredRequest, ServedModel
     from headrace.serving.requests import CheckedRequest
 
@@ -52,8 +52,10 @@ _LEAST_LEARNED = 0.01
 class RequestFields(NamedTuple):
     """The fields of the recent requests to one model."""
 
+    fields: tuple[CarriedField, ...]
+    """The inputs of the model that requests should have."""
     declared: CoverageCounts
-    """Of the fields that are inputs of the model."""
+    """Of these fields."""
     unknown: Mapping[str, float]
     """Share of the candidates with each unknown field, from 0 to 1."""
 
@@ -117,8 +119,8 @@ class RequestCoverage(Collector):
         )
         values = GaugeMetricFamily(
             "headrace_server_recent_values",
-            "Sampled candidates with a value for a declared field.",
-            labels=["model", "field"],
+            "Sampled candidates with a value for a declared field, read from its source.",
+            labels=["model", "field", "source"],
         )
         unknown = GaugeMetricFamily(
             "headrace_server_recent_unknown_values",
@@ -129,8 +131,9 @@ class RequestCoverage(Collector):
         for served in self._models:
             model, found = served.spec.name, self.of(served)
             candidates.add_metric([model], found.declared.total)
-            for name, count in found.declared.usable.items():
-                values.add_metric([model, name], count)
+            for each in found.fields:
+                count = found.declared.usable[each.name]
+                values.add_metric([model, each.name, each.source], count)
             for name, share in found.unknown.items():
                 unknown.add_metric([model, name], round(share * found.declared.total))
         yield from (candidates, values, unknown)
@@ -172,16 +175,15 @@ class _ModelRequests:
         unknown = self._unknown.recent()
         columns = {**self._columns, OTHERS: MOST_UNKNOWN}
         shares = {name: unknown.share(str(column)) for name, column in columns.items()}
-        return RequestFields(
-            self._declared.recent(), {name: share for name, share in shares.items() if share}
-        )
+        found = {name: share for name, share in shares.items() if share}
+        return RequestFields(self._fields, self._declared.recent(), found)
 
     def check(self, served: ServedModel, now_ms: int) -> None:
         """Warn once about each field that the model has learned and no recent request has."""
         if self._requests < LEAST_REQUESTS or now_ms < self._check_ms:
             return
         self._check_ms = now_ms + _CHECKED_EVERY_MS
-        declared, unknown = self.recent()
+        _, declared, unknown = self.recent()
         missing = set(declared.missing) - self._warned
         if not missing:
             return

@@ -4,7 +4,8 @@ topic status ──► status_reader ──► history ──► /page/figures �
                    (thread)         (pure)
 topics experiments, deployments ──► experiment_reader ──► /page/experiments ──► page.html
 
-`charts` names the curves, and `routes` has the HTTP routes.
+`charts` names the curves, `field_coverage` compares the fields of events and requests, and `routes`
+has the HTTP routes.
 """
 
 import lazy_loader

@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.serving.page.field_coverage import field_coverage
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -166,6 +168,11 @@ class History:
                     found[of[label]] = found.get(of[label], 0.0) + value
         return found
 
+    def gauges(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield the labels and values of a gauge or counter in all living processes."""
+        for process in self.living():
+            yield from process.gauges(name)
+
     # -------------------------------------------------------------------------- the answer
 
     def answer(self, since_ms: int) -> dict[str, Any]:
@@ -189,6 +196,7 @@ class History:
             "shards": self._shards(),
             "accuracy": self._accuracy(),
             "traffic": self._traffic(),
+            "coverage": field_coverage(self.gauges),
         }
 
     def _described(self, status: ProcessStatus) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def collected(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, tuple[str, ..
 def joiner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     durations = Histogram("durations", "of transactions", registry=None)
     fields = SimpleNamespace(weights=ExampleWeights())
-    coverage = SimpleNamespace(recent=lambda: CoverageCounts(0, {}))
+    coverage = SimpleNamespace(recent=lambda: CoverageCounts(0, {}), fields=())
     loop = SimpleNamespace(
         figures=JoinerTotals(),
         partitions={},

@@ -116,8 +116,8 @@ def test_metrics_have_the_recent_impressions_and_the_values_of_each_field() -> N
 
     impressions = seen("impressions")
     assert impressions is not None and impressions >= 400
-    for name in joiner_run.joiner.coverage.recent().usable:
-        values = seen("values", field=name)
+    for each in joiner_run.joiner.coverage.fields:
+        values = seen("values", field=each.name, source=each.source)
         assert values is not None and 0 <= values <= impressions
     joiner_run.clock_ms += 3_600_000
     assert seen("impressions") == 0

@@ -74,8 +74,10 @@ def test_metrics_count_the_sampled_candidates_by_field() -> None:
     asked(serving, {"context": {"user_id": "u", "colour": "red"}, "candidates": [{}] * 3})
     asked(serving, {"candidates": [{"user_id": "u"}]})
     assert serving.sample("headrace_server_recent_candidates") == 4
-    assert serving.sample("headrace_server_recent_values", field="user") == 4
-    assert serving.sample("headrace_server_recent_values", field="article") == 0
+    assert serving.sample("headrace_server_recent_values", field="user", source="user_id") == 4
+    assert (
+        serving.sample("headrace_server_recent_values", field="article", source="article_id") == 0
+    )
     assert serving.sample("headrace_server_recent_unknown_values", field="colour") == 3
     serving.clock.ms += 3_600_000
     assert serving.sample("headrace_server_recent_candidates") == 0
@@ -188,6 +190,10 @@ def test_rows_without_counters_tell_nothing_about_the_learned_fields() -> None:
     assert learned_shares(serving.served, serving.clock()) == {}
 
 
+def shares(source: str, requests: float) -> dict[str, object]:
+    return {"source": source, "requests": requests, "learned": 1.0}
+
+
 def test_a_running_server_names_a_field_that_its_requests_lack(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -210,7 +216,10 @@ def test_a_running_server_names_a_field_that_its_requests_lack(
         status = client.get(STATUS).json()
         metrics = client.get("/metrics").text.splitlines()
     assert warning.endswith("Requests have 'article': rename it")
-    assert status["fields"]["article"] == {"requests": 0.0, "learned": 1.0}
-    assert status["fields"]["user"] == {"requests": 1.0, "learned": 1.0}
+    assert status["fields"]["article"] == shares("article_id", 0.0)
+    assert status["fields"]["user"] == shares("user_id", 1.0)
     assert status["unknown_fields"] == {"article": 1.0}
-    assert 'headrace_server_recent_values{field="article",model="news"} 0.0' in metrics
+    assert (
+        'headrace_server_recent_values{field="article",model="news",source="article_id"} 0.0'
+        in metrics
+    )

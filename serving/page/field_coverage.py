@@ -1,0 +1,85 @@
+"""Compares the fields of events with those of requests, over all processes. Pure.
+
+A field counts as different if its coverage in events and in requests differ by a fifth of all, so
+that a field which only some clients know is not marked for chance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Gauges = Callable[[str], Iterable[tuple[Mapping[str, str], float]]]
+
+DIFFERENT = 0.2
+MISSING_IN_EVENTS = "missing in events"
+MISSING_IN_REQUESTS = "missing in requests"
+DIFFERS = "differs"
+UNKNOWN = "not in the spec"
+
+
+class CoveredField(TypedDict):
+    """Coverage of one field. A share is from 0 to 1, and None without events or requests."""
+
+    model: str
+    field: str
+    """With the raw field that it is read from, if that has another name."""
+    events: float | None
+    requests: float | None
+    note: str
+    """The fault that this may be; empty without one."""
+
+
+def field_coverage(gauges: Gauges) -> list[CoveredField]:
+    """Return the fields of each model, as declared, then the unknown fields of requests.
+
+    gauges: returns the labels and values of a metric in all living processes.
+    """
+    events = _shares(gauges, "headrace_joiner_recent_impressions", "headrace_joiner_recent_values")
+    candidates = "headrace_server_recent_candidates"
+    requests = _shares(gauges, candidates, "headrace_server_recent_values")
+    unknown = _shares(gauges, candidates, "headrace_server_recent_unknown_values")
+    rows = [
+        _covered(model, field, events.get((model, field)), requests.get((model, field)))
+        for model, field in dict.fromkeys((*events, *requests))
+    ]
+    rows += [
+        CoveredField(model=model, field=field, events=None, requests=share, note=UNKNOWN)
+        for (model, field), share in unknown.items()
+        if share
+    ]
+    return sorted(rows, key=lambda row: row["model"])
+
+
+def _covered(model: str, field: str, events: float | None, requests: float | None) -> CoveredField:
+    if events == 0:
+        note = MISSING_IN_EVENTS
+    elif requests == 0:
+        note = MISSING_IN_REQUESTS
+    elif events is not None and requests is not None and abs(events - requests) >= DIFFERENT:
+        note = DIFFERS
+    else:
+        note = ""
+    return CoveredField(model=model, field=field, events=events, requests=requests, note=note)
+
+
+def _shares(gauges: Gauges, total: str, values: str) -> dict[tuple[str, str], float | None]:
+    """Return a share by model and field; None without events or candidates."""
+    totals: dict[str, float] = {}
+    for of, value in gauges(total):
+        totals[of["model"]] = totals.get(of["model"], 0.0) + value
+    counts: dict[tuple[str, str], float] = {}
+    for of, value in gauges(values):
+        key = of["model"], _shown(of["field"], of.get("source", ""))
+        counts[key] = counts.get(key, 0.0) + value
+    return {
+        (model, field): count / totals[model] if totals.get(model) else None
+        for (model, field), count in counts.items()
+    }
+
+
+def _shown(field: str, source: str) -> str:
+    known = not source or source == field or field.startswith(f"{source} (")
+    return field if known else f"{field} ({source})"

@@ -1,0 +1,81 @@
+"""The table of fields on the page: coverage of events beside that of requests."""
+
+from __future__ import annotations
+
+from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+from headrace.serving.page.field_coverage import (
+    DIFFERS,
+    MISSING_IN_EVENTS,
+    MISSING_IN_REQUESTS,
+    UNKNOWN,
+)
+from headrace.serving.page.history import SILENT_MS, History
+
+T0_MS = 1_700_000_000_000
+
+
+def joiner(name: str, impressions: float, **fields: float) -> ProcessStatus:
+    return said("joiner", name, "news", ("impressions", impressions), fields)
+
+
+def server(name: str, candidates: float, model: str = "news", **fields: float) -> ProcessStatus:
+    return said("server", name, model, ("candidates", candidates), fields)
+
+
+def said(
+    process: str, instance: str, model: str, total: tuple[str, float], fields: dict[str, float]
+) -> ProcessStatus:
+    name, count = total
+    figures = [MetricSample(f"headrace_{process}_recent_{name}", {"model": model}, count)]
+    for field, value in fields.items():
+        kind = "unknown_values" if field.startswith("unknown") else "values"
+        labels = {"model": model, "field": field}
+        if kind == "values":
+            labels["source"] = "article_id" if field == "article" else field
+        figures.append(MetricSample(f"headrace_{process}_recent_{kind}", labels, value))
+    return ProcessStatus(process, instance, T0_MS, figures)
+
+
+def shown(*statuses: ProcessStatus, at_ms: int = T0_MS) -> list[tuple[object, ...]]:
+    history = History([])
+    for status in statuses:
+        history.take(status)
+    history.step(at_ms)
+    return [tuple(row.values()) for row in history.answer(0)["coverage"]]
+
+
+def test_shares_are_those_of_all_processes_together_and_marked_where_they_differ() -> None:
+    rows = shown(
+        joiner("a", 90, user=90, article=90, device=81, site=0, tags=10),
+        joiner("b", 10, user=10, article=10, device=9, site=0, tags=0),
+        server("a", 10, user=10, article=0, device=6, site=5, tags=3, unknown_article=10),
+        server("b", 10, user=10, article=0, device=6, site=5, tags=2, unknown_article=5),
+    )
+    assert rows == [
+        ("news", "user", 1.0, 1.0, ""),
+        ("news", "article (article_id)", 1.0, 0.0, MISSING_IN_REQUESTS),
+        ("news", "device", 0.9, 0.6, DIFFERS),
+        ("news", "site", 0.0, 0.5, MISSING_IN_EVENTS),
+        ("news", "tags", 0.1, 0.25, ""),
+        ("news", "unknown_article", None, 0.75, UNKNOWN),
+    ]
+
+
+def test_without_events_or_requests_a_share_is_undefined_and_not_marked() -> None:
+    assert shown(joiner("a", 0, user=0), server("a", 0, user=0)) == [
+        ("news", "user", None, None, "")
+    ]
+    assert shown(joiner("a", 4, user=4, weight=1)) == [
+        ("news", "user", 1.0, None, ""),
+        ("news", "weight", 0.25, None, ""),
+    ]
+    assert shown(server("a", 4, user=0)) == [("news", "user", None, 0.0, MISSING_IN_REQUESTS)]
+
+
+def test_models_have_rows_of_their_own_and_a_silent_process_has_none() -> None:
+    statuses = joiner("a", 4, user=4), server("a", 2, user=2), server("a2", 2, "other", user=0)
+    assert shown(*statuses) == [
+        ("news", "user", 1.0, 1.0, ""),
+        ("other", "user", None, 0.0, MISSING_IN_REQUESTS),
+    ]
+    assert shown(*statuses, at_ms=T0_MS + SILENT_MS + 1) == []
