@@ -7,10 +7,16 @@ also accepts a directory that it can only read: the machine code that an image c
 and a kernel that is missing there is compiled in memory, once in each process. A full disk is no
 error either.
 
-It reaches into the classes of locators and caches in `numba.core.caching`, and listens to the
-events of `numba.core.event`. pyproject.toml pins the minor version of numba, and
-tests/ingest/runtime/test_kernel_cache.py fails if they change. Without this module, kernels compile
-with numba's own cache, wherever that can be written.
+numba takes stored machine code as current if the file of the kernel has not changed, also after a
+change of a function in another file that the kernel contains. headrace stores the machine code
+under a stamp of all that it was compiled from (`kernel_stamp`), in files that a killed process
+leaves whole (`kernel_files`). A kernel without a stamp is compiled in memory.
+
+It reaches into the classes of locators and caches in `numba.core.caching`, pickles results as they
+do, and listens to the events of `numba.core.event`. pyproject.toml pins the minor version of numba,
+and tests/ingest/runtime/test_kernel_cache.py fails if they change. Without this module, kernels
+compile with numba's own cache, wherever that can be written; an update of headrace would then need
+an empty `NUMBA_CACHE_DIR`.
 
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """
@@ -18,12 +24,19 @@ This module is beside the parts, because `ingest` and `pserver` may not import e
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
 from numba.core.event import Listener, register, unregister
+from numba.core.serialize import dumps
+from numba.core.sigutils import normalize_signature
+
+from headrace import kernel_files
+from headrace.kernel_stamp import NoStamp, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +59,7 @@ class _InstalledLocator(_ReadOnlyLocator):
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Any:
         """Return a locator, or None if the module has no machine code."""
         source = Path(py_file)
-        compiled = (source.parent / "__pycache__").glob(f"{source.stem}.*.nbi")
+        compiled = (source.parent / "__pycache__").glob(f"{source.stem}.*.nbc")
         found = super().from_function(py_func, py_file)  # type: ignore[no-untyped-call]
         return found if any(compiled) else None
 
@@ -72,15 +85,63 @@ class _KernelCacheImpl(CompileResultCacheImpl):
         return bool(super().check_cachable(data))  # type: ignore[no-untyped-call]
 
 
+class _Place(NamedTuple):
+    """Where the machine code for one signature is, and the stamp that it must have."""
+
+    path: Path
+    stamp: bytes
+
+
 class _KernelCache(FunctionCache):
-    """The machine code of one function."""
+    """The machine code of one kernel."""
 
     _impl_class = _KernelCacheImpl
+
+    def __init__(self, dispatcher: Any) -> None:
+        super().__init__(dispatcher.py_func)  # type: ignore[no-untyped-call]
+        self._dispatcher = dispatcher
+        # now, because the file may change while the process runs
+        self._source = self._impl.locator.get_source_stamp()
+        self._compiled: dict[Any, _Place] = {}
 
     def save_overload(self, sig: object, data: CompileResult) -> None:
         """Store the machine code if the disk takes it."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+    def flush(self) -> None:
+        """Remove the machine code for all signatures."""
+        for path in Path(self.cache_path).glob(f"{self._impl.filename_base}.*.nbc"):
+            path.unlink(missing_ok=True)
+
+    def _load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
+        try:
+            place = self._place_of(sig, target_context.codegen())
+        except NoStamp:
+            return None
+        machine_code = kernel_files.read(*place)
+        if machine_code is None:
+            # the stamp from before the compilation: what changes meanwhile is not in its result
+            self._compiled[sig] = place
+            return None
+        found: CompileResult = self._impl.rebuild(target_context, pickle.loads(machine_code))  # noqa: S301 - as numba does
+        return found
+
+    def _save_overload(self, sig: Any, data: CompileResult) -> None:
+        place = self._compiled.pop(sig, None)
+        if place is not None and self._impl.check_cachable(data):
+            self._impl.locator.ensure_cache_path()
+            kernel_files.write(*place, dumps(self._impl.reduce(data)))  # type: ignore[no-untyped-call]
+
+    def _place_of(self, sig: Any, codegen: Any) -> _Place:
+        """Return the place for a signature on this processor. Raises NoStamp."""
+        arguments, returned = normalize_signature(sig)  # type: ignore[no-untyped-call]
+        processor = codegen.magic_tuple()
+        name = hashlib.sha256(f"{arguments} {returned} {processor}".encode()).hexdigest()[:16]
+        path = Path(self.cache_path) / f"{self._impl.filename_base}.{name}.nbc"
+        taken = [*arguments, returned] if returned is not None else arguments
+        source = (self._source, processor)
+        return _Place(path, stamp_of(self._dispatcher, taken, source))
 
 
 @contextlib.contextmanager
@@ -115,8 +176,7 @@ def compiled_and_kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def compiled(function: Callable[..., Any]) -> Any:
         dispatcher = njit(**options)(function)
-        cache = _KernelCache(function)  # type: ignore[no-untyped-call]
-        dispatcher._cache = cache  # noqa: SLF001 - as `enable_caching` does
+        dispatcher._cache = _KernelCache(dispatcher)  # noqa: SLF001 - as `enable_caching` does
         return dispatcher
 
     return compiled

@@ -152,7 +152,8 @@ def _method(lanes: VectorType, floats: str, integers: str) -> str:
     return floats if isinstance(lanes.dtype, types.Float) else integers
 
 
-for _symbol, _floats, _integers in (
+# a table with a name, because the stamp of a kernel covers the names of this module
+_OPERATORS = (
     (operator.add, "fadd", "add"),
     (operator.iadd, "fadd", "add"),
     (operator.sub, "fsub", "sub"),
@@ -165,7 +166,8 @@ for _symbol, _floats, _integers in (
     (operator.neg, "fneg", ""),
     (operator.gt, ">", ""),
     (operator.lt, "<", ""),
-):
+)
+for _symbol, _floats, _integers in _OPERATORS:
     _operator(_symbol, _floats, _integers)
 
 
