@@ -1,6 +1,7 @@
 """`headrace experiment`: many arms on the same examples, compared with a control."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,7 @@ from headrace.deploy.cli.options import (
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
+from headrace.deploy.terminal import columns_of, wrapped
 from headrace.learner.experiments.executors import ExecutorKind
 
 if TYPE_CHECKING:
@@ -262,8 +264,8 @@ def show(
 ) -> None:
     """Print the arms of a run: state, examples, difference to the control, and the reason.
 
-    The difference is that of the mean log loss, with its confidence sequence in brackets. Below 0,
-    the arm is better. A state is `learning`, `better` (still learning, and you may promote it), or
+    The difference is that of the mean log loss, with its confidence sequence. Below 0, the arm is
+    better. A state is `learning`, `better` (still learning, and you may promote it), or
     the way in which the arm ended: `stopped` at a rung, `eliminated`, or `ended` with the log.
     """
     history, _ = _history_of(run, kafka, kafka_client)
@@ -280,7 +282,7 @@ def show(
         return
     from headrace.deploy.cli.experiments.experiment_table import table_of
 
-    for line in table_of(history):
+    for line in table_of(history, columns_of(sys.stdout)):
         typer.echo(line)
 
 
@@ -308,16 +310,18 @@ def list_runs(
     """List the runs in the subfolders of a folder, or the live experiments."""
     from headrace.learner.experiments import read_history
 
+    columns = columns_of(sys.stdout)
     if folder is not None:
         for path in sorted(folder.glob("*/history.ndjson")):
-            typer.echo(_state_of(path.parent.name, read_history(path.parent)))
+            state = _state_of(path.parent.name, read_history(path.parent))
+            typer.echo(wrapped(state, columns))
         return
     histories = _live_histories(kafka, kafka_client)
     if not histories:
-        typer.echo(_NOTHING_YET)
+        typer.echo(wrapped(_NOTHING_YET, columns))
     for name, found in sorted(histories.items()):
         asked = ", asked to stop" if found.stop else ""
-        typer.echo(f"{_state_of(name, found.records)}{asked}")
+        typer.echo(wrapped(f"{_state_of(name, found.records)}{asked}", columns))
 
 
 def _state_of(name: str, history: "list[ArmRecord]") -> str:

@@ -1,62 +1,103 @@
-"""The arms of an experiment as lines of text: state, examples, difference to the control, reason.
+"""The arms of an experiment as text: a table of their figures, then their settings and reasons.
 
-A history has one record for each event. A line shows the state that follows from all records of an
-arm (`arm_state`).
+A history has one record for each event. A row shows the state that follows from all records of an
+arm (`arm_state`). The table fits into 80 columns. Settings and reasons can be longer, so they are
+below it.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.counted_nouns import counted
+from headrace.deploy.terminal import wrapped
 from headrace.learner.experiments import OVER, arm_state, event_time
 
 if TYPE_CHECKING:
     from headrace.learner.experiments import ArmRecord
 
 _CONTROL = 0
+_HEADER = ("arm", "state", "examples", "difference", "confidence sequence")
+_TEXTS = (0, 1, 4)
+"""Columns that are aligned to the left."""
+_GAP = "  "
 
 
-def table_of(history: "Sequence[ArmRecord]") -> Iterator[str]:
-    """Yield a line for the experiment, and one or two for each arm, the control first."""
+class _Shown(NamedTuple):
+    """The texts of an arm."""
+
+    row: tuple[str, ...]
+    """Texts of the columns of the table."""
+    settings: str
+    reason: str
+
+
+def table_of(history: "Sequence[ArmRecord]", columns: int | None) -> Iterator[str]:
+    """Yield the lines, the control first. columns: the width of the terminal; None: a pipe."""
     told = [record for record in history if record.kind != "log"]
     by_arm: dict[int, list[ArmRecord]] = {}
     for record in told:
         by_arm.setdefault(record.arm, []).append(record)
     examples = max((record.examples for record in told), default=0)
     reached_ms = max((record.event_ms for record in told), default=0)
-    over = sum(arm[-1].kind in OVER for arm in by_arm.values())
+    learning = sum(arm[-1].kind not in OVER for arm in by_arm.values())
     reached = f" up to {event_time(reached_ms)}" if reached_ms else ""
-    yield (
-        f"{examples:,} examples{reached}; {len(by_arm)} arms with the control, "
-        f"{len(by_arm) - over} of them learning"
-    )
-    for arm in sorted(by_arm.values(), key=_order):
-        yield from _lines(arm, examples)
+    yield f"{counted(examples, 'example')}{reached}"
+    yield f"{counted(len(by_arm), 'arm')} with the control, {learning} of them learning"
+    if not by_arm:
+        return
+    shown = [_shown(arm, examples) for arm in sorted(by_arm.values(), key=_order)]
+    yield ""
+    yield from _table([_HEADER, *(each.row for each in shown)], columns)
+    yield ""
+    for each in shown:
+        if each.settings:
+            yield wrapped(f"{each.row[0]}: {each.settings}", columns)
+            yield wrapped(f"{_GAP}{each.reason}", columns)
+        else:
+            yield wrapped(f"{each.row[0]}: {each.reason}", columns)
 
 
-def _lines(arm: "Sequence[ArmRecord]", examples: int) -> Iterator[str]:
-    """Yield the lines of an arm. examples: learned by the control, which has no records of them."""
+def _table(rows: Sequence[tuple[str, ...]], columns: int | None) -> Iterator[str]:
+    """Yield the lines of a table. A name that does not fit has a line of its own."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if columns is not None:
+        others = sum(len(_GAP) + width for width in widths[1:])
+        widths[0] = min(widths[0], max(columns - others, len(_HEADER[0])))
+    for name, *others_of_row in rows:
+        fits = len(name) <= widths[0]
+        if not fits:
+            yield name
+        cells = [name if fits else "", *others_of_row]
+        yield _GAP.join(
+            f"{cell:{'<' if place in _TEXTS else '>'}{width}}"
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+
+
+def _shown(arm: "Sequence[ArmRecord]", examples: int) -> _Shown:
+    """Return the texts of an arm.
+
+    examples: learned by the control, which has no records of them.
+    """
     last = arm[-1]
     if last.arm == _CONTROL:
-        over = last.kind in OVER
-        reason = last.reason if over else "the others are compared with it"
-        yield f"{last.name:12} {'control':10} {examples:>12,} examples  {'':32}  {reason}"
-        return
+        reason = last.reason if last.kind in OVER else "the others are compared with it"
+        return _Shown((last.name, "control", f"{examples:,}", "", ""), "", reason)
     scored = next((each for each in reversed(arm) if each.difference is not None), last)
     state, count, reason = arm_state(arm)
-    yield f"{last.name:12} {state:10} {count:>12,} examples  {_difference(scored):32}  {reason}"
     settings = next((each.settings for each in arm if each.settings), {})
-    if settings:
-        keys = ", ".join(f"{key} = {value}" for key, value in settings.items())
-        yield f"{'':12} {keys}"
+    keys = ", ".join(f"{key} = {value}" for key, value in settings.items())
+    return _Shown((last.name, state, f"{count:,}", *_difference(scored)), keys, reason)
 
 
-def _difference(record: "ArmRecord") -> str:
+def _difference(record: "ArmRecord") -> tuple[str, str]:
+    """Return the difference and the bounds of its confidence sequence, if they are known."""
     if record.difference is None:
-        return ""
+        return "", ""
     low, high = record.low, record.high
-    band = f" ({low:+.5f} to {high:+.5f})" if low is not None and high is not None else ""
-    return f"{record.difference:+.5f}{band}"
+    band = f"{low:+.5f} to {high:+.5f}" if low is not None and high is not None else ""
+    return f"{record.difference:+.5f}", band
 
 
 def _order(arm: "Sequence[ArmRecord]") -> tuple[bool, bool, float, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from headrace.deploy.cli.experiments.experiment_table import table_of
@@ -84,28 +83,65 @@ def test_a_run_is_shown_with_its_page_and_listed(tmp_path: Path, headrace: Comma
     assert listed.out == "rates: unfinished, 1 arm, 30 examples\n"
 
 
+REASON = "better, waiting for the end of a whole cycle"
+STATES = [
+    *HISTORY[:2],
+    *(
+        ArmRecord("begun", number, f"arm{number}", settings={"optimizer.alpha": number / 10})
+        for number in (1, 2, 3, 4)
+    ),
+    ArmRecord("scored", 1, "arm1", 900, 60_000, difference=-0.02, low=-0.03, high=-0.01),
+    ArmRecord("better", 1, "arm1", 900, 60_000, difference=-0.02, reason="better than it"),
+    ArmRecord("scored", 1, "arm1", 1000, 61_000, difference=-0.03, reason=REASON),
+    ArmRecord("scored", 2, "arm2", 1000, 61_000, difference=-0.01, reason=REASON),
+    ArmRecord("stopped", 3, "arm3", 500, 30_000, difference=0.1, reason="rank 4 of 4"),
+]
+
+
 def test_a_table_shows_each_state_once_and_counts_the_examples_of_the_control() -> None:
-    reason = "better, waiting for the end of a whole cycle"
-    history = [
-        *HISTORY[:2],
-        *(ArmRecord("begun", number, f"arm{number}") for number in (1, 2, 3, 4)),
-        ArmRecord("scored", 1, "arm1", 900, 60_000, difference=-0.02, low=-0.03, high=-0.01),
-        ArmRecord("better", 1, "arm1", 900, 60_000, difference=-0.02, reason="better than it"),
-        ArmRecord("scored", 1, "arm1", 1000, 61_000, difference=-0.03, reason=reason),
-        ArmRecord("scored", 2, "arm2", 1000, 61_000, difference=-0.01, reason=reason),
-        ArmRecord("stopped", 3, "arm3", 500, 30_000, difference=0.1, reason="rank 4 of 4"),
+    assert list(table_of(STATES, None)) == [
+        "1,000 examples up to 1970-01-01 00:01:01 UTC",
+        "5 arms with the control, 4 of them learning",
+        "",
+        "arm      state     examples  difference  confidence sequence",
+        "control  control      1,000",
+        "arm1     better       1,000    -0.03000",
+        "arm2     learning     1,000    -0.01000",
+        "arm4     learning         0",
+        "arm3     stopped        500    +0.10000",
+        "",
+        "control: the others are compared with it",
+        "arm1: optimizer.alpha = 0.1",
+        "  better than it, at 1970-01-01 00:01:00 UTC",
+        "arm2: optimizer.alpha = 0.2",
+        f"  not decided: {REASON}",
+        "arm4: optimizer.alpha = 0.4",
+        "  no batch is complete yet",
+        "arm3: optimizer.alpha = 0.3",
+        "  rank 4 of 4",
     ]
-    lines = list(table_of(history))
-    reached = "1,000 examples up to 1970-01-01 00:01:01 UTC"
-    assert lines[0] == f"{reached}; 5 arms with the control, 4 of them learning"
-    shown = [re.split(r"  +", line) for line in lines[1:]]
-    assert [each[0].split()[0] for each in shown] == ["control", "arm1", "arm2", "arm4", "arm3"]
-    control, better, waiting, begun, stopped = lines[1:]
-    assert "1,000 examples" in control
-    assert " better " in better
-    assert "waiting" not in better
-    assert better.endswith("better than it, at 1970-01-01 00:01:00 UTC")
-    assert " learning " in waiting
-    assert waiting.endswith(f"not decided: {reason}")
-    assert begun.endswith("no batch is complete yet")
-    assert "+0.10000" in stopped
+
+
+def test_the_lines_of_a_terminal_have_its_width_and_those_of_a_pipe_are_whole() -> None:
+    name, reason = "arm-with-a-name-of-forty-characters-in-it", "worse than the control: " * 9
+    settings = {"fields.user_section": "off", "statistics.taste": "off", "optimizer.alpha": 0.25}
+    history = [
+        HISTORY[1],
+        ArmRecord("begun", 1, name, settings=settings),
+        ArmRecord(
+            *("eliminated", 1, name, 2_000_000_000, 60_000),
+            difference=0.02, low=0.01, high=0.03, reason=reason.strip(),
+        ),
+    ]  # fmt: skip
+    shown, piped = list(table_of(history, 80)), list(table_of(history, None))
+    assert max(len(line) for text in shown for line in text.splitlines()) <= 80
+    at = shown.index(name)
+    figures = "eliminated  2,000,000,000    +0.02000  +0.01000 to +0.03000"
+    assert shown[at + 1].strip() == figures
+    assert f"{name}  {figures}" in piped
+    assert f"  {reason.strip()}" in piped
+
+
+def test_a_history_of_an_experiment_that_just_began_is_shown() -> None:
+    begun = ["0 examples", "0 arms with the control, 0 of them learning"]
+    assert list(table_of([], 80)) == begun
