@@ -16,6 +16,8 @@ from headrace.deploy.local.pipeline import LocalPipeline
 from headrace.deploy.local.services import ShownSetupProgress
 from headrace.deploy.reports import curl_of
 from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features import Policy
+from headrace.learner.spec import LOGISTIC
 from headrace.serving.requests import sample_fields
 
 if TYPE_CHECKING:
@@ -66,13 +68,35 @@ def usage_of(spec: ModelSpec, address: str, collector: str, replay: str) -> str:
             "send an impression:",
             _post(f"{collector}/v1/impressions", shown[0]),
             "",
-            "send its click:",
+            *_when_learned(spec),
             _post(f"{collector}/v1/clicks", click),
             "",
-            "ask for predictions:",
+            *_first_predictions(spec),
             curl_of(address, spec, shown),
         ]
     )
+
+
+def _when_learned(spec: ModelSpec) -> list[str]:
+    """Return the lines above the command that sends a click."""
+    label = spec.fields.label
+    if label.policy is Policy.IMMEDIATE:
+        return ["send its click. Until then, the model learns that the impression has none:"]
+    return [
+        f"send its click. The model learns both when the label window ends, {label.window_s:g} s",
+        "after the impression:",
+    ]
+
+
+def _first_predictions(spec: ModelSpec) -> list[str]:
+    """Return the lines above the command that requests predictions: what a new model answers."""
+    structure = spec.structure
+    known = f"about {structure.base_rate:g}, base_rate in its spec,"
+    predicted = known if structure.loss == LOGISTIC else "the same"
+    return [
+        f"ask for predictions. A new model predicts {predicted} for each",
+        "candidate. One click changes this a little, a whole log much more:",
+    ]
 
 
 def sample_event(spec: ModelSpec, number: int) -> dict[str, Any]:

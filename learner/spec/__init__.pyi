@@ -12,6 +12,7 @@ from .architecture import DENSE_NUMBER as DENSE_NUMBER
 from .architecture import DIN as DIN
 from .architecture import FACTORIZATION_MACHINE as FACTORIZATION_MACHINE
 from .architecture import FIELD_WEIGHTED_FM as FIELD_WEIGHTED_FM
+from .architecture import LOGISTIC as LOGISTIC
 from .architecture import LOGISTIC_REGRESSION as LOGISTIC_REGRESSION
 from .architecture import MODULE as MODULE
 from .architecture import SEQUENCE as SEQUENCE

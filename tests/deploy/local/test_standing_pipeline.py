@@ -13,7 +13,7 @@ from headrace.deploy.local.standing_pipeline import sample_event, usage_of
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.events.contract import Reason, read_event
 from headrace.ingest.features.field_sources import carried_fields
-from headrace.learner.spec.model_spec import load_spec
+from headrace.learner.spec.model_spec import load_spec, parse_spec
 
 
 @pytest.mark.parametrize("name", ["demo", "news", "news_dcn"])
@@ -53,3 +53,20 @@ def test_the_printed_commands_send_events_of_now_and_ask_for_predictions() -> No
     assert sent[0][1]["impression_id"] == sent[1][1]["impression_id"]
     assert len(sent[2][1]["candidates"]) == 2
     assert all(shlex.split(command) for command in commands)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("", "A new model predicts about 0.5, base_rate in its spec,"),
+        ("base_rate = 0.02", "A new model predicts about 0.02, base_rate in its spec,"),
+        ('loss = "choice"', "A new model predicts the same for each"),
+        ('[label]\npolicy = "window"\nwindow_s = 60', "when the label window ends, 60 s\nafter"),
+        ("[label]\nwindow_s = 60", "Until then, the model learns that the impression has none"),
+    ],
+)
+def test_the_printed_text_explains_the_first_predictions(more: str, told: str) -> None:
+    text = f'[model]\nname = "m"\n{more}\n[fields.user]\nnumber = 1\ntransform = "id"\n'
+    usage = usage_of(parse_spec(text, "m.toml"), "http://here:1", "http://there:2", "")
+    assert told in usage
+    assert all(len(line) <= 100 for line in usage.splitlines() if not line.startswith("curl "))
