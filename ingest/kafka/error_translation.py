@@ -128,6 +128,8 @@ def translate(
     if committing and cause.txn_requires_abort():
         kind = TransactionAborted
     text = f"{doing}: {cause.str()} ({cause.name()})"
+    if kind is KafkaUnreachable and cause.code() > 0:  # a broker's own error
+        return KafkaUnreachable(f"Kafka at {address} is not ready: {text}")
     if kind is KafkaUnreachable:
         return unreachable(address, text)
     return kind(text)

@@ -17,7 +17,6 @@ import secrets
 from contextlib import closing
 from typing import TYPE_CHECKING, Self
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import StreamError
@@ -28,7 +27,10 @@ from headrace.ingest.kafka import (
     Outgoing,
     Source,
     TopicSpec,
+    answer_of,
     ensure_topics,
+    retry_for,
+    translated,
 )
 from headrace.ingest.runtime.background_thread import BackgroundThread
 
@@ -80,7 +82,7 @@ class BrokerRehearsal(BackgroundThread):
                 self._rehearse()
             finally:
                 self._delete()
-        except (StreamError, KafkaException) as error:
+        except StreamError as error:
             # the parts work without it, and report the same trouble if it lasts
             log.info("no rehearsal of Kafka's transactions: %s", error)
 
@@ -97,7 +99,16 @@ class BrokerRehearsal(BackgroundThread):
                 self.done += 1
 
     def _delete(self) -> None:
-        admin = AdminClient(self._settings.connection())
-        topic = self._settings.names.physical(self.name)
-        for deleted in (admin.delete_topics([topic]), admin.delete_consumer_groups([topic])):
-            deleted[topic].result()
+        retry_for(_END_S)(self._delete_topic)
+        retry_for(_END_S)(self._delete_group)
+
+    def _delete_topic(self) -> None:
+        name = self._settings.names.physical(self.name)
+        with translated(f"deleting topic {name}", self._settings.bootstrap):
+            answer_of(AdminClient(self._settings.connection()).delete_topics([name])[name])
+
+    def _delete_group(self) -> None:
+        # a client that asked before knows a coordinator that may have moved since
+        name = self._settings.names.physical(self.name)
+        with translated(f"deleting group {name}", self._settings.bootstrap):
+            answer_of(AdminClient(self._settings.connection()).delete_consumer_groups([name])[name])

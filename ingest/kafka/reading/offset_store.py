@@ -62,11 +62,12 @@ def committed_by(
 
     Kafka drops a member that sent no heartbeat in an outage. Its client answers no request about
     the group until it is polled. But a process polls only after it has restored its position, so
-    with the member's client it would wait until it gives up. Raises KafkaUnreachable.
+    with the member's client it would wait until it gives up. A group's coordinator that moves or
+    loads is asked again for `connect_timeout_s`. Raises KafkaUnreachable.
     """
-    offsets = KafkaOffsets(settings, group)
+    offsets, asking = KafkaOffsets(settings, group), retry_for(settings.connect_timeout_s)
     try:
-        return committed_offsets(offsets.client, settings, sources)
+        return asking(committed_offsets, offsets.client, settings, list(sources))
     finally:
         offsets.close()
 
