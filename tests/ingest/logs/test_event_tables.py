@@ -239,6 +239,15 @@ def test_a_line_that_is_not_a_row_is_replayed_unchanged(tmp_path: Path) -> None:
     assert json.loads(lines[3].value)["y"] == 2.5
 
 
+@pytest.mark.parametrize("start", ["2000-01-01T00:30:00", "2000-01-01T00:30:00Z"])
+def test_a_start_without_a_zone_is_in_utc(tmp_path: Path, start: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("item,clicked\na,0\n")
+    text = f'[event]\nstart = {start}\n[click]\ncolumn = "clicked"'
+    [(_, shown)] = events(list(TableLog(path, parse_layout(text, "l.toml")).lines()))
+    assert shown["timestamp_ms"] == datetime(2000, 1, 1, 0, 30, tzinfo=UTC).timestamp() * 1000
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
