@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace.deploy
-from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.architecture import MODEL
 from headrace.learner.spec.model_spec import parse_spec

@@ -1,10 +1,9 @@
 """Deep models: torch networks over rows, learned mini-batch by mini-batch.
 
-Read `contract` (what a network is), `deep_model` (one mini-batch from rows to gradients and back),
-`kernels` and `gradient_kernels`, `batch_tensors` (arrays for torch), `passes` (forward and
-backward), `layers` with `layer_kernels` (parameters as rows), and `networks` with `pairwise` and
-`sequence`. `device_module` runs a network on a device, and `user_module` loads a user's own
-network.
+Read `networks` (what a network is, and those of papers), `deep_model` (one mini-batch from rows to
+gradients and back), `kernels` and `gradient_kernels`, `batch_tensors` (arrays for torch), `passes`
+(forward and backward), and `layers` with `layer_kernels` (parameters as rows). `device_module` runs
+a network on a device.
 
 Two things sum gradients over processes (`process_group`): `synchronous_layers` for several learners
 that step together, `device_group` for the devices of one learner.

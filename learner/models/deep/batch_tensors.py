@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.kernels import InputGradients
+from headrace.learner.models.deep.networks import NetworkBatch, NetworkShape
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -24,7 +24,7 @@ from torch import nn
 
 from headrace.learner.models.deep.batch_tensors import BatchParts
 from headrace.learner.models.deep.device_module import CPU
-from headrace.learner.models.deep.pairwise import add_pairs, slope_pairs
+from headrace.learner.models.deep.networks import add_pairs, slope_pairs
 from headrace.learner.spec import DEEPFM, WIDE_AND_DEEP
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.networks import FieldWeightedFM
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 
 
 @pytest.mark.parametrize("fields", [1, 2, 5])

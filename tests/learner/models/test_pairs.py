@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from headrace.learner.models.deep.pairwise import sum_of_pairs
+from headrace.learner.models.deep.networks.pairwise import sum_of_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor

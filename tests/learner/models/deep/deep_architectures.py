@@ -12,7 +12,7 @@ from headrace.learner.models.deep.networks import (
     FieldWeightedFM,
     WideAndDeep,
 )
-from headrace.learner.models.deep.sequence import SequenceNetwork
+from headrace.learner.models.deep.networks.sequence import SequenceNetwork
 from headrace.learner.spec.architecture import Structure
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from headrace.learner.models.deep.contract import NetworkShape
+    from headrace.learner.models.deep.networks.contract import NetworkShape
 
 MODULES: dict[str, Callable[[NetworkShape], torch.nn.Module]] = {
     "wide_and_deep": WideAndDeep,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 
 FORM = NetworkShape(vectors=3, dimensions=4, layers=(8,), cross_layers=1, target=0)
 

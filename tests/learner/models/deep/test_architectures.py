@@ -15,10 +15,10 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 import torch
 
 from headrace.learner.inputs.example_inputs import INTERCEPT
-from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.deep_model import DeepModel
 from headrace.learner.models.deep.device_module import DeviceModule
-from headrace.learner.models.deep.sequence import SequenceNetwork, latest
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
+from headrace.learner.models.deep.networks.sequence import SequenceNetwork, latest
 from headrace.learner.spec.architecture import Structure
 from tests.learner.models.deep.deep_architectures import LINES, MODULES, OPTIMIZERS
 from tests.learner.models.deep.slow_architectures import ARCHITECTURES, Inputs, parameters_in

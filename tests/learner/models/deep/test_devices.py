@@ -19,9 +19,9 @@ import torch
 
 from headrace.learner.errors import MissingDevice
 from headrace.learner.models.deep import deep_model
-from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.device_module import DeviceModule, find_devices
-from headrace.learner.models.deep.pairwise import sum_of_pairs
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
+from headrace.learner.models.deep.networks.pairwise import sum_of_pairs
 from tests.learner.models.deep.deep_architectures import LINES, MODULES, OPTIMIZERS
 from tests.learner.streams import Bench, random_examples, random_spec
 

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models.deep.contract import NetworkShape
 from headrace.learner.models.deep.networks import (
     DCNv2,
     DeepFM,
@@ -20,7 +19,8 @@ from headrace.learner.models.deep.networks import (
     FieldWeightedFM,
     WideAndDeep,
 )
-from headrace.learner.models.deep.user_module import check_module, make_own
+from headrace.learner.models.deep.networks.contract import NetworkShape
+from headrace.learner.models.deep.networks.user_module import check_module, make_own
 from tests.effort import seeds
 from tests.learner.models.deep.own_modules import (
     FORM,

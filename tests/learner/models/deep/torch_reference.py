@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from headrace.ingest.examples.batch import Kind
-from headrace.learner.models.deep.contract import NetworkBatch
+from headrace.learner.models.deep.networks.contract import NetworkBatch
 from tests.learner.kernels.slow_optimizers import Coordinate
 from tests.learner.models.slow_factorization import SlowFactorization
 from tests.learner.models.slow_logistic import Row, Seen, mixed

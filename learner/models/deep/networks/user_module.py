@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from headrace.counted_nouns import counted
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models.deep.contract import NetworkBatch
+from headrace.learner.models.deep.networks.contract import NetworkBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace.learner.models.deep.contract import NetworkShape
+    from headrace.learner.models.deep.networks.contract import NetworkShape
 
 _Returned = TypeVar("_Returned")
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from headrace.learner.models.deep.contract import NetworkShape, hidden_layers
-from headrace.learner.models.deep.pairwise import sum_of_pairs
-from headrace.learner.models.deep.sequence import SequenceNetwork
+from headrace.learner.models.deep.networks.contract import NetworkShape, hidden_layers
+from headrace.learner.models.deep.networks.pairwise import sum_of_pairs
+from headrace.learner.models.deep.networks.sequence import SequenceNetwork
 from headrace.learner.spec import (
     DCN_V2,
     DEEPFM,
@@ -40,7 +40,7 @@ from headrace.learner.spec import (
 )
 
 if TYPE_CHECKING:
-    from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
+    from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
     from headrace.learner.spec import ModelSpec
 
 _ATTENTION_WIDTH = 36
@@ -148,7 +148,7 @@ class WideAndDeep(nn.Module):
 def make_module(spec: ModelSpec, form: NetworkShape) -> nn.Module:
     """Return the module that a spec declares. Raises UnfitModule."""
     if spec.architecture == MODULE:
-        from headrace.learner.models.deep.user_module import make_own
+        from headrace.learner.models.deep.networks.user_module import make_own
 
         return make_own(spec.structure.module, form)
     if spec.architecture == SEQUENCE:

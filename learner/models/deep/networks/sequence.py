@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from headrace.learner.models.deep.contract import hidden_layers
+from headrace.learner.models.deep.networks.contract import hidden_layers
 from headrace.learner.spec import ATTENTION
 
 if TYPE_CHECKING:
-    from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
+    from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
     from headrace.learner.spec import Structure
 
 

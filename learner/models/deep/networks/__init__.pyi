@@ -1,0 +1,11 @@
+from .architectures import DCNv2 as DCNv2
+from .architectures import DeepFM as DeepFM
+from .architectures import DeepInterestNetwork as DeepInterestNetwork
+from .architectures import FieldWeightedFM as FieldWeightedFM
+from .architectures import WideAndDeep as WideAndDeep
+from .architectures import make_module as make_module
+from .contract import NetworkBatch as NetworkBatch
+from .contract import NetworkShape as NetworkShape
+from .contract import hidden_layers as hidden_layers
+from .pairwise import add_pairs as add_pairs
+from .pairwise import slope_pairs as slope_pairs
