@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+from typing import TYPE_CHECKING
+
 from headrace.serving.page.field_coverage import (
     DIFFERS,
     MISSING_IN_EVENTS,
@@ -10,30 +11,10 @@ from headrace.serving.page.field_coverage import (
     UNKNOWN,
 )
 from headrace.serving.page.history import SILENT_MS, History
+from tests.serving.page.told_coverage import T0_MS, joiner, server
 
-T0_MS = 1_700_000_000_000
-
-
-def joiner(name: str, impressions: float, **fields: float) -> ProcessStatus:
-    return said("joiner", name, "news", ("impressions", impressions), fields)
-
-
-def server(name: str, candidates: float, model: str = "news", **fields: float) -> ProcessStatus:
-    return said("server", name, model, ("candidates", candidates), fields)
-
-
-def said(
-    process: str, instance: str, model: str, total: tuple[str, float], fields: dict[str, float]
-) -> ProcessStatus:
-    name, count = total
-    figures = [MetricSample(f"headrace_{process}_recent_{name}", {"model": model}, count)]
-    for field, value in fields.items():
-        kind = "unknown_values" if field.startswith("unknown") else "values"
-        labels = {"model": model, "field": field}
-        if kind == "values":
-            labels["source"] = "article_id" if field == "article" else field
-        figures.append(MetricSample(f"headrace_{process}_recent_{kind}", labels, value))
-    return ProcessStatus(process, instance, T0_MS, figures)
+if TYPE_CHECKING:
+    from headrace.ingest.runtime.status import ProcessStatus
 
 
 def shown(*statuses: ProcessStatus, at_ms: int = T0_MS) -> list[tuple[object, ...]]:

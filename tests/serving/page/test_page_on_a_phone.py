@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +12,7 @@ from headrace.deploy.reports.experiment_page import render_experiment
 from headrace.learner.experiments.history import ArmRecord
 from headrace.serving import page
 from tests.deploy.browser import document, needs_chromium
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.serving.page.static_site import site
 
 WIDTH = 390
 REASON = "confidence sequence from -0.0123456 to +0.0123456, which excludes a better arm"
@@ -45,19 +38,6 @@ setInterval(() => {{
   if (rows.length) document.getElementById("widest").textContent = Math.max(...over);
 }}, 200);
 </script>"""
-
-
-@contextmanager
-def site(folder: Path) -> Iterator[str]:
-    """The address of a folder as a site."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @needs_chromium
