@@ -26,6 +26,7 @@ from headrace.learner.loop import (
     BatchGuard,
     CachedReplica,
     GuardLimits,
+    KafkaOutputs,
     Learner,
     LearnerPacing,
     LearnerPorts,
@@ -178,11 +179,9 @@ def run_learner(
         log.info(described(spec.admission))
     ports = LearnerPorts(
         reader,
-        scores,
-        scores_topic(spec.name),
+        KafkaOutputs(scores, scores_topic(spec.name), EventTopics().dead_letters),
         store,
         exchange,
-        EventTopics().dead_letters,
         settings.accept_topic,
         settings.accept_gap,
     )

@@ -40,6 +40,7 @@ from headrace.learner import NoUncertainty
 from headrace.learner.loop import (
     BatchGuard,
     DirectExchange,
+    KafkaOutputs,
     Learner,
     LearnerPacing,
     LearnerPorts,
@@ -155,9 +156,8 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
     store.create(Shape(spec.name, 2, spec.width, spec.fingerprint, spec.text))
     replica = Replica(store, store.shape())
     replica.poll()
-    ports = LearnerPorts(
-        examples, ListWriter(), scores_topic(spec.name), store, DirectExchange(store)
-    )
+    outputs = KafkaOutputs(ListWriter(), scores_topic(spec.name))
+    ports = LearnerPorts(examples, outputs, store, DirectExchange(store))
     learner = Learner(
         ports,
         replica,

@@ -32,10 +32,12 @@ import pyarrow.parquet as pq
 
 from headrace.ingest.examples import pack, part_of, unpack
 from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
+from headrace.learner.batch.held_out_epochs import add_scores
 from headrace.learner.loop import (
     DirectExchange,
     Learner,
     LearnerClocks,
+    LearnerOutputs,
     LearnerPacing,
     LearnerPorts,
 )
@@ -47,10 +49,14 @@ from headrace.pserver.replica import Replica
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from headrace.ingest.examples import Examples
     from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import ReaderEvent, ReadPosition
+    from headrace.learner.loop import ExampleBatch
     from headrace.learner.spec import ModelSpec
+    from headrace.learner.validation import LogLossSum
     from headrace.pserver import Store
 
 STAGED = pa.schema([("rows", pa.int64()), ("examples", pa.binary())])
@@ -181,17 +187,21 @@ class StagedFileReader:
         self._batches = iter(())
 
 
-class NoScores:
-    """A writer for learners whose scores are of no use: it drops them."""
+class SummedLoss(LearnerOutputs):
+    """Adds up the loss of the scores of one file, each row once."""
 
-    def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
-        """Drop a message."""
+    def __init__(self, loss: LogLossSum, first: int) -> None:
+        """first: offset of the first row."""
+        self._loss, self._next = loss, first
 
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+    def send_scores(
+        self, batch: ExampleBatch, scores: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Add a batch, unless it was scored before a refused push."""
+        if batch.offset >= self._next:
+            self._next = batch.offset + 1
+            add_scores(self._loss, batch.examples, scores)
+        return super().send_scores(batch, scores)
 
 
 class StagedFileLearner:
@@ -204,8 +214,12 @@ class StagedFileLearner:
         place: StagedPlace,
         pace: LearnerPacing | None = None,
         clocks: LearnerClocks | None = None,
+        loss: LogLossSum | None = None,
     ) -> None:
-        """Raises the kinds of StoreError, and WrongModel if the store has another spec."""
+        """`loss` gets the scores made before learning.
+
+        Raises the kinds of StoreError, and WrongModel if the store has another spec.
+        """
         self._store, self._place = store, place
         self._clocks = clocks or LearnerClocks()
         shape = store.shape()
@@ -215,7 +229,8 @@ class StagedFileLearner:
         while not replica.complete:
             replica.poll()
         self._reader = StagedFileReader(place)
-        ports = LearnerPorts(self._reader, NoScores(), "scores", store, DirectExchange(store))
+        outputs = LearnerOutputs() if loss is None else SummedLoss(loss, place.first)
+        ports = LearnerPorts(self._reader, outputs, store, DirectExchange(store))
         model = open_model(spec, shape.buckets)
         pacing = pace or LearnerPacing()
         self._learner = Learner(ports, replica, model, spec.fields, pacing, self._clocks)

@@ -4,9 +4,12 @@ from .batch_guard import MiniBatchGuard as MiniBatchGuard
 from .batch_guard import NoGuard as NoGuard
 from .batch_guard import quarantine_reason as quarantine_reason
 from .cached_replica import CachedReplica as CachedReplica
+from .example_queue import ExampleBatch as ExampleBatch
 from .exchange import DirectExchange as DirectExchange
 from .exchange import ThreadExchange as ThreadExchange
 from .learner import Learner as Learner
+from .outputs import KafkaOutputs as KafkaOutputs
+from .outputs import LearnerOutputs as LearnerOutputs
 from .pacing import BadPushInterval as BadPushInterval
 from .pacing import LearnerPacing as LearnerPacing
 from .pacing import parse_push_interval as parse_push_interval

@@ -29,7 +29,7 @@ from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.merging import HeldExamples, MergedBatches
-from headrace.learner.loop.outputs import LearnerOutputs, LearnerTotals
+from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pacing import AT_EASE
 from headrace.learner.loop.ports import LearnerClocks
 from headrace.learner.loop.pushes import LearningProgress, Pushes
@@ -77,7 +77,7 @@ class Learner:
         self._steady_ms, self._rest = clocks.steady_ms, clocks.rest
         self._guard, self._group = guard or NoGuard(), group or SoloGroup()
         self._group.inspect_with(self._guard.inspect)
-        self._outputs = LearnerOutputs(ports.writer, ports.score_topic, ports.dead_letter_topic)
+        self._outputs = ports.outputs
         self._shape = replica.shape
         self.view = view_of(self._shape.width)
         self._pending = PendingDeltas(self.view, self._shape)

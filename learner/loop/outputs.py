@@ -1,4 +1,8 @@
-"""Writes what a learner publishes to Kafka, scores and letters on quarantine; keeps its totals."""
+"""The outputs of a learner: scores, letters on quarantine, and its totals.
+
+A learner of a topic publishes them to Kafka (`KafkaOutputs`). A rebuild or a fit of files publishes
+nothing (`LearnerOutputs`).
+"""
 
 from __future__ import annotations
 
@@ -45,19 +49,49 @@ class LearnerTotals:
 
 
 class LearnerOutputs:
+    """The outputs of a learner that publishes nothing. It logs and counts what is quarantined."""
+
+    def send_scores(
+        self,
+        batch: ExampleBatch,  # noqa: ARG002
+        scores: npt.NDArray[np.float64],
+    ) -> npt.NDArray[np.float64]:
+        """Take the scores of a batch, and return those that are not NaN.
+
+        scores: (n,), NaN where an example has none.
+        """
+        return scores[~np.isnan(scores)]
+
+    def report(self, figures: LearnerTotals, held: Sequence[HeldExamples]) -> None:
+        """Count quarantined examples and their messages, and send dead letters about them."""
+        figures.held_batches += len({(each.batch.name, each.batch.offset) for each in held})
+        for each in held:
+            figures.held_examples += each.places.shape[0]
+            self.send_letter(each)
+
+    def send_letter(self, held: HeldExamples) -> None:
+        """Log why examples of a message are quarantined."""
+        source = held.batch.source
+        place = source.topic, source.partition, held.batch.offset
+        log.error("%s/%d at offset %d quarantined: %s", *place, held.reason)
+
+    def flush(self) -> None:
+        """Wait until everything sent is persisted."""
+
+
+class KafkaOutputs(LearnerOutputs):
     """Scores go to the topic of scores, partition by partition; letters to the dead letters."""
 
-    def __init__(self, writer: Writer, score_topic: str, dead_letter_topic: str) -> None:
+    def __init__(
+        self, writer: Writer, score_topic: str, dead_letter_topic: str = "dead-letters"
+    ) -> None:
         self._writer = writer
         self._score_topic, self._dead_letter_topic = score_topic, dead_letter_topic
 
     def send_scores(
         self, batch: ExampleBatch, scores: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """Send the scores of a batch that are not NaN, and return these.
-
-        scores: (n,), NaN where an example has none.
-        """
+        """Send the scores of a batch that are not NaN, and return these."""
         examples, scored = batch.examples, np.flatnonzero(~np.isnan(scores))
         if scored.shape[0]:
             message = Scores(
@@ -70,21 +104,13 @@ class LearnerOutputs:
             self._writer.send(target, pack_scores(message))
         return scores[scored]
 
-    def report(self, figures: LearnerTotals, held: Sequence[HeldExamples]) -> None:
-        """Count quarantined examples and their messages, and write dead letters about them."""
-        figures.held_batches += len({(each.batch.name, each.batch.offset) for each in held})
-        for each in held:
-            figures.held_examples += each.places.shape[0]
-            self.send_letter(each)
-
     def send_letter(self, held: HeldExamples) -> None:
         """Send a dead letter about quarantined examples of a message, and log why."""
+        super().send_letter(held)
         batch, places = held.batch, held.places
-        examples, source = batch.examples, batch.source
-        place = source.topic, source.partition, batch.offset
-        log.error("%s/%d at offset %d quarantined: %s", *place, held.reason)
+        examples = batch.examples
         record = Record(
-            source,
+            batch.source,
             batch.offset,
             int(examples.append_ms[places].max()),
             orjson.dumps(examples.impression_ids.take(places).to_pylist()),

@@ -16,8 +16,9 @@ from headrace.ingest.runtime import steady_ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.ingest.kafka import Reader, Writer
+    from headrace.ingest.kafka import Reader
     from headrace.learner.loop.exchange import Exchange
+    from headrace.learner.loop.outputs import LearnerOutputs
     from headrace.pserver import Store
 
 
@@ -31,13 +32,11 @@ class LearnerPorts:
 
     reader: Reader
     """Of the topic of examples."""
-    writer: Writer
-    """Of scores and of dead letters."""
-    score_topic: str
+    outputs: LearnerOutputs
+    """For scores and dead letters."""
     store: Store
     """For marks; pushes go through `exchange`."""
     exchange: Exchange
-    dead_letter_topic: str = "dead-letters"
     accept_topic: str = ""
     """Identity of a recreated topic that continues at the old one's last offset: ExampleQueue."""
     accept_gap: bool = False

@@ -25,11 +25,16 @@ from headrace.ingest.kafka import (
     KafkaReader,
     examples_topic,
     offsets_at,
-    scores_topic,
 )
 from headrace.ingest.runtime import steady_ms, wall_ms
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.loop import DirectExchange, Learner, LearnerPacing, LearnerPorts
+from headrace.learner.loop import (
+    DirectExchange,
+    Learner,
+    LearnerOutputs,
+    LearnerPacing,
+    LearnerPorts,
+)
 from headrace.learner.models import open_model
 from headrace.learner.spec import check_compatible, check_copy, parse_spec
 from headrace.pserver import MemoryStore, Shape
@@ -48,7 +53,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from headrace.ingest.kafka import KafkaSettings, Source
+    from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.spec import ModelSpec
     from headrace.pserver import BucketAnswer, Unreachable
     from headrace.pserver.snapshots import Manifest, SnapshotProgress, SnapshotStorage
@@ -251,8 +256,7 @@ def _replay(
         replica.poll()
     ports = LearnerPorts(
         BoundedReader(rebuilding.reader, rebuilding.stops),
-        _DiscardingWriter(),
-        scores_topic(spec.name),
+        LearnerOutputs(),  # Kafka has the scores that were made at the time
         store,
         DirectExchange(store),
     )
@@ -283,19 +287,6 @@ def _replay(
             if replayed.batches >= replayed.of:
                 return True
     return False
-
-
-class _DiscardingWriter:
-    """Discards scores: Kafka has those that were made at the time."""
-
-    def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _nonce() -> bytes:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableSequence
+
     import numpy.typing as npt
 
 _LEAST = 1e-15
@@ -17,8 +19,12 @@ _LEAST = 1e-15
 class LogLossSum:
     """The log loss of all impressions added so far."""
 
-    def __init__(self) -> None:
-        self._loss = self._clicks = self._weight = 0.0
+    SIZE = 3
+    """Numbers that it keeps: the sums of losses, clicks and weights."""
+
+    def __init__(self, sums: MutableSequence[float] | memoryview[float] | None = None) -> None:
+        """sums: where to keep them, such as in memory that processes share."""
+        self._sums = [0.0] * self.SIZE if sums is None else sums
 
     def add(
         self,
@@ -30,24 +36,31 @@ class LogLossSum:
         likely = np.clip(np.where(labels > 0, scores, 1.0 - scores), _LEAST, 1.0)
         losses = -np.log(likely)
         if weights is None:
-            self._loss += float(losses.sum())
-            self._clicks += float(labels.sum())
-            self._weight += labels.shape[0]
+            added = losses.sum(), labels.sum(), labels.shape[0]
         else:
-            self._loss += float((losses * weights).sum())
-            self._clicks += float((labels * weights).sum())
-            self._weight += float(weights.sum())
+            added = (losses * weights).sum(), (labels * weights).sum(), weights.sum()
+        self._add(map(float, added))
+
+    def include(self, other: LogLossSum) -> None:
+        """Add the impressions of another one."""
+        self._add(other._sums)
 
     @property
     def mean(self) -> float:
         """Mean negative log likelihood, in nats; NaN without impressions."""
-        return self._loss / self._weight if self._weight else math.nan
+        loss, _, weight = self._sums
+        return loss / weight if weight else math.nan
 
     @property
     def normalized_entropy(self) -> float:
         """The mean over the entropy of the click rate; NaN without one of the labels."""
-        rate = self._clicks / self._weight if self._weight else 0.0
+        _, clicks, weight = self._sums
+        rate = clicks / weight if weight else 0.0
         if not 0.0 < rate < 1.0:
             return math.nan
         entropy = -(rate * math.log(rate) + (1.0 - rate) * math.log(1.0 - rate))
         return self.mean / entropy
+
+    def _add(self, amounts: Iterable[float]) -> None:
+        for place, amount in enumerate(amounts):
+            self._sums[place] += amount

@@ -16,6 +16,7 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.learner.models.factory import open_model
 from headrace.pserver.keeper.keeper import Keeper
@@ -111,8 +112,7 @@ class InMemoryModel:
             by_source.setdefault(record.source, []).append(record)
         ports = LearnerPorts(
             reader or ListReader(by_source, largest_poll=largest_poll),
-            self.written,
-            f"scores.{self.spec.name}",
+            KafkaOutputs(self.written, f"scores.{self.spec.name}"),
             store,
             DirectExchange(store) if exchange is None else exchange,
         )

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.pserver.replica.replica import Replica
@@ -115,8 +116,7 @@ class LearnerProcess(Process):
         plan, replica, self._starting = world.plan, self._starting, None
         ports = LearnerPorts(
             world.group.join(self.name, world.pause),
-            SimulatedScores(world.topic, world.pause),
-            "scores",
+            KafkaOutputs(SimulatedScores(world.topic, world.pause), "scores"),
             self._connection,
             SimulatedExchange(self._connection, world),
             accept_topic=self._accepted,

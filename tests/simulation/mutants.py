@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         "a quarantined batch has no dead letter",
-        "headrace.learner.loop.outputs:LearnerOutputs.send_letter",
+        "headrace.learner.loop.outputs:KafkaOutputs.send_letter",
         "self._writer.send(Source(self._dead_letter_topic, 0), letter)",
         "pass",
         0,
