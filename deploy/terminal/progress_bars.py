@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Self
 
@@ -26,10 +27,37 @@ log = logging.getLogger(__name__)
 _LOG_EVERY_S = 10.0
 
 
+class ShownRate:
+    """The rate of a count, from the begin of the work.
+
+    Once the count has grown twice, the time until it first grew has no part in the rate, because
+    kernels compile in it.
+    """
+
+    def __init__(self, clock_s: Callable[[], float], count: int = 0) -> None:
+        """count: what was done before the work began."""
+        self._clock_s = clock_s
+        self._begun = clock_s(), count
+        self._grown: tuple[float, int] | None = None
+
+    def text(self, count: int, unit: str) -> str:
+        """Return the rate, to append to a text; empty while it is unknown."""
+        now_s = self._clock_s()
+        if self._grown is None and count > self._begun[1]:
+            self._grown = now_s, count
+        begun_s, had = self._begun
+        if self._grown is not None and count > self._grown[1]:
+            begun_s, had = self._grown
+        if count <= had or now_s <= begun_s:
+            return ""
+        return f", {(count - had) / (now_s - begun_s):,.0f} {unit}"
+
+
 class StepView:
     """Progress bars, one for each step. Prints nothing if there is no terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -43,66 +71,74 @@ class StepView:
 
     def buckets(self, doing: str) -> Callable[[Buckets], None]:
         """Return the progress callback of work on buckets."""
-        rated = self._rated(doing)
+        update, rate = self._bar(doing), ShownRate(self._clock_s)
 
         def tell(now: Buckets) -> None:
             rows, size_mb = counted(now.rows, "row"), now.size_bytes / 1e6
-            detail = f"buckets, {rows}, {size_mb:,.1f} MB, {{rate:,.0f}} rows/s"
-            rated(now.done, now.of, now.rows, detail)
+            detail = f"buckets, {rows}, {size_mb:,.1f} MB{rate.text(now.rows, 'rows/s')}"
+            update(now.done, now.of, detail)
 
         return tell
 
     def replay(self, doing: str) -> Callable[[RebuildProgress], None]:
         """Return the progress callback of a replay of examples."""
-        rated = self._rated(doing)
+        update, rate = self._bar(doing), ShownRate(self._clock_s)
 
         def tell(now: RebuildProgress) -> None:
-            detail = f"batches, {counted(now.examples, 'example')}, {{rate:,.0f}} examples/s"
-            rated(now.batches, now.of, now.examples, detail)
+            examples = counted(now.examples, "example")
+            detail = f"batches, {examples}{rate.text(now.examples, 'examples/s')}"
+            update(now.batches, now.of, detail)
 
         return tell
 
     def fit(self, doing: str, epochs: int) -> Callable[[FitProgress], None]:
-        """Return the progress callback of a fit; without a terminal it logs every ten seconds."""
-        rated = self._rated(doing)
-        begun_s = log_at_s = time.monotonic()
-        had: int | None = None
+        """Return the progress callback of a fit; without a terminal it logs every ten seconds.
+
+        The first progress is that before anything is learned. An earlier process may have learned
+        a part.
+        """
+        update, log_at_s = self._bar(doing), self._clock_s()
+        rate: ShownRate | None = None
 
         def tell(now: FitProgress) -> None:
-            nonlocal log_at_s, had
-            had = now.examples if had is None else had
-            epoch = f"epoch {(now.epoch or 0) + 1} of {epochs}, " if epochs > 1 else ""
-            part = "held-out tail, " if now.epoch is None else epoch
-            detail = f"% {part}{counted(now.examples, 'example')}, {{rate:,.0f}}/s"
-            if now.normalized_entropy == now.normalized_entropy:
-                detail += f", normalized entropy {now.normalized_entropy:.4f}"
-            rated(int(100 * now.read), 100, now.examples - had, detail)
-            if self._bars.disable and time.monotonic() >= log_at_s:
-                log_at_s = time.monotonic() + _LOG_EVERY_S
-                rate = (now.examples - had) / max(time.monotonic() - begun_s, 1e-9)
-                log.info("%s: %d %s", doing, int(100 * now.read), detail.format(rate=rate))
+            nonlocal log_at_s, rate
+            begins = rate is None and not now.staging
+            if now.staging:
+                detail = "% of the examples staged"
+            else:
+                rate = rate or ShownRate(self._clock_s, now.examples)
+                epoch = f"epoch {(now.epoch or 0) + 1} of {epochs}, " if epochs > 1 else ""
+                part = "held-out tail, " if now.epoch is None else epoch
+                detail = f"% {part}{counted(now.examples, 'example')}"
+                detail += rate.text(now.examples, "examples/s")
+                if not math.isnan(now.normalized_entropy):
+                    detail += f", normalized entropy {now.normalized_entropy:.4f}"
+            update(int(100 * now.read), 100, detail)
+            if self._bars.disable and not begins and self._clock_s() >= log_at_s:
+                log_at_s = self._clock_s() + _LOG_EVERY_S
+                log.info("%s: %d %s", doing, int(100 * now.read), detail)
 
         return tell
 
     def experiment(self, name: str) -> Callable[[ExperimentProgress], None]:
         """Return the progress callback of an experiment."""
-        rated = self._rated(f"experiment {name}")
-        had: int | None = None
+        update = self._bar(f"experiment {name}")
+        rate: ShownRate | None = None
 
         def tell(now: ExperimentProgress) -> None:
-            nonlocal had
-            had = now.steps if had is None else had
-            detail = f"% {now.learning} of {now.arms} arms, {{rate:,.0f}} examples/s of all arms"
-            rated(int(100 * now.read), 100, now.steps - had, detail)
+            nonlocal rate
+            rate = rate or ShownRate(self._clock_s, now.steps)
+            speed = rate.text(now.steps, "examples/s of all arms")
+            update(int(100 * now.read), 100, f"% {now.learning} of {now.arms} arms{speed}")
 
         return tell
 
     def importance(self, name: str) -> Callable[[float, int], None]:
         """Return the progress callback of a measurement of what inputs are worth."""
-        rated = self._rated(f"importance of {name}")
+        update, rate = self._bar(f"importance of {name}"), ShownRate(self._clock_s)
 
         def tell(read: float, steps: int) -> None:
-            rated(int(100 * read), 100, steps, "% {rate:,.0f} examples/s of all models")
+            update(int(100 * read), 100, f"%{rate.text(steps, 'examples/s of all models')}")
 
         return tell
 
@@ -113,18 +149,14 @@ class StepView:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def _rated(self, doing: str) -> Callable[[int, int, int, str], None]:
-        """Return the function that updates a bar. Bar and rate start with the first update."""
+    def _bar(self, doing: str) -> Callable[[int, int, str], None]:
+        """Return the function that updates a bar. The bar appears with the first update."""
         task: TaskID | None = None
-        begun_s = 0.0
 
-        def update(done: int, of: int, counted: int, detail: str) -> None:
-            nonlocal task, begun_s
+        def update(done: int, of: int, detail: str) -> None:
+            nonlocal task
             if task is None:
-                begun_s = time.monotonic()
                 task = self._bars.add_task(doing, total=of, detail="")
-            passed_s = time.monotonic() - begun_s
-            rate = counted / passed_s if passed_s > 0 else 0.0
-            self._bars.update(task, completed=done, total=of, detail=detail.format(rate=rate))
+            self._bars.update(task, completed=done, total=of, detail=detail)
 
         return update

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.learner.batch.staged_file import StagedPlace
     from headrace.learner.local import InMemoryModel
     from headrace.learner.spec import ModelSpec
+    from headrace.learner.validation import SharedLoss
     from headrace.pserver import Store
 
     Batches = Iterator[pa.RecordBatch]
@@ -99,6 +100,8 @@ class LearnTask:
     places: Sequence[StagedPlace]
     connect: Callable[[str], Store]
     """Opens the store of a model."""
+    loss: SharedLoss | None = None
+    """Gets the loss of the scores made before learning, if processes of one machine learn."""
 
     def __call__(self, batches: Batches) -> Batches:
         """Yield number and rows of each file once all buckets have all of its rows."""
@@ -107,7 +110,8 @@ class LearnTask:
             for number in batch.column(0).to_pylist():
                 store = self.connect(spec.name)
                 try:
-                    learner = StagedFileLearner(store, spec, self.places[number])
+                    loss = None if self.loss is None else self.loss.of_file(number)
+                    learner = StagedFileLearner(store, spec, self.places[number], loss=loss)
                     learner.run()
                 finally:
                     store.close()

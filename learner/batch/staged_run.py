@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import fsspec
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -36,7 +37,7 @@ from headrace.pserver.snapshots import translated
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.ingest.examples import Examples
     from headrace.learner.batch.sources import BatchSource
@@ -69,11 +70,20 @@ class StagedRun(msgspec.Struct, frozen=True):
     """The rows left out, by reason."""
     order: RowOrder = RowOrder()
     """Of all rows."""
+    clicks: list[int] = []
+    """Examples with a click in each file; empty if a version that did not count them staged it."""
 
     @property
     def epoch_rows(self) -> list[int]:
         """Rows of each file that an epoch learns."""
         return self.rows[: len(self.rows) - self.held_out]
+
+    def clicks_learned(self, epochs: int) -> int | None:
+        """Return the clicks of some epochs and of the examples held out; None if unknown."""
+        if len(self.clicks) < len(self.rows):
+            return None
+        files = len(self.epoch_rows)
+        return epochs * sum(self.clicks[:files]) + sum(self.clicks[files:])
 
 
 class StageFolder:
@@ -126,39 +136,37 @@ class StageFolder:
         self._files.makedirs(self._path)
         if holdout:
             source.count()  # makes `block.read` an exact share
-        rows: list[int] = []
-        waiting: list[tuple[int, bytes]] = []
+        files = _StagedFiles(self._write)
         first_held_out: int | None = None
         refusals: tuple[RefusedEvents, ...] = ()
         order = RowOrder()
         for block in split_at(1.0 - holdout, source.blocks(FilePosition())):
             if holdout and first_held_out is None and block.read > 1.0 - holdout:
-                rows += self._write(len(rows), waiting)
-                waiting, first_held_out = [], len(rows)
+                files.end_file()
+                first_held_out = len(files.rows)
             refusals = merged_refusals(refusals, block.refusals)
             order = order if block.times is None else order.after(block.times)
-            if len(block.examples):
-                waiting += staged(block.examples)
-            if sum(count for count, _ in waiting) >= rows_a_file:
-                rows += self._write(len(rows), waiting)
-                waiting = []
+            files.add(block.examples)
+            if files.waiting_rows >= rows_a_file:
+                files.end_file()
             tell(block.read)
             if stop.is_set():
                 return None
-        rows += self._write(len(rows), waiting)
-        if too_many := mostly_refused(refusals, sum(rows)):
+        files.end_file()
+        if too_many := mostly_refused(refusals, sum(files.rows)):
             self.remove()
             raise too_many
         run = StagedRun(
             fingerprint=spec.fingerprint,
             source=source.identity,
             token=secrets.token_hex(4),
-            rows=rows,
+            rows=files.rows,
             marks=dict(source.marks),
             holdout=holdout,
-            held_out=0 if first_held_out is None else len(rows) - first_held_out,
+            held_out=0 if first_held_out is None else len(files.rows) - first_held_out,
             refusals=refusals,
             order=order,
+            clicks=files.clicks,
         )
         self._replace(_DESCRIPTION, run)
         return run
@@ -222,12 +230,39 @@ class StageFolder:
         self._files.pipe_file(aside, msgspec.json.encode(value))
         self._files.mv(aside, f"{self._path}/{name}")
 
-    def _write(self, number: int, batches: list[tuple[int, bytes]]) -> list[int]:
-        """Write a file; return its rows. Without batches, write and return nothing."""
-        if not batches:
-            return []
+    def _write(self, number: int, batches: Sequence[tuple[int, bytes]]) -> None:
         counts, blobs = zip(*batches, strict=True)
         arrays = [pa.array(counts, pa.int64()), pa.array(blobs, pa.binary())]
         with self._files.open(self._file(number), "wb") as opened:
             pq.write_table(pa.table(arrays, schema=STAGED), opened, compression="zstd")
-        return [int(sum(counts))]
+
+
+class _StagedFiles:
+    """The files of a run that is being staged."""
+
+    def __init__(self, write: Callable[[int, Sequence[tuple[int, bytes]]], None]) -> None:
+        """`write` gets the number and the batches of a file."""
+        self._write = write
+        self.rows: list[int] = []
+        """Of each file."""
+        self.clicks: list[int] = []
+        """Examples with a click in each file."""
+        self.waiting_rows = 0
+        """Of the next file."""
+        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting_clicks = 0
+
+    def add(self, examples: Examples) -> None:
+        """Add examples to the next file."""
+        self._waiting += staged(examples)
+        self.waiting_rows += len(examples)
+        self._waiting_clicks += int(np.count_nonzero(examples.labels))
+
+    def end_file(self) -> None:
+        """Write the file, unless nothing waits for it."""
+        if not self._waiting:
+            return
+        self._write(len(self.rows), self._waiting)
+        self.rows.append(self.waiting_rows)
+        self.clicks.append(self._waiting_clicks)
+        self._waiting, self.waiting_rows, self._waiting_clicks = [], 0, 0

@@ -37,7 +37,7 @@ from headrace.learner.batch.staged_file import staged_places
 from headrace.learner.batch.trainer import FitProgress, FitSummary
 from headrace.learner.errors import LearnerError
 from headrace.learner.local import InMemoryModel
-from headrace.learner.validation import LogLossSum
+from headrace.learner.validation import LogLossSum, SharedLoss
 from headrace.pserver import MissingModel
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ class StoreTrainer:
         self._folder, self._stage = folders
         self._settings, self._start = settings, start
         self._run = self._stage.read(spec, source.identity, settings.holdout)
+        self._loss = LogLossSum()
+        """The loss before learning in the processes of this machine, in the last epoch."""
         self.resumed = self._run is not None
         """Whether the examples are staged already, by an earlier fit or another machine."""
 
@@ -169,7 +171,7 @@ class StoreTrainer:
             nothing = FitProgress(0, 0.0, 0, math.nan)
             self._run = self._stage.stage(
                 *(self._spec, self._source, settings.rows_a_file, stop),
-                lambda read: tell(nothing._replace(read=read)),
+                lambda read: tell(nothing._replace(read=read, staging=True)),
                 settings.holdout,
             )
         run = self._run
@@ -211,7 +213,9 @@ class StoreTrainer:
         learned = InMemoryModel.of_rows(self._spec, rows_of(model.store, model.shape))
         name = self._folder.finish(learned, run.marks)
         examples = sum(run.rows) * epochs
-        return FitSummary(name, len(learned), examples, epochs, math.nan, None, order=run.order)
+        losses = self._loss.normalized_entropy, None, self._loss.mean
+        clicks = run.clicks_learned(epochs)
+        return FitSummary(name, len(learned), examples, epochs, *losses, clicks, run.order)
 
     def _decide(
         self, run: StagedRun, model: _Model, epoch: int, stop: threading.Event
@@ -243,17 +247,19 @@ class StoreTrainer:
         if not decision.rows:  # the run is gone: another process, also the first part, has ended it
             return None
         learned, done = self._stage.load(decision, self._spec), 0
-        loss, whole = LogLossSum(), sum(run.rows) - sum(run.epoch_rows)
+        whole = sum(run.rows) - sum(run.epoch_rows)
         before = sum(run.epoch_rows) * decision.decided
         for examples in self._stage.held_out(run, self._spec):
-            add_scores(loss, examples, learned.learn(examples))
+            add_scores(self._loss, examples, learned.learn(examples))
             done += len(examples)
-            tell(FitProgress(None, done / whole, before + done, loss.normalized_entropy))
+            entropy = self._loss.normalized_entropy
+            tell(FitProgress(None, done / whole, before + done, entropy))
             if stop.is_set():
                 return None
         name = self._folder.finish(learned, run.marks)
-        told = before + done, decision.best, math.nan, decision.best_loss
-        return FitSummary(name, len(learned), *told, order=run.order)
+        told = len(learned), before + done, decision.best
+        losses = self._loss.normalized_entropy, decision.best_loss, self._loss.mean
+        return FitSummary(name, *told, *losses, run.clicks_learned(decision.decided), run.order)
 
     def _follow(
         self, run: StagedRun, spec: RunSpec, store: Store, stop: threading.Event, tell: Tell
@@ -302,9 +308,16 @@ class StoreTrainer:
         part, parts = self._settings.part, self._settings.parts
         rows = run.epoch_rows
         places = staged_places(self._stage.urls(run)[: len(rows)], run.token, epoch)
-        task = LearnTask(model.spec, places, self._connect)
+        shared = SharedLoss(len(places))
+        task = LearnTask(model.spec, places, self._connect, shared)
         learned = functools.partial(_rows_learned, task, model.store, model.shape)
-        told = functools.partial(_tell, tell, epoch, rows, learned)
+
+        def told() -> None:
+            self._loss, done = shared.total(), sum(learned())
+            share, entropy = done / max(sum(rows), 1), self._loss.normalized_entropy
+            tell(FitProgress(epoch, share, epoch * sum(rows) + done, entropy))
+
+        told()
         own = range(part - 1, len(places), parts)
         everything = range(len(places)) if part == 1 else own
         for numbers in (own, everything):  # the second: what a lost machine left
@@ -312,6 +325,7 @@ class StoreTrainer:
             undone = [k for k in numbers if done[k] < rows[k]]
             if undone and not self._learn_with_workers(task, undone, stop, told):
                 return False
+        told()
         return True
 
     def _learn_with_workers(
@@ -352,8 +366,3 @@ def _rows_learned(task: LearnTask, store: Store, shape: Shape) -> list[int]:
     """Return how many rows of each file all buckets have."""
     marks = [head.marks for head in heads_of(store, shape)]
     return [min(each.get(place.source, 0) for each in marks) for place in task.places]
-
-
-def _tell(tell: Tell, epoch: int, rows: Sequence[int], learned: Callable[[], list[int]]) -> None:
-    whole, done = sum(rows), sum(learned())
-    tell(FitProgress(epoch, done / max(whole, 1), epoch * whole + done, math.nan))

@@ -77,6 +77,8 @@ class FitProgress(NamedTuple):
     """Learned since the fit began, all epochs together."""
     normalized_entropy: float
     """Accuracy of the scores made before learning, in this epoch so far; NaN if undefined."""
+    staging: bool = False
+    """Whether the examples are written to files, before any is learned."""
 
 
 class FitSummary(NamedTuple):
@@ -90,7 +92,8 @@ class FitSummary(NamedTuple):
     epochs: int
     """Epochs that the model has learned."""
     normalized_entropy: float
-    """Accuracy of the scores made before learning, in the last epoch of this process."""
+    """Accuracy of the scores made before learning, in the last epoch of this process. With several
+    machines: of the files that this one learned."""
     held_out_loss: float | None
     """Log loss of the held-out tail after the best epoch."""
     log_loss: float = math.nan
@@ -130,6 +133,7 @@ class BatchTrainer:
     ) -> FitSummary | None:
         """Learn until the end; return None if `stop` was set earlier: the next fit continues.
 
+        `tell` is called before the first example, so that it can tell a rate from then on.
         Raises UnreadableData if more than half of the rows are refused.
         """
         while not self._state.tail:
@@ -180,6 +184,7 @@ class BatchTrainer:
         self, tail: bool, stop: threading.Event, tell: Callable[[FitProgress], object]
     ) -> bool:
         """Learn the blocks of the tail, or those before it; return False if stopped."""
+        tell(self._progress(0.0))
         now_s = time.monotonic()
         save_at_s = now_s + self._settings.save_every_s
         tell_at_s = now_s

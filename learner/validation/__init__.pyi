@@ -10,3 +10,4 @@ from .outcomes import join_outcomes as join_outcomes
 from .progressive import ProgressiveValidation as ProgressiveValidation
 from .progressive import auc as auc
 from .progressive import request_aucs as request_aucs
+from .shared_loss import SharedLoss as SharedLoss

@@ -153,6 +153,8 @@ def fit(text: str, path: str) -> Timing:
 
         def tell(progress: FitProgress) -> None:
             nonlocal learned, learned_at
+            if not progress.examples:  # the first progress is that before anything is learned
+                return
             learned, learned_at = clock.timing(progress.examples), time.perf_counter()
 
         clock = Clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import threading
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headrace.learner.batch import FitSummary, LearnTask
+    from headrace.learner.batch import FitProgress, FitSummary, LearnTask
     from headrace.learner.batch.store_trainer import Worker
 
 
@@ -42,11 +43,20 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(log: Path) -> dict[int, tuple[int, int]]:
+def alone(log: Path) -> FitSummary:
+    """One pass in this process."""
+    folder = FitFolder(str(log.parent / "alone"), "shop")
+    done = BatchTrainer(SPEC, source(log), folder, FitSettings()).run(
+        threading.Event(), lambda _: None
+    )
+    assert done is not None
+    return done
+
+
+@pytest.fixture(scope="module")
+def expected(log: Path, alone: FitSummary) -> dict[int, tuple[int, int]]:
     """Shows and clicks of one pass in this process."""
-    to = log.parent / "alone"
-    trainer = BatchTrainer(SPEC, source(log), FitFolder(str(to), "shop"), FitSettings())
-    return counted(to, trainer.run(threading.Event(), lambda _: None))
+    return counted(log.parent / "alone", alone)
 
 
 def counted(to: Path, done: FitSummary | None) -> dict[int, tuple[int, int]]:
@@ -63,6 +73,37 @@ def test_two_workers_count_every_row_once_and_leave_nothing(
     assert not list((tmp_path / "_stage").iterdir())
     with pytest.raises(Exception, match="holds no model"):
         store.shape()
+
+
+def test_a_fit_has_the_loss_before_learning_and_the_clicks_of_a_fit_in_one_process(
+    log: Path, tmp_path: Path, alone: FitSummary
+) -> None:
+    told: list[FitProgress] = []
+    fit = trainer(log, tmp_path, one_store()[1], workers=1)
+    done = fit.run(threading.Event(), told.append)
+    assert done is not None
+    assert done.clicks == alone.clicks
+    assert done.log_loss == pytest.approx(alone.log_loss, rel=0.01)
+    assert done.normalized_entropy == pytest.approx(alone.normalized_entropy, rel=0.01)
+    staging = [each for each in told if each.staging]
+    begun, *learning = told[len(staging) :]
+    assert all(each.staging for each in told[: len(staging)])
+    assert begun[:3] == (0, 0.0, 0), "a rate begins here"
+    assert learning[-1].examples == ROWS
+    assert learning[-1].normalized_entropy == done.normalized_entropy
+
+
+def test_a_run_that_an_older_version_staged_has_unknown_clicks(log: Path, tmp_path: Path) -> None:
+    connect = one_store()[1]
+    with pytest.raises(WorkerFailed):
+        run(trainer(log, tmp_path, connect, lambda *_: Ended(-9)))
+    path = tmp_path / "_stage/shop/run.json"
+    described = json.loads(path.read_text())
+    assert len(described.pop("clicks")) == len(described["rows"])
+    path.write_text(json.dumps(described))
+    done = run(trainer(log, tmp_path, connect))
+    assert done is not None
+    assert done.clicks is None
 
 
 def test_epochs_count_every_row_again(

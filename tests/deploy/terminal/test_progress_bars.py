@@ -1,0 +1,74 @@
+"""The progress of a fit: no rate of nothing, and no examples while they are staged."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from headrace.deploy.terminal.progress_bars import ShownRate, StepView
+from headrace.learner.batch import FitProgress
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Clock:
+    """Seconds that a test moves on."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def told(
+    caplog: pytest.LogCaptureFixture, progress: list[FitProgress], epochs: int = 1
+) -> list[str]:
+    """Return what a fit without a terminal logs, with eleven seconds before each progress."""
+    clock = Clock()
+    caplog.set_level(logging.INFO)
+    with StepView(Console(file=io.StringIO()), clock) as view:
+        tell = view.fit("fitting shop", epochs)
+        for each in progress:
+            clock.now_s += 11.0
+            tell(each)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_fit_of_one_block_has_the_rate_since_its_begin(caplog: pytest.LogCaptureFixture) -> None:
+    begun, done = FitProgress(0, 0.0, 0, math.nan), FitProgress(0, 1.0, 2_200, 0.9)
+    assert told(caplog, [begun, done]) == [
+        "fitting shop: 100 % 2,200 examples, 200 examples/s, normalized entropy 0.9000"
+    ]
+
+
+def test_a_continued_fit_has_the_rate_of_its_own_examples(caplog: pytest.LogCaptureFixture) -> None:
+    begun, done = FitProgress(1, 0.0, 50_000, math.nan), FitProgress(1, 0.5, 50_110, math.nan)
+    assert told(caplog, [begun, done], epochs=2) == [
+        "fitting shop: 50 % epoch 2 of 2, 50,110 examples, 10 examples/s"
+    ]
+
+
+def test_examples_are_staged_before_they_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    staging = FitProgress(0, 1.0, 0, math.nan, staging=True)
+    begun, done = FitProgress(0, 0.0, 0, math.nan), FitProgress(0, 0.5, 55, math.nan)
+    assert told(caplog, [staging, begun, done]) == [
+        "fitting shop: 100 % of the examples staged",
+        "fitting shop: 50 % 55 examples, 5 examples/s",
+    ]
+
+
+def test_a_rate_begins_when_the_count_has_first_grown() -> None:
+    clock = Clock()
+    rate = ShownRate(clock, 500)
+    assert rate.text(500, "rows/s") == ""
+    clock.now_s += 60.0  # compiles
+    assert rate.text(1_100, "rows/s") == ", 10 rows/s"
+    clock.now_s += 1.0
+    assert rate.text(4_100, "rows/s") == ", 3,000 rows/s"
+    assert rate.text(400, "rows/s") == "", "a count that was set back has no rate"
