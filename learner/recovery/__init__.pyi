@@ -1,6 +1,7 @@
 from .rebuilder import Rebuilder as Rebuilder
 from .rebuilder import RebuildProgress as RebuildProgress
 from .rebuilder import RebuildSettings as RebuildSettings
+from .rebuilder import open_rebuild as open_rebuild
 from .rebuilder import rebuild as rebuild
 from .restore import RestorePlan as RestorePlan
 from .restore import RestoreSettings as RestoreSettings

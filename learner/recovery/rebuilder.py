@@ -51,9 +51,9 @@ from headrace.pserver.snapshots import (
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings, Reader, Source
     from headrace.learner.spec import ModelSpec
     from headrace.pserver import BucketAnswer, Unreachable
     from headrace.pserver.snapshots import Manifest, SnapshotProgress, SnapshotStorage
@@ -88,6 +88,10 @@ class RebuildSettings:
     buckets: int = 64
     """For a model that starts without rows."""
 
+    def topic_of(self, spec: ModelSpec) -> str:
+        """Return the topic of the examples that are read."""
+        return examples_topic(self.examples_of or spec.name)
+
 
 class RebuildProgress(NamedTuple):
     """Progress of the replay."""
@@ -104,37 +108,39 @@ class Rebuilder:
     def __init__(
         self,
         settings: RebuildSettings,
-        kafka: KafkaSettings,
+        reader: Reader,
+        stops: Mapping[Source, int],
         spec: ModelSpec,
         shelf: SnapshotStorage,
     ) -> None:
-        """Choose where to start and end. Raises errors for an operator."""
-        self.settings, self.spec, self.shelf = settings, spec, shelf
-        self.topic = examples_topic(settings.examples_of or spec.name)
-        self.stops = offsets_at(kafka, self.topic, settings.as_of_ms)
-        self.reader = KafkaReader(kafka, None, [self.topic])
-        try:
-            identity = self.reader.topic_id(self.topic)
-            self._sources = {f"{identity}/{each.partition}": each for each in self.stops}
-            self.manifest = self._begin_with()
-            self._starts = {
-                each: self._mark(self.manifest, name) for name, each in self._sources.items()
-            }
-            self._check_held()
-        except BaseException:
-            self.reader.close()
-            raise
+        """Choose where to start. Raises errors for an operator.
+
+        reader: of the topic of examples. stops: for each partition, the first offset that is not
+        learned.
+        """
+        self.settings, self.reader, self.stops = settings, reader, stops
+        self.spec, self.shelf = spec, shelf
+        identity = reader.topic_id(settings.topic_of(spec))
+        self._sources = {f"{identity}/{each.partition}": each for each in stops}
+        self.manifest = self._begin_with()
+        self._starts = {
+            each: self._mark(self.manifest, name) for name, each in self._sources.items()
+        }
+        self._check_held()
 
     def replayed(
         self, answers: Sequence[BucketAnswer | Unreachable], examples: int
     ) -> RebuildProgress:
-        """Return the progress of buckets with these marks."""
+        """Return the progress of buckets with these marks; one without an answer has none."""
         of = done = 0
         for name, source in self._sources.items():
             first, stop = self._starts[source], self.stops[source]
-            marks = [each.marks.get(name, 0) for each in answers if not isinstance(each, Exception)]
+            marks = [
+                first if isinstance(each, Exception) else each.marks.get(name, 0)
+                for each in answers
+            ]
             of += max(0, stop - first)
-            done += max(0, min(marks, default=first) - first)
+            done += max(0, min(marks) - first)
         return RebuildProgress(done, of, examples)
 
     @staticmethod
@@ -197,6 +203,23 @@ class Rebuilder:
                     f"snapshot in {self.shelf.url} that has learned up to there and is from before "
                     "the requested time."
                 )
+
+
+def open_rebuild(
+    settings: RebuildSettings, kafka: KafkaSettings, spec: ModelSpec, shelf: SnapshotStorage
+) -> Rebuilder:
+    """Choose where to start and end, and open the topic. Raises errors for an operator.
+
+    The caller closes the reader.
+    """
+    topic = settings.topic_of(spec)
+    stops = offsets_at(kafka, topic, settings.as_of_ms)
+    reader = KafkaReader(kafka, None, [topic])
+    try:
+        return Rebuilder(settings, reader, stops, spec, shelf)
+    except BaseException:
+        reader.close()
+        raise
 
 
 def rebuild(

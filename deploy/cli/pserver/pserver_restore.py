@@ -303,14 +303,14 @@ def rebuild(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.terminal import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.recovery import Rebuilder, RebuildSettings
+    from headrace.learner.recovery import RebuildSettings, open_rebuild
     from headrace.learner.recovery import rebuild as rebuild_model
     from headrace.learner.spec import load_spec
     from headrace.pserver.snapshots import SnapshotStorage
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
-    rebuilding = Rebuilder(settings, kafka_settings(kafka, kafka_client), spec, shelf)
+    rebuilding = open_rebuild(settings, kafka_settings(kafka, kafka_client), spec, shelf)
     begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
     typer.echo(f"{spec.name}: starting with {begin}", err=True)
     with (

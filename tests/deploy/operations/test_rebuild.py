@@ -18,13 +18,12 @@ from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, So
 from headrace.ingest.kafka.reading.bounded_reader import BoundedReader, offsets_at
 from headrace.learner.errors import RecoveryRefused
 from headrace.learner.loop.topic_marks import offsets_in
-from headrace.learner.recovery.rebuilder import BEGINNING, Rebuilder, RebuildSettings, rebuild
+from headrace.learner.recovery.rebuilder import BEGINNING, RebuildSettings, open_rebuild, rebuild
 from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.rows.row_codec import FoldedRows
-from headrace.pserver.snapshots.bucket_file import unpack
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from tests.deploy.learners.learned_model import FAR_MS, LearnedModel, counts_of
+from tests.deploy.operations.rebuilt_rows import rows_of
 from tests.learner.streams import Bench
 from tests.pserver.snapshots.snapshot_world import taken
 
@@ -60,7 +59,7 @@ def a_moment_later() -> int:
 
 def rebuilt(model: LearnedModel, shelf: SnapshotStorage, settings: RebuildSettings) -> Manifest:
     told: list[Any] = []
-    rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
+    rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
     try:
         manifest = rebuild(
             rebuilding,
@@ -76,17 +75,6 @@ def rebuilt(model: LearnedModel, shelf: SnapshotStorage, settings: RebuildSettin
     assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
     assert told[-1].done == manifest.buckets
     return manifest
-
-
-def rows_of(shelf: SnapshotStorage, manifest: Manifest) -> FoldedRows:
-    chunks = [
-        chunk
-        for each in manifest.files
-        for chunk in unpack(shelf.read(manifest.name, each.file) or b"", manifest.width)
-    ]
-    return FoldedRows._make(
-        np.concatenate(column) for column in zip(*chunks, strict=True)
-    ).existing()
 
 
 def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_a_model_that_learned_until_then(
@@ -108,7 +96,7 @@ def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_a_model_that_learned_u
     began: list[Manifest | None] = []
     for start in (None, early.name, BEGINNING):
         settings = RebuildSettings(then_ms, start, buckets=BUCKETS)
-        rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
+        rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
         rebuilding.reader.close()
         began.append(rebuilding.manifest)
         manifest = rebuilt(model, shelf, settings)
@@ -157,7 +145,7 @@ def test_a_rebuild_from_a_snapshot_that_is_too_new_or_too_old_for_kafka_is_refus
     def refused(start: str | None) -> str:
         settings = RebuildSettings(then_ms, start)
         with pytest.raises(RecoveryRefused) as refusal:
-            Rebuilder(settings, model.kafka, model.spec, shelf)
+            open_rebuild(settings, model.kafka, model.spec, shelf)
         return str(refusal.value)
 
     assert "--from: expected a snapshot from before that time" in refused(late.name)
@@ -166,7 +154,7 @@ def test_a_rebuild_from_a_snapshot_that_is_too_new_or_too_old_for_kafka_is_refus
     said = refused(None)
     assert "from offset 0 on, to start from the beginning, got a topic that begins at 1" in said
     settings = RebuildSettings(FAR_MS)
-    rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
+    rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
     rebuilding.reader.close()
     assert rebuilding.manifest == late
 
@@ -180,7 +168,7 @@ def test_a_rebuild_does_not_start_with_a_snapshot_of_another_spec(
     with model.store() as store:
         other = taken(store, shelf)
     model.spec = parse_spec(model.spec.text.replace("alpha = ", "alpha = 0.1 # "), "spec.toml")
-    rebuilding = Rebuilder(RebuildSettings(FAR_MS), model.kafka, model.spec, shelf)
+    rebuilding = open_rebuild(RebuildSettings(FAR_MS), model.kafka, model.spec, shelf)
     rebuilding.reader.close()
     assert rebuilding.manifest is None
     assert f"skipping snapshot {other.name}: it is of another spec" in caplog.text
