@@ -74,10 +74,6 @@ class RequestStats:
     took_s: list[float] = field(default_factory=list)
     """Latency of each answered request, retries included."""
 
-    def quantile_ms(self, share: float) -> float | None:
-        """Return the quantile of the latency in milliseconds; None without answers."""
-        return 1000 * float(np.quantile(self.took_s, share)) if self.took_s else None
-
 
 @dataclass(frozen=True, slots=True)
 class RankingRequest:

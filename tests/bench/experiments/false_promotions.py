@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.learner.experiments.confidence import half_width, running_moments
+from headrace.learner.experiments.confidence import half_width
 from headrace.learner.experiments.decisions import DecisionRules
+from tests.learner.experiments.moments import running_moments
 
 MINUTE_EVENTS = 1000
 SMALL_SITE = 27

@@ -36,7 +36,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.examples.batch import unpack
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
@@ -51,6 +51,7 @@ from headrace.learner.spec.model_spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, leave_without
+from tests.deploy.demo.written_log import write_log
 from tests.learner.in_memory import InMemoryModel
 
 if TYPE_CHECKING:

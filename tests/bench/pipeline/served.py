@@ -26,12 +26,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from headrace.deploy.local.background_replay import BackgroundReplay
 from headrace.deploy.local.drain import DrainTimeout
 from headrace.deploy.local.pipeline import PRODUCTION, LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.reports.observer import ask_server
-from headrace.deploy.reports.ranking_client import RankingClient
+from headrace.deploy.reports.ranking_client import RankingClient, RequestStats
 from headrace.deploy.reports.served_comparison import served_beside_learned
 from headrace.ingest.logs.ndjson import DirectoryLog
 from tests.bench.bench_options import bench_parser
@@ -88,12 +90,17 @@ def measure(data: Path, speed: float) -> dict[str, Any]:
         "late": asked.late,
         "unanswered": asked.unanswered,
         "refused": asked.refused,
-        "answer_ms": {"p50": asked.quantile_ms(0.5), "p99": asked.quantile_ms(0.99)},
+        "answer_ms": {"p50": _quantile_ms(asked, 0.5), "p99": _quantile_ms(asked, 0.99)},
         "freshness_ms": {"p50": server.p50_ms, "p99": server.p99_ms},
         "impressions": len(beside.served),
         "served": asdict(beside.served.progressive()),
         "learned": asdict(beside.learned.progressive()),
     }
+
+
+def _quantile_ms(asked: RequestStats, share: float) -> float | None:
+    """Return a quantile of the latency; None without answers."""
+    return 1000 * float(np.quantile(asked.took_s, share)) if asked.took_s else None
 
 
 def measure_lags(data: Path, lags_s: Sequence[float]) -> list[dict[str, Any]]:

@@ -14,12 +14,13 @@ import orjson
 import psutil
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models.shipped import path_of
 from tests.deploy.browser import CHROMIUM, needs_chromium, screenshot, text_of
 from tests.deploy.browser import document as document_at
 from tests.deploy.command import running
+from tests.deploy.demo.written_log import write_log
 from tests.deploy.prometheus import PROMETHEUS, needs_prometheus, scraping
 from tests.docs.monitoring import MONITORING, queries
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.models.shipped import path_of
 from tests.deploy.command import headrace, running
+from tests.deploy.demo.written_log import write_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from tests.deploy.demo.written_log import write_log
 
 if TYPE_CHECKING:
     from pathlib import Path

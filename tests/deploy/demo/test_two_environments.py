@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.joiner.committed_state import read_state
 from headrace.ingest.kafka.reading.bounded_reader import read_all
@@ -20,6 +20,7 @@ from headrace.pserver.errors import MissingModel
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from tests.deploy.command import headrace
+from tests.deploy.demo.written_log import write_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ from headrace.learner.experiments.confidence import (
     evidence,
     half_width,
     mixture_precision,
-    running_moments,
 )
 from headrace.learner.experiments.decisions import DecisionRules, Verdict, look
 from tests.bench.experiments.false_promotions import SCENARIOS, detection, false_promotions
+from tests.learner.experiments.moments import running_moments
 
 HOUR_MS = 3_600_000
 RULES = DecisionRules(alpha=0.05, arms=1, batch_ms=HOUR_MS, cycle_ms=24 * HOUR_MS)
