@@ -4,8 +4,8 @@ Read `pipeline.py` first: it starts Kafka, the store and every part. `supervisor
 that die. `log_run.py` replays logs through the pipeline, `standing_pipeline.py` keeps it up without
 a log, `drain.py` waits until every event is learned, and `services/` starts Kafka and Valkey.
 
-`background_replay.py` replays in a thread with a progress bar, and `kernel_warmup.py` compiles
-kernels before the parts start.
+`earlier_runs.py` finds what earlier runs have sent, `background_replay.py` replays in a thread with
+a progress bar, and `kernel_warmup.py` compiles kernels before the parts start.
 """
 
 import lazy_loader

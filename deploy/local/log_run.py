@@ -17,6 +17,7 @@ from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadLog
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
 from headrace.deploy.local.drain import DrainTimeout
+from headrace.deploy.local.earlier_runs import EarlierRuns
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services import ShownSetupProgress
 from headrace.deploy.reports import (
@@ -33,8 +34,7 @@ from headrace.deploy.reports import (
     write_report,
 )
 from headrace.ingest.joiner import read_state
-from headrace.ingest.logs import open_log
-from headrace.ingest.replay import check_backfill, has_begun, replay_name
+from headrace.ingest.replay import model_of
 from headrace.ingest.survey import survey_log
 from headrace.learner.models import open_model
 from headrace.learner.spec import load_spec
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.deploy.local.drain import Backlog
-    from headrace.ingest.joiner import JoinerState
     from headrace.ingest.logs import LogLayout
     from headrace.ingest.survey import LogSurvey
     from headrace.learner.spec import ModelSpec
@@ -86,10 +85,15 @@ def run_log(
     open_model(spec, settings.pipeline.buckets)  # without torch, a deep model is refused here
     surveys = _surveys(settings, spec, console)
     with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
-        if not pipeline.start(stop):
+        before = EarlierRuns()
+        if not pipeline.start(stop, lambda: before.read(pipeline.kafka, pipeline.spec, settings)):
             return
-        name = _replay_name(settings, pipeline.spec)
-        earlier = _earlier(pipeline, settings, name)
+        earlier, name = before.joined, before.replay
+        if before.unread:
+            console.print(
+                f"{spec.name} also learns the events that earlier runs have sent to this Kafka",
+                highlight=False,
+            )
         replaying = BackgroundReplay(
             *(pipeline.kafka, pipeline.spec, settings.data, settings.speed),
             layout=settings.layout,
@@ -98,9 +102,10 @@ def run_log(
         )
         sent = watch_replay(replaying, console, stop, pipeline.check)
         if resumed := replaying.replayed.resumed:
+            first = model_of(name or "")
+            run = "an interrupted run" if first == spec.name else f"a run of {first}"
             console.print(
-                f"continued an interrupted run, which had sent {counted(resumed, 'event')}",
-                highlight=False,
+                f"continued {run}, which had sent {counted(resumed, 'event')}", highlight=False
             )
         if not sent:
             _tell_stopped(console, name)
@@ -152,39 +157,12 @@ def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[L
     return surveys
 
 
-def _replay_name(settings: RunSettings, spec: ModelSpec) -> str | None:
-    """Return the name under which a later run continues this one; None if its Kafka is temporary.
-
-    Without a name, the replay writes no transactions.
-    """
-    if settings.pipeline.state is None and settings.pipeline.kafka is None:
-        return None
-    logs = [open_log(path, settings.layout) for path in settings.data]
-    return replay_name(spec.name, logs, settings.layout, sort=settings.sort)
-
-
 def _tell_stopped(console: Console, name: str | None) -> None:
     """Say what the next run does after this one was stopped. name: of its replay."""
     following = "run the same command again to continue"
     if name is None:
         following = "without --state, the next run begins again"
     console.print(f"stopped before everything was learned: {following}", highlight=False)
-
-
-def _earlier(pipeline: LocalPipeline, settings: RunSettings, name: str | None) -> JoinerState:
-    """Return the counts of earlier runs on the same state. Raises BackfillRefused.
-
-    name: of the replay, which may continue after its own events.
-    """
-    earlier = read_state(pipeline.kafka, pipeline.spec)
-    if earlier.impressions and not (name and has_begun(pipeline.kafka, name)):
-        check_backfill(
-            pipeline.kafka,
-            (open_log(path, settings.layout, sort=settings.sort) for path in settings.data),
-            pipeline.spec.fields.label.window_ms,
-            advice="Give this log another --state, or leave --state out",
-        )
-    return earlier
 
 
 def _report(

@@ -37,7 +37,7 @@ from headrace.serving.observers import ensure_predictions
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -127,9 +127,10 @@ class LocalPipeline:
         self._added: dict[Path, tuple[str, ...]] = {}
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
-    def start(self, stop: threading.Event) -> bool:
+    def start(self, stop: threading.Event, prepare: Callable[[], object] = lambda: None) -> bool:
         """Start everything; return True once all parts work, False if `stop` is set before.
 
+        prepare: called once Kafka and the store have the model, before any part starts.
         Raises errors that an operator can fix: StackError, StreamError, StoreError, DeployError.
         """
         steps, spec, settings = self._steps, self.spec, self._settings
@@ -153,6 +154,7 @@ class LocalPipeline:
             warm(spec)
         if stop.is_set():
             return False
+        prepare()
         self.supervisor = self._cleanup.enter_context(
             Supervisor(
                 machine.directory / "logs", remove=machine.remove, on_restart=self._restarted

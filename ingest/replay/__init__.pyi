@@ -1,7 +1,8 @@
 from .backfill import check_backfill as check_backfill
 from .live_log import LiveLog as LiveLog
 from .live_log import LivePace as LivePace
-from .named_replay import has_begun as has_begun
+from .named_replay import begun_name as begun_name
+from .named_replay import model_of as model_of
 from .named_replay import replay_name as replay_name
 from .replayer import Before as Before
 from .replayer import ReplayHooks as ReplayHooks

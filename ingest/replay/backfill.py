@@ -41,6 +41,8 @@ def check_backfill(
     advice: the end of the message, which says what to do.
     """
     newest_ms = _newest_ms(kafka, topics or EventTopics())
+    if not newest_ms:
+        return  # without a look at the logs, which may have to be sorted first
     first_ms = next((line.time_ms for log in logs for line in log.lines() if line.time_ms), None)
     if first_ms is not None:
         refuse_older(first_ms, newest_ms, window_ms, advice)

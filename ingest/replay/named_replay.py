@@ -1,8 +1,9 @@
-"""The name of a replay that the same command continues, and whether one of a name has begun.
+"""The name of a replay that the same command continues, and the name under which one has begun.
 
-`headrace run` names its replay after the model and its logs. The same command then continues after
-an interruption, and another log, another order or other columns are another replay: their lines
-would not follow the count of lines that were sent.
+`headrace run` names its replay after its logs and the model of the first run. The same command then
+continues after an interruption. So does a run of another model: its joiner reads all events that
+Kafka has, and a second copy of them would be older than those. Another log, another order or other
+columns are another replay: their lines would not follow the count of lines that were sent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,18 @@ def replay_name(
     return f"run.{model}.{hashlib.blake2b(read, digest_size=8).hexdigest()}"
 
 
-def has_begun(kafka: KafkaSettings, name: str) -> bool:
-    """Whether an earlier replay of this name has sent lines. Raises KafkaUnreachable."""
+def begun_name(kafka: KafkaSettings, name: str) -> str | None:
+    """Return the name under which a replay of the same logs has begun; None if none has.
+
+    It is `name`, or that of another model. Raises KafkaUnreachable.
+    """
     ensure_topics(kafka, [replays_spec()])
-    return any(record.key == name.encode() for record in read_all(kafka, REPLAYS_TOPIC))
+    keys = {record.key.decode() for record in read_all(kafka, REPLAYS_TOPIC) if record.key}
+    logs = name.rpartition(".")[2]
+    same = {each for each in keys if each.startswith("run.") and each.endswith(f".{logs}")}
+    return name if name in same else min(same, default=None)
+
+
+def model_of(name: str) -> str:
+    """Return the model of the run that began a replay of this name."""
+    return name.removeprefix("run.").rpartition(".")[0]

@@ -219,6 +219,24 @@ def test_an_interrupted_run_continues_on_its_state_and_counts_every_event_once(
     assert again["shows_by_field"] == learned["shows_by_field"]
 
 
+def test_a_second_model_learns_the_events_that_a_run_of_the_first_has_sent(
+    log: Log, tmp_path: Path
+) -> None:
+    spec, report = tmp_path / "second.toml", tmp_path / "report.json"
+    spec.write_text(DEMO.read_text().replace('name = "demo"', 'name = "second"'))
+    given = ["--data", str(log.directories[1]), "--no-evaluate", "--state", str(tmp_path / "state")]
+    with running("run", "--model", str(DEMO), *given) as run:
+        assert run.end() == 0, run.output
+        learned = run.wait_for(r"[\d,]+ impressions and [\d,]+ clicks learned").group()
+    with running("run", "--model", str(spec), *given, "--report", str(report)) as run:
+        assert run.end() == 0, run.output
+        assert "second also learns the events that earlier runs have sent" in run.output
+        assert "continued a run of demo, which had sent" in run.output
+        assert learned in run.output
+    figures = json.loads(report.read_text())
+    assert (figures["late_clicks"], figures["duplicates"], figures["dead_letters"]) == (0, 0, 0)
+
+
 def test_a_run_names_the_part_that_refused_to_start_with_the_end_of_its_log(
     log: Log, kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
