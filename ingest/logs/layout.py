@@ -244,9 +244,7 @@ def _check(layout: LogLayout, where: SpecText) -> None:
         start = event.start if event.start.tzinfo else event.start.replace(tzinfo=UTC)
         if start.timestamp() * 1000 < EARLIEST_MS:
             raise where.error(("event", "start"), "a start in 2000 or later", str(start))
-    if "%f" in event.timestamp_format.removesuffix(FRACTION):
-        expected = '%f at the end, after a dot, or "iso"'
-        raise where.error(("event", "timestamp_format"), expected, event.timestamp_format)
+    _check_pattern(event.timestamp_format, where)
     _check_zone(event, where)
     if event.rows_per_s <= 0:
         raise where.error(("event", "rows_per_s"), "more than 0 rows", str(event.rows_per_s))
@@ -266,11 +264,21 @@ def _check(layout: LogLayout, where: SpecText) -> None:
             raise where.error(("fields", name), expected, name)
 
 
+def _check_pattern(form: str, where: SpecText) -> None:
+    expected = ""
+    if "%f" in form.removesuffix(FRACTION):
+        expected = '%f at the end, after a dot, or "iso"'
+    elif "%Z" in form:
+        expected = "%z for an offset such as +0100, or time_zone: names such as CET are not read"
+    if expected:
+        raise where.error(("event", "timestamp_format"), expected, form)
+
+
 def _check_zone(event: EventLayout, where: SpecText) -> None:
     if event.time_zone is None:
         return
     form = event.timestamp_format
-    if event.timestamp is None or form in ("s", "us", "ns") or "%z" in form:
+    if event.timestamp is None or form in ("s", "us", "ns", "%s") or "%z" in form:
         expected = "no time_zone beside times that have one or count from 1970"
         raise where.error(("event", "time_zone"), expected, event.time_zone)
     try:

@@ -267,6 +267,8 @@ def test_a_click_time_is_in_the_zone_of_the_impressions(tmp_path: Path) -> None:
         ('timestamp_format = "iso"\ntime_zone = "Berlin"', "expected a zone of the tz database"),
         ('timestamp_format = "s"\ntime_zone = "Europe/Berlin"', "expected no time_zone beside"),
         ('timestamp_format = "%c %z"\ntime_zone = "Europe/Berlin"', "expected no time_zone"),
+        ('timestamp_format = "%s"\ntime_zone = "Europe/Berlin"', "expected no time_zone"),
+        ('timestamp_format = "%d.%m.%Y %H:%M %Z"', r"l\.toml:3: expected %z .*CET are not read"),
     ],
 )
 def test_a_zone_that_says_nothing_is_refused(lines: str, expected: str) -> None:
