@@ -61,7 +61,7 @@ class EventCoverage:
             if not found.usable[each.name] and each.name not in self._warned:
                 self._warned.add(each.name)
                 log.warning(
-                    "field %s: expected %r in the impressions, got none in the last %s. Set its "
+                    "field %s: expected usable values of %r, got none in the last %s. Set its "
                     "source in the spec, or rename it in the events",
                     each.name,
                     each.source,

@@ -99,7 +99,7 @@ def test_a_joiner_warns_once_about_a_field_that_no_impression_has(
         for _ in range(3):
             read(coverage, lines)
     [warning] = caplog.messages
-    assert warning.startswith("field user: expected 'user_id' in the impressions, got none")
+    assert warning.startswith("field user: expected usable values of 'user_id', got none")
 
 
 def test_metrics_have_the_recent_impressions_and_the_values_of_each_field() -> None:
