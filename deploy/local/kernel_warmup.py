@@ -85,7 +85,7 @@ def warm_learner(spec: ModelSpec) -> int:
 def warm_server(spec: ModelSpec) -> None:
     """Compile or load what servers, their row caches and scorers call for any request."""
     # a joiner or a learner imports this module, but not the server
-    from headrace.serving.models import Predictor
+    from headrace.serving.models import Predictor, learned_shares
     from headrace.serving.replicas import TableRowSource
     from headrace.serving.requests import EventCandidates
 
@@ -96,6 +96,7 @@ def warm_server(spec: ModelSpec) -> None:
     predictor.predict(rows, nothing, SHOWN_MS, np.ones(1, np.int64))
     predictor.predict_events(rows, [{TIME: SHOWN_MS}])
     predictor.explain(rows, nothing, SHOWN_MS)
+    learned_shares(spec.fields, rows, SHOWN_MS)
     with suppress(NoUncertainty):
         predictor.uncertainty(rows, nothing, SHOWN_MS)
     features, times = nothing.encode(Encoder(spec.fields), SHOWN_MS), nothing.times(SHOWN_MS)

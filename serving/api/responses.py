@@ -249,11 +249,13 @@ def _field_shares(
     served: ServedModel, requests: RequestFields, now_ms: int
 ) -> dict[str, FieldShares]:
     asked = {each.name: requests.declared.share(each.name) for each in requests.fields}
-    rounded = _rounded_all({name: share for name, share in asked.items() if share is not None})
-    complete = served.rows.standing.complete
-    learned = _rounded_all(learned_shares(served, now_ms) if complete else {})
+    known = _rounded_all({name: share for name, share in asked.items() if share is not None})
+    learned: dict[str, float] = {}
+    if served.rows.standing.complete:
+        rows = served.rows.reading()
+        learned = _rounded_all(learned_shares(served.spec.fields, rows, now_ms))
     return {
-        each.name: FieldShares(each.source, rounded.get(each.name), learned.get(each.name))
+        each.name: FieldShares(each.source, known.get(each.name), learned.get(each.name))
         for each in requests.fields
     }
 

@@ -17,20 +17,21 @@ from headrace.learner.inputs import INTERCEPT
 from headrace.serving.requests import EventCandidates
 
 if TYPE_CHECKING:
-    from headrace.serving.models.registry import ServedModel
+    from headrace.ingest.features import FieldSet
+    from headrace.serving.replicas import RowSource
 
 _WITH_ABSENT_ROW = (Transform.ID, Transform.LOG_BUCKET)
 
 
-def learned_shares(served: ServedModel, now_ms: int) -> dict[str, float]:
+def learned_shares(fields: FieldSet, rows: RowSource, now_ms: int) -> dict[str, float]:
     """Return the share, from 0 to 1, by field; empty if the rows do not tell.
 
     It covers the whole life of the model. An absent row that was deleted, or that admission has not
     created, counts as never seen.
     """
-    fields, nothing = served.spec.fields, EventCandidates({}, [{}])
+    nothing = EventCandidates({}, [{}])
     features = nothing.encode(Encoder(fields), now_ms)
-    table = served.rows.reading().table_for(features, nothing.times(now_ms))
+    table = rows.table_for(features, nothing.times(now_ms))
     all_rows = table.find(np.append(features.ids[0], np.uint64(INTERCEPT)))
     shows = np.where(all_rows >= 0, table.columns.shows[all_rows], 0)
     *absent, total = shows.astype(np.int64).tolist()

@@ -24,6 +24,7 @@ from headrace.pserver.replica import Replica
 from headrace.pserver.rows import RowTable
 from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, list_snapshots, model_of
 from headrace.serving.errors import BadSnapshot, ServingError
+from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
 from headrace.serving.relaying import open_relayed_rows
@@ -223,7 +224,9 @@ def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: RequestLim
     """Return a model ready to serve, with its kernels compiled."""
     predictor = Predictor(spec.fields, open_model(spec, buckets))
     # compile or load the kernels now rather than during the first request
-    predictor.predict(TableRowSource(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())
+    nothing = TableRowSource(RowTable(spec.width))
+    predictor.predict(nothing, EventCandidates({}, [{}]), wall_ms())
+    learned_shares(spec.fields, nothing, wall_ms())
     deep = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
     return ServedModel(
         spec,

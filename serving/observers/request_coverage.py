@@ -187,7 +187,7 @@ class _ModelRequests:
         missing = set(declared.missing) - self._warned
         if not missing:
             return
-        learned = learned_shares(served, now_ms)
+        learned = learned_shares(served.spec.fields, served.rows.reading(), now_ms)
         for each in self._fields:
             share = learned.get(each.name, 0.0)
             if each.name not in missing or share < _LEAST_LEARNED:

@@ -15,6 +15,7 @@ from headrace.learner.kernels import pending_deltas as pending
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.rows import table
 from headrace.pserver.rows.table import RowTable
+from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.loading import served_by
 from headrace.serving.replicas.status import TableRowSource
 from headrace.serving.requests.candidates import EventCandidates
@@ -60,4 +61,14 @@ def test_a_server_compiles_nothing_after_its_warmup() -> None:
         rows, asked = TableRowSource(RowTable(spec.width)), EventCandidates({}, [{}, {}])
         predictor.predict(rows, asked, SHOWN_MS, np.full(1, 2))
         predictor.explain(rows, asked, SHOWN_MS)
+        learned_shares(spec.fields, rows, SHOWN_MS)
     assert recorder.buffer == []
+
+
+def test_a_served_model_has_loaded_what_the_first_check_of_its_requests_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = Mock(wraps=table._find_many)
+    monkeypatch.setattr(table, "_find_many", kernel)
+    served_by(load_spec(path_of("demo")), 2, Mock(), Mock())
+    assert kernel.called, "else a request would wait while the search of rows is compiled"

@@ -187,7 +187,8 @@ def test_a_field_that_neither_events_nor_requests_have_is_no_reason_to_warn(
 
 def test_rows_without_counters_tell_nothing_about_the_learned_fields() -> None:
     serving, _ = complete()
-    assert learned_shares(serving.served, serving.clock()) == {}
+    rows = serving.served.rows.reading()
+    assert learned_shares(serving.spec.fields, rows, serving.clock()) == {}
 
 
 def shares(source: str, requests: float) -> dict[str, object]:
