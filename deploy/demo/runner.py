@@ -47,7 +47,8 @@ from headrace.deploy.reports import (
     copy_rows,
     count_rows,
     curl_of,
-    first_impressions,
+    fields_of_requests,
+    sample_request,
     served_beside_learned,
 )
 from headrace.deploy.reports.tracking import RunState
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from headrace.deploy.local import Backlog
     from headrace.deploy.reports import ComparisonSnapshot, ServerStatus
     from headrace.deploy.reports.tracking import RunRecorder
+    from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
 
 SHOW_EVERY_S = 0.5
@@ -135,7 +137,7 @@ class _Demo:
         """Play, freeze the copy, wait until every event is learned, and print the summary."""
         settings, observer = self._settings, self._observer
         observer.poll(0.0)  # move to the end of the topics before the first event is sent
-        command = curl_of(self._road.address, self._road.spec, _sample(settings))
+        command = curl_of(self._road.address, self._road.spec, _sample(settings, self._road.spec))
         # not in the table, whose line breaks would make it impossible to paste
         self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
         self._console.print(announcement(self._schedule()), soft_wrap=True, highlight=False)
@@ -345,10 +347,10 @@ def demo_figures(found: ComparisonSnapshot) -> dict[str, float | None]:
     }
 
 
-def _sample(settings: DemoSettings) -> list[Event]:
-    """Return two impressions for the example request."""
+def _sample(settings: DemoSettings, spec: ModelSpec) -> list[Event]:
+    """Return impressions for the example request."""
     if settings.data is not None:
-        return first_impressions(settings.data, 2)
+        return sample_request(settings.data, fields_of_requests(spec))
     now_ms = wall_ms()
     stream = SyntheticStream(SyntheticSite.lasting(settings.seconds), settings.seed, now_ms)
     return stream.step(now_ms, 1).impressions[:2]

@@ -27,10 +27,11 @@ from headrace.deploy.reports import (
     copied,
     count_rows,
     curl_of,
-    first_impressions,
+    fields_of_requests,
     make_report,
     read_outcomes,
     read_refusals,
+    sample_request,
     write_report,
 )
 from headrace.ingest.joiner import read_state
@@ -131,7 +132,8 @@ def run_log(
         keep(report)
         console.print(in_words(report, settings.report), highlight=False, soft_wrap=True)
         if settings.serve_after:
-            shown = first_impressions(settings.data[-1], 2, settings.layout)
+            fields = fields_of_requests(pipeline.spec)
+            shown = sample_request(settings.data[-1], fields, settings.layout)
             curl = curl_of(pipeline.address, pipeline.spec, shown)
             text = f"{pipeline.addresses}\nserving until Ctrl-C; try:\n{curl}"
             console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -198,6 +200,10 @@ _ACCURACIES = {
     "normalized_entropy": "normalized entropy",
     "calibration": "calibration",
 }
+_WORSE_THAN_THE_RATE = (
+    "normalized entropy above 1: the click rate alone would predict better. `headrace suggest` "
+    "prints a spec with a base_rate and learning rates for this log"
+)
 
 
 def in_words(report: Mapping[str, Any], path: Path | None) -> str:
@@ -235,6 +241,8 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     if earlier.get("impressions"):
         lines.append(f"with the {counted(earlier['impressions'], 'impression')} of earlier runs:")
     lines.append(accuracies)
+    if (report["progressive"]["normalized_entropy"] or 0.0) > 1.0:
+        lines.append(_WORSE_THAN_THE_RATE)
     if path is not None:
         lines.append(f"report: {path}")
     return "\n".join(lines)

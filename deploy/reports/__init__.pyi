@@ -1,5 +1,5 @@
 from .event_log import check_log as check_log
-from .event_log import first_impressions as first_impressions
+from .event_log import sample_request as sample_request
 from .event_log import span_ms as span_ms
 from .experiment_page import render_experiment as render_experiment
 from .fit_report import fit_in_words as fit_in_words
@@ -13,6 +13,7 @@ from .observer import ask_server as ask_server
 from .observer import copied as copied
 from .observer import copy_rows as copy_rows
 from .observer import curl_of as curl_of
+from .observer import fields_of_requests as fields_of_requests
 from .ranking_client import RankingClient as RankingClient
 from .ranking_client import RankingSettings as RankingSettings
 from .ranking_client import RequestStats as RequestStats

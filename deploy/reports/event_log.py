@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from headrace.deploy.errors import BadOption
 from headrace.ingest.logs import CLICKS, IMPRESSIONS, NoEventsError, TableLog, path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from headrace.ingest.logs import LogLayout
@@ -24,6 +25,9 @@ class _ImpressionHead(msgspec.Struct):
     impression_id: str
     timestamp_ms: int | float
 
+
+_SAMPLED = 1_000
+"""Impressions at the start of a log that `sample_request` reads."""
 
 _decode_head = msgspec.json.Decoder(_ImpressionHead)
 
@@ -92,17 +96,32 @@ def span_ms(directory: Path) -> float:
     return max(ends) - min(ends) if ends else 0.0
 
 
-def first_impressions(
-    directory: Path, count: int, layout: LogLayout | None = None
+def sample_request(
+    directory: Path, fields: Collection[str], layout: LogLayout | None = None
 ) -> list[dict[str, Any]]:
-    """Return the first `count` impressions with all fields, or as many as there are."""
-    found: list[dict[str, Any]] = []
+    """Return the impressions of one of the first requests, to show what a request contains.
+
+    Many logs begin with a visitor without an id. The choice is therefore the request of which two
+    impressions have the most of these `fields`; these two come first. If no request has two
+    impressions, the choice is among all impressions.
+    """
+    requests: dict[str | None, list[dict[str, Any]]] = {}
+    for event in islice(_impressions(directory, layout), _SAMPLED):
+        requests.setdefault(event.get("request_id"), []).append(event)
+
+    def present(event: dict[str, Any]) -> int:
+        return sum(event.get(name) is not None for name in fields)
+
+    choices = [found for found in requests.values() if len(found) > 1]
+    choices = choices or [[event for found in requests.values() for event in found]]
+    choices = [sorted(found, key=present, reverse=True) for found in choices]
+    return max(choices, key=lambda found: sum(map(present, found[:2])))
+
+
+def _impressions(directory: Path, layout: LogLayout | None) -> Iterator[dict[str, Any]]:
     for line in _lines(directory, IMPRESSIONS, layout):
         try:
             _decode_head.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
-        found.append(orjson.loads(line))
-        if len(found) == count:
-            break
-    return found
+        yield orjson.loads(line)

@@ -187,21 +187,30 @@ class Observer:
         self._reader.close()
 
 
-def curl_of(address: str, spec: ModelSpec, events: list[dict[str, Any]]) -> str:
-    """Return a curl command that requests predictions for these impressions."""
-    if not events:
-        raise BadOption("expected a log with impressions, got an empty one")
+def fields_of_requests(spec: ModelSpec) -> list[str]:
+    """Return the fields of events that the model reads, in the order of the spec."""
     fields = spec.fields
     sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
-    names = [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
-    known = [{name: each[name] for name in names if name in each} for each in events]
+    return [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
+
+
+def curl_of(address: str, spec: ModelSpec, events: list[dict[str, Any]]) -> str:
+    """Return a curl command that requests predictions for the first two of these impressions.
+
+    The context has the values that all impressions share: with more than two, a value that two
+    items share by chance stays with the items.
+    """
+    if not events:
+        raise BadOption("expected a log with impressions, got an empty one")
+    names = fields_of_requests(spec)
+    known = [{name: each[name] for name in names if each.get(name) is not None} for each in events]
     context = {
         name: value
         for name, value in known[0].items()
         if all(name in each and each[name] == value for each in known)
     }
     candidates = [
-        {name: value for name, value in each.items() if name not in context} for each in known
+        {name: value for name, value in each.items() if name not in context} for each in known[:2]
     ]
     request = {"context": context, "candidates": candidates}
     body = orjson.dumps(request).decode().replace("'", "\\u0027")

@@ -19,9 +19,10 @@ from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs.click_words import ClickWords
 from headrace.ingest.logs.decimal_commas import are_decimal_commas, with_points
+from headrace.ingest.logs.first_rows import first_rows
 from headrace.ingest.logs.header_line import delimiter_of, value_among
 from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout
-from headrace.ingest.logs.table_file import TableFile, UnreadableRow
+from headrace.ingest.logs.table_file import RepeatedNames
 from headrace.ingest.logs.time_columns import (
     CLICKED,
     ISO,
@@ -34,7 +35,6 @@ from headrace.ingest.runtime import wall_ms
 if TYPE_CHECKING:
     from pathlib import Path
 
-_ROWS = 50_000
 _SEPARATORS = ("|", ";", ",")
 _PATTERNS = (
     *("%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
@@ -81,20 +81,31 @@ def guess_layout(path: Path) -> GuessedLayout:
     """Return a layout for the file at `path`, from its first 50,000 rows. Raises SpecError."""
     kind = format_of(path)
     file = FileLayout(delimiter=delimiter_of(path) if kind == "csv" else ",")
-    columns = _first_rows(path, kind, file)
+    try:
+        columns = first_rows(path, kind, file)
+    except RepeatedNames as error:
+        _refuse_values(path, file, error.names)
+        raise
     if not columns:
         raise SpecError(f"{path}: expected rows to guess a layout from, got none")
-    if kind == "csv" and (odd := value_among(list(columns))) is not None:
-        names = [f"column_{number}" for number in range(1, len(columns) + 1)]
-        named = msgspec.structs.replace(file, columns=names)
-        raise SpecError(
-            f"{path}: expected names of columns in the first line, got {odd!r} for column "
-            f"{list(columns).index(odd) + 1}. If the file has no header, save these lines as "
-            "layout.toml, replace the names in them, and add --layout layout.toml:\n\n"
-            f"{_layout_text(path, named, _first_rows(path, kind, named))}"
-        )
+    if kind == "csv":
+        _refuse_values(path, file, list(columns))
     text = _layout_text(path, file, columns)
     return GuessedLayout(parse_layout(text, f"guessed layout of {path}"), text)
+
+
+def _refuse_values(path: Path, file: FileLayout, found: list[str]) -> None:
+    """Raise SpecError, with a layout that names the columns, if a name of a CSV is a value."""
+    if (odd := value_among(found)) is None:
+        return
+    names = [f"column_{number}" for number in range(1, len(found) + 1)]
+    named = msgspec.structs.replace(file, columns=names)
+    raise SpecError(
+        f"{path}: expected names of columns in the first line, got {odd!r} for column "
+        f"{found.index(odd) + 1}. If the file has no header, save these lines as "
+        "layout.toml, replace the names in them, and add --layout layout.toml:\n\n"
+        f"{_layout_text(path, named, first_rows(path, 'csv', named))}"
+    )
 
 
 def _layout_text(path: Path, file: FileLayout, columns: dict[str, pa.Array]) -> str:
@@ -140,25 +151,6 @@ def _file(file: FileLayout, commas: list[str]) -> list[str]:
         shown = ", ".join(map(_quoted, commas))
         lines.append(f"decimal_commas = [{shown}]  # numbers such as 3,5")
     return ["[file]", *lines, ""] if lines else []
-
-
-def _first_rows(path: Path, kind: str, file: FileLayout) -> dict[str, pa.Array]:
-    parts: list[dict[str, pa.Array]] = []
-    rows = 0
-    for block in TableFile(path, kind, file).blocks():
-        if not isinstance(block, UnreadableRow) and block.rows:
-            parts.append(block.arrow)
-            rows += block.rows
-            if rows >= _ROWS:
-                break
-    names = list(dict.fromkeys(name for part in parts for name in part))
-    columns = {}
-    for name in names:
-        arrays = [part[name] for part in parts if name in part]
-        kinds = {each.type for each in arrays if not pa.types.is_null(each.type)}
-        kind_of = kinds.pop() if len(kinds) == 1 else pa.string() if kinds else pa.null()
-        columns[name] = pa.concat_arrays([each.cast(kind_of) for each in arrays])
-    return columns
 
 
 def guess_time_format(column: pa.Array) -> str | None:

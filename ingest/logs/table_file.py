@@ -96,6 +96,14 @@ class TableBlock:
         return {name: _array(values) for name, values in self._plain.items()}
 
 
+class RepeatedNames(SpecError):
+    """Two columns of a CSV have the same name."""
+
+    def __init__(self, message: str, names: list[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
 class TableFile:
     """One file, read from its beginning by `blocks`."""
 
@@ -248,10 +256,11 @@ class TableFile:
     def _refuse_repeated(self, names: list[str]) -> None:
         repeated = sorted({each for each in names if names.count(each) > 1})
         if repeated:
-            raise SpecError(
+            raise RepeatedNames(
                 f"{self.path}: expected a different name for each column, got {repeated[0]!r} "
                 f"{names.count(repeated[0])} times: rename one in the header, or name all columns "
-                "in the layout, [file] columns"
+                "in the layout, [file] columns",
+                names,
             )
 
     def _ndjson(self, stream: pa.NativeFile) -> Iterator[TableBlock | UnreadableRow]:

@@ -54,6 +54,7 @@ _PATHS = 256
 _PLAIN = re.compile(rb"[\w/:.@~-]+").fullmatch
 """A path without percent escapes and without a query string."""
 _MODELS = "/v1/models/"
+_VERB = re.compile(r"^/v1/models/[^/]+:[^/]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,17 @@ def make_app(parts: AppParts) -> App:
 
     @app.exception_handler(HTTPException)
     async def refuse_path(request: Request, error: HTTPException) -> Response:
-        found = f"{request.method} {request.url.path}"
-        allowed = (error.headers or {}).get("Allow", "another")
-        expected = "a path of /docs" if error.status_code == 404 else f"the method {allowed}"
-        refused = RequestRefused(error.status_code, "", expected, found)
+        found, headers = f"{request.method} {request.url.path}", error.headers or {}
+        status, expected = error.status_code, f"the method {headers.get('Allow', 'another')}"
+        if status == 405 and request.method == "POST" and _VERB.search(request.url.path):
+            # the route of the status, a GET, takes any text as the name of a model
+            status, headers = 404, {}
+            expected = " or ".join(f"/v1/models/NAME:{verb}" for verb in faces)
+        elif status == 404:
+            expected = "a path of /docs"
+        refused = RequestRefused(status, "", expected, found)
         answer = (error_of if request.url.path.startswith("/v2") else as_response)(refused)
-        answer.headers.update(error.headers or {})
+        answer.headers.update(headers)
         return answer
 
     described: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -13,10 +13,11 @@ from headrace.deploy.local.log_run import in_words
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.event_log import (
     check_log,
-    first_impressions,
     impression_ids_of,
+    sample_request,
     span_ms,
 )
+from headrace.deploy.reports.observer import curl_of, fields_of_requests
 from headrace.deploy.reports.refusals import (
     HeldBatches,
     RefusalReason,
@@ -108,8 +109,8 @@ def test_a_log_is_read_plain_or_compressed_without_malformed_impressions(
     directory = log(tmp_path / "log", lines, packed=packed)
     assert impression_ids_of(directory).to_pylist() == ["a", "b"]
     assert span_ms(directory) == 30
-    assert [each["impression_id"] for each in first_impressions(directory, 5)] == ["a", "b"]
-    assert first_impressions(directory, 1)[0]["page"] == "home"
+    assert [each["impression_id"] for each in sample_request(directory, ["page"])] == ["a", "b"]
+    assert sample_request(directory, ["page"])[0]["page"] == "home"
 
 
 def test_a_table_of_events_is_read_by_its_layout(tmp_path: Path) -> None:
@@ -120,7 +121,40 @@ def test_a_table_of_events_is_read_by_its_layout(tmp_path: Path) -> None:
     )
     check_log(table, layout)
     assert impression_ids_of(table, layout).to_pylist() == ["log-0", "log-1"]
-    assert [each["page"] for each in first_impressions(table, 5, layout)] == ["home", "away"]
+    assert [each["page"] for each in sample_request(table, ["page"], layout)] == ["home", "away"]
+
+
+def test_the_sample_request_is_the_one_with_the_most_fields(tmp_path: Path) -> None:
+    table = tmp_path / "log.csv"
+    shown = ["1,r,,a,home", "2,r,,b,home", "3,s,u1,c,home", "4,t,u2,d,", "5,t,u2,e,home"]
+    shown += ["6,t,u2,f,home", "7,v,u3,g,home", "8,v,u3,h,home"]
+    table.write_text("\n".join(["at,view,user,item,page", *shown]) + "\n")
+    event = EventLayout(timestamp="at", timestamp_format="s", request_id="view")
+    # r has no user, s has one impression, and v is later than t
+    found = sample_request(table, ["user", "item", "page"], LogLayout(event=event))
+    assert [each["item"] for each in found] == ["e", "f", "d"]
+
+
+def test_the_context_of_a_sample_request_has_what_all_of_its_impressions_share() -> None:
+    spec = parse_spec(
+        """
+        model.name = "site"
+        [fields]
+        user = { number = 1, transform = "id" }
+        brand = { number = 2, transform = "id" }
+        item = { number = 3, transform = "id" }
+        """,
+        "site.toml",
+    )
+    assert fields_of_requests(spec) == ["user", "brand", "item"]
+    shared: dict[str, Any] = {"user": "u1", "brand": "x", "view": "r"}
+    events = [shared | {"item": "a"}, shared | {"item": None}, shared | {"brand": "y"}]
+    command = curl_of("http://here", spec, events)
+    asked = orjson.loads(command.partition("-d '")[2].rstrip("'"))
+    assert asked == {
+        "context": {"user": "u1"},
+        "candidates": [{"brand": "x", "item": "a"}, {"brand": "x"}],
+    }
 
 
 def test_a_table_without_a_column_of_the_layout_is_refused(tmp_path: Path) -> None:
@@ -172,6 +206,10 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     ]
     words = in_words(report, None)
     assert "earlier runs" not in words
+    accuracy = report["progressive"]
+    for entropy, said in ((0.99, False), (1.01, True), (None, False)):
+        changed = report | {"progressive": accuracy | {"normalized_entropy": entropy}}
+        assert ("click rate alone would predict better" in in_words(changed, None)) is said
     assert "4 impressions and 2 clicks learned" in words
     assert "late clicks 1, clicks without an impression 2, duplicates 1, dead letters 1" in words
     assert f"1 time: {Reason.BEFORE_2000}" in words

@@ -312,6 +312,8 @@ def test_a_column_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None
         ("2026-11-23 10:00,u1,p3,0", "'2026-11-23 10:00' for column 1"),
         ("u1,,p3,0", "'' for column 2"),
         ("u1,p3,3.5,x", "'3.5' for column 3"),
+        ("u1,,,1.5", "'' for column 2"),
+        ("u1,u1,3.5,x", "'3.5' for column 3"),
     ],
 )
 def test_a_first_line_that_looks_like_a_row_is_refused_with_the_lines_that_name_columns(

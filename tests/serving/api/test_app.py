@@ -121,6 +121,15 @@ def test_a_prediction_without_a_body_is_refused_with_the_method_to_use(verb: str
     assert error["found"] == f"GET /v1/models/news:{verb}"
 
 
+def test_a_misspelled_verb_is_refused_with_the_verbs_there_are() -> None:
+    serving, _ = complete()
+    answer = ask(serving, "POST", "/v1/models/news:rnk")
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert error["expected"] == "/v1/models/NAME:predict or /v1/models/NAME:rank"
+    assert error["found"] == "POST /v1/models/news:rnk"
+
+
 def test_a_body_above_the_limit_gets_413_with_or_without_content_length() -> None:
     serving, _ = complete(limits=RequestLimits(body_bytes=100))
 
