@@ -104,11 +104,13 @@ class BrokerRehearsal(BackgroundThread):
 
     def _delete_topic(self) -> None:
         name = self._settings.names.physical(self.name)
+        admin = AdminClient(self._settings.connection())
         with translated(f"deleting topic {name}", self._settings.bootstrap):
-            answer_of(AdminClient(self._settings.connection()).delete_topics([name])[name])
+            answer_of(admin.delete_topics([name])[name])
 
     def _delete_group(self) -> None:
         # a client that asked before knows a coordinator that may have moved since
         name = self._settings.names.physical(self.name)
+        admin = AdminClient(self._settings.connection())
         with translated(f"deleting group {name}", self._settings.bootstrap):
-            answer_of(AdminClient(self._settings.connection()).delete_consumer_groups([name])[name])
+            answer_of(admin.delete_consumer_groups([name])[name])
