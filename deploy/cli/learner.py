@@ -59,7 +59,8 @@ PushEvery = Annotated[
         envvar="HEADRACE_PUSH_EVERY",
         metavar="BOUND",
         help="Limit of what a learner learns between two pushes: `batch`, a number of examples "
-        "(`20000`) or a time (`50ms`). Default: 50ms, up to 400ms while batches queue.",
+        "(`20000`) or a time (`50ms`). Default: 50ms, and up to 400ms while batches queue and no "
+        "other learner pushes.",
         show_default=False,
     ),
 ]

@@ -30,7 +30,7 @@ from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.merging import HeldExamples, MergedBatches
 from headrace.learner.loop.outputs import LearnerTotals
-from headrace.learner.loop.pacing import AT_EASE
+from headrace.learner.loop.pacing import AT_EASE, PushTimer
 from headrace.learner.loop.ports import LearnerClocks
 from headrace.learner.loop.pushes import LearningProgress, Pushes
 from headrace.learner.loop.row_prefetcher import AllRows, RowPrefetcher
@@ -105,11 +105,10 @@ class Learner:
         self.progress, self.figures = LearningProgress(), LearnerTotals()
         self.tally = self._pushes.tally
         self._recheck_at_ms = 0
-        self._pushed_at_ms = self._steady_ms()
-        self._fold_at_ms = self._pushed_at_ms + pace.push_interval_ms
-        self._usual_ms = pace.staleness.interval_ms or pace.push_interval_ms
-        self._interval_ms = self._usual_ms
-        self._unsent = 0  # examples learned since the last push
+        now = self._steady_ms()
+        self._timer = PushTimer(pace, now)
+        self._fold_at_ms = now + pace.push_interval_ms
+        self._unsent = self._unsent_messages = 0  # examples and messages since the last push
         self._alone = 0  # messages that are not merged with others
 
     def _row_source(self, replica: Replica | CachedReplica) -> AllRows | RowPrefetcher:
@@ -147,7 +146,7 @@ class Learner:
         if self._due():
             self._push(more=not throttled)
         self._answer()
-        self._set_pace()
+        self._timer.adjust(self._steady_ms(), behind=self.intake.behind())
         return learned
 
     def finish(self, deadline_ms: int) -> bool:
@@ -184,7 +183,7 @@ class Learner:
         now = self._steady_ms()
         if self._pushes.awaited or now < self._fold_at_ms:
             return
-        self._fold_at_ms = now + self._usual_ms
+        self._fold_at_ms = now + self._timer.usual_ms
         self._follow(self.replica.poll())
         if self.replica.compact() is not None:
             self._pending.compact()
@@ -193,6 +192,7 @@ class Learner:
         for change in changes:
             match change:
                 case Folded(bucket=bucket, deltas=deltas):
+                    self._timer.others_pushed(self._steady_ms())
                     self._refresh(bucket, deltas.ids)
                 case Deleted(bucket=bucket, ids=ids):
                     self._refresh(bucket, ids[self.view.find(ids) >= 0])
@@ -254,6 +254,7 @@ class Learner:
                 self._undo({batch.name for batch in window})
             count = sum(len(batch.examples) for batch in window)
             self._unsent += count
+            self._unsent_messages += len(window)
             if self._pushes.unanswered:
                 self.figures.unanswered_examples += count
             self._alone = max(self._alone - len(window), 0)
@@ -266,7 +267,8 @@ class Learner:
         if self._alone or self._guard.careful:
             return 1
         most = min(self._pace.window_examples, self.rows.window_examples)
-        return min(most, self._pace.staleness.examples or most)
+        bound = self._pace.staleness.examples or most
+        return min(most, max(bound, self._pace.least_window_examples))
 
     def _skip(self, window: Sequence[ExampleBatch], reasons: Sequence[str | None]) -> None:
         """Report the messages that have a reason to be skipped, and move past them."""
@@ -290,7 +292,7 @@ class Learner:
         if len(shares) > 1 and any(self._guard.suspects(b.examples, own) for b, own in shares):
             # one may have spoiled the scores of the others: learned alone, after all that is read
             # again before it, it shows
-            self._alone = self._unsent + 2 * len(shares)
+            self._alone = self._unsent_messages + 2 * len(shares)
             return False
         if not all(self._guard.accepts(batch, own, self._pending) for batch, own in shares):
             return False
@@ -324,8 +326,8 @@ class Learner:
         return most is not None and self._unsent >= most
 
     def _due(self) -> bool:
-        elapsed_ms = self._steady_ms() - self._pushed_at_ms
-        return not self._pushes.awaited and (self._full() or elapsed_ms >= self._interval_ms)
+        due = self._full() or self._timer.due(self._steady_ms())
+        return due and not self._pushes.awaited
 
     def _push(self, *, more: bool = True) -> None:
         """Send what is pending; without `more`, only what was sent and not answered."""
@@ -333,7 +335,8 @@ class Learner:
             self._pushes.send_again(before=self._seal)
             return
         self._recheck_at_ms = 0
-        self._pushed_at_ms, self._unsent = self._steady_ms(), 0
+        self._timer.pushed(self._steady_ms())
+        self._unsent = self._unsent_messages = 0
         if (why := self._guard.refuses_push(self._pending)) is not None:
             self._group.leave(why)  # no inspection of a mini-batch showed it
             self._undo(set())
@@ -392,9 +395,3 @@ class Learner:
             log.warning("all buckets answer again: learning continues")
         figures.waiting_for_buckets = waiting
         return waiting
-
-    def _set_pace(self) -> None:
-        goal = self._usual_ms
-        if self._pace.staleness.interval_ms is None and self.intake.behind():
-            goal = self._pace.backlog_interval_ms
-        self._interval_ms = min(goal, max(1, 2 * self._interval_ms))

@@ -9,7 +9,8 @@ Waiting is part of it. With a number of examples, a learner that has as many uns
 pushes still under way, learns nothing until the answers arrive. A bucket that does not answer is
 not waited for beyond its timeout, and lacks more in the meantime, up to `unanswered_limit`. With a
 time, examples learned while answers are awaited come on top. Without a setting a learner pushes as
-its load suggests: often while there is little to do, and in large pieces while there is much.
+its load suggests: often while there is little to do, and in larger pieces while there is much and
+no other learner pushes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class PushInterval:
     """A bound on what is learned between two pushes, by number or by time, or none."""
 
     examples: int | None = None
-    """Examples learned and not sent; a batch is never cut, so 1 means every batch."""
+    """Examples learned and not sent; merged messages are never cut, so 1 means every window."""
     interval_ms: int | None = None
     """Milliseconds between two rounds of pushes."""
 
@@ -69,7 +70,11 @@ class LearnerPacing:
     push_interval_ms: int = 50
     """Milliseconds between two pushes of a bucket: the learner's part of the end-to-end delay."""
     backlog_interval_ms: int = 400
-    """The same while batches queue up: longer, because a hot row costs one addition a push."""
+    """The same while batches queue up and no other learner pushes: longer, because a hot row costs
+    one addition a push."""
+    others_ms: int = 2_000
+    """Milliseconds for which a push of another learner counts as recent. Learners that catch up
+    together at the longer interval miss most of what the others learn."""
     staleness: PushInterval = AT_EASE
     """Bounds what is learned between two pushes. A time replaces the two intervals above."""
     log_bytes_limit: int = 64 << 20
@@ -84,6 +89,9 @@ class LearnerPacing:
     26 s, longer than a failover. Then learning waits, and Kafka holds the examples."""
     window_examples: int = 8192
     """Examples of several partitions merged by event time at once: more wait longer for a push."""
+    least_window_examples: int = 2048
+    """The same with a bound on examples, if the bound is smaller. Smaller windows do not merge the
+    messages of one time: on a week of news with 8 partitions, that cost 0.005 of AUC."""
     order_wait_ms: int = 200
     """Milliseconds for which a partition with nothing to read delays the others."""
     ahead_limit: int = 32
@@ -96,3 +104,36 @@ class LearnerPacing:
     with as many messages as were learned looks like one without new messages."""
     retry_interval_ms: int = 200
     """Milliseconds before a push is sent again to a bucket that did not answer."""
+
+
+class PushTimer:
+    """Sets the time until a learner's next push, by its load and by the pushes of others."""
+
+    def __init__(self, pace: LearnerPacing, now_ms: int) -> None:
+        self.usual_ms = pace.staleness.interval_ms or pace.push_interval_ms
+        """The interval while no batches queue up, also between two folds."""
+        self._backlog_ms = (
+            pace.backlog_interval_ms if pace.staleness.interval_ms is None else self.usual_ms
+        )
+        self._others_ms = pace.others_ms
+        self._interval_ms = self.usual_ms
+        self._pushed_at_ms = now_ms
+        self._others_until_ms = now_ms + pace.others_ms  # others may have pushed before the start
+
+    def due(self, now_ms: int) -> bool:
+        """Return whether the time since the last push has passed."""
+        return now_ms - self._pushed_at_ms >= self._interval_ms
+
+    def pushed(self, now_ms: int) -> None:
+        """Note a push of this learner."""
+        self._pushed_at_ms = now_ms
+
+    def others_pushed(self, now_ms: int) -> None:
+        """Note that a push of another learner was folded."""
+        self._others_until_ms = now_ms + self._others_ms
+
+    def adjust(self, now_ms: int, *, behind: bool) -> None:
+        """Set the interval; it at most doubles each time. behind: whether batches queue up."""
+        alone = now_ms >= self._others_until_ms
+        goal = self._backlog_ms if behind and alone else self.usual_ms
+        self._interval_ms = min(goal, max(1, 2 * self._interval_ms))

@@ -62,16 +62,15 @@ class Turns(InMemoryModel):
         buckets: int = 16,
         answer_ms: int = 4,
         turn_ms: int = 2,
+        others_ms: int = LearnerPacing().others_ms,
     ) -> None:
         super().__init__(spec, buckets)
         self.answer_ms, self._turn_ms = answer_ms, turn_ms
         records = [records_of(batches[k::partitions], k) for k in range(partitions)]
         self._ends = {k: len(found) for k, found in enumerate(records)}
+        pace = LearnerPacing(staleness=staleness, window_examples=1, others_ms=others_ms)
         self.learners = [
-            self._learner(
-                records[number::learners], LearnerPacing(staleness=staleness, window_examples=1)
-            )
-            for number in range(learners)
+            self._learner(records[number::learners], pace) for number in range(learners)
         ]
         self._keeper = self.keeper(FoldPolicy(keep_ms=500, keep_bytes=100_000, lease_ms=10_000))
 

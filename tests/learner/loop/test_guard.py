@@ -350,3 +350,34 @@ def test_a_batch_is_judged_by_its_loss_once_by_its_scores_and_deltas_each_time()
     assert EXPLODED in (guard.judge("p", 99, negative, good, 1e13) or "")
     assert FAR_OFF in (guard.judge("another", 0, negative, wrong, 0.0) or "")
     assert FAR_OFF in (guard.judge("p", 100, negative, wrong, 0.0) or "")
+
+
+def test_messages_are_merged_again_soon_after_a_suspect_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec, batches = _stream("window")
+    spoiled = _spoiled(batches, "labels")
+    records = [*records_of(spoiled[0::2]), *records_of(spoiled[1::2], partition=1)]
+    model = InMemoryModel(spec)
+    pace = LearnerPacing(window_examples=4 * BATCH)
+    learner = model.learner(records, pace, guard=BatchGuard(LIMITS), largest_poll=1000)
+    windows: list[list[tuple[int, int]]] = []
+    next_window = learner.intake.next_window
+
+    def noting(most: int) -> list[ExampleBatch]:
+        window = next_window(most)
+        windows.append([(each.source.partition, each.offset) for each in window])
+        return window
+
+    monkeypatch.setattr(learner.intake, "next_window", noting)
+    for _ in range(1000):
+        model.now_ms += 10
+        learner.step(0.0)
+        if model.learned({0: len(spoiled[0::2]), 1: len(spoiled[1::2])}):
+            break
+    assert learner.figures.held_batches == 1
+    bad = BAD % 2, BAD // 2
+    found = [place for place, window in enumerate(windows) if window == [bad]]
+    after = [window for window in windows[found[-1] :] if window]
+    merged = next(place for place, window in enumerate(after) if len(window) > 1)
+    assert merged <= 2 * 8

@@ -14,8 +14,10 @@ from headrace.learner.loop.pacing import (
     BadPushInterval,
     LearnerPacing,
     PushInterval,
+    PushTimer,
     parse_push_interval,
 )
+from tests.learner.in_memory import InMemoryModel, records_of
 from tests.learner.loop.several import Turns
 from tests.learner.streams import counted, part, random_examples, random_spec
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.ingest.examples.batch import Examples
+    from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.loop.pushes import LearningProgress
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.store import Push
@@ -133,7 +136,9 @@ def alone(
 ) -> list[Sent]:
     """Let one learner learn a batch every 2 ms; return its rounds while there was any left."""
     spec, batches = stream(7, impressions)
-    turns = Turns(spec, batches, 1, parse_push_interval(setting), answer_ms=answer_ms)
+    turns = Turns(
+        spec, batches, 1, parse_push_interval(setting), answer_ms=answer_ms, others_ms=200
+    )
     noted = rounds_of(turns, monkeypatch)
     turns.run()
     total = sum(len(each) for each in batches)
@@ -197,6 +202,40 @@ def test_without_a_push_interval_rounds_are_rarer_under_backlog(
     assert gaps[-1] < pace.backlog_interval_ms
 
 
+def test_without_a_push_interval_rounds_stay_frequent_under_backlog_while_others_push(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace = LearnerPacing()
+    spec, batches = stream(7, 25_000)
+    turns = Turns(spec, batches, 2, AT_EASE)
+    rounds = rounds_of(turns, monkeypatch)
+    turns.run()
+    steady = [each for each in rounds if each.at_ms > 2 * pace.push_interval_ms]
+    assert len(steady) > 4
+    assert max(gaps_ms(steady)) == pace.push_interval_ms
+
+
+def test_rounds_become_rarer_when_other_learners_stop_pushing() -> None:
+    timer = PushTimer(LearnerPacing(others_ms=100), now_ms=0)
+
+    def interval_ms(now_ms: int) -> int:
+        for _ in range(10):
+            timer.adjust(now_ms, behind=True)
+        timer.pushed(now_ms)
+        return next(passed for passed in range(1000) if timer.due(now_ms + passed))
+
+    assert interval_ms(99) == 50  # one that starts does not know yet whether others push
+    assert interval_ms(100) == 400
+    timer.others_pushed(150)
+    assert interval_ms(249) == 50
+    assert interval_ms(250) == 400
+    for _ in range(10):
+        timer.adjust(500, behind=False)
+    timer.pushed(500)
+    assert timer.due(550)
+    assert not timer.due(549)
+
+
 @pytest.mark.parametrize(("setting", "most_ms"), [("6ms", 6), ("20ms", 20), ("40ms", 40)])
 def test_a_push_interval_in_ms_bounds_the_staleness_of_other_learners(
     setting: str, most_ms: int, monkeypatch: pytest.MonkeyPatch
@@ -220,3 +259,30 @@ def test_a_push_interval_in_ms_bounds_the_staleness_of_other_learners(
     waits = [later - earlier for earlier, later in pairwise(folded)]
     # not while its own push is awaited: that is one answer more
     assert max(waits) <= most_ms + 3 * TURN_MS
+
+
+def test_messages_of_one_time_are_merged_whatever_the_bound_on_examples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec, batches = stream(5)
+    records = [*records_of(batches[0::2]), *records_of(batches[1::2], partition=1)]
+    model = InMemoryModel(spec)
+    pace = LearnerPacing(staleness=PushInterval(examples=1), least_window_examples=4 * BATCH)
+    learner = model.learner(records, pace, largest_poll=1000)
+    taken: list[int] = []
+    next_window = learner.intake.next_window
+
+    def noting(most: int) -> list[ExampleBatch]:
+        window = next_window(most)
+        taken.append(len(window))
+        return window
+
+    monkeypatch.setattr(learner.intake, "next_window", noting)
+    ends = {0: len(batches[0::2]), 1: len(batches[1::2])}
+    for _ in range(1000):
+        model.now_ms += 10
+        learner.step(0.0)
+        if model.learned(ends):
+            break
+    assert sum(taken) == len(batches)
+    assert max(taken) in (3, 4)
