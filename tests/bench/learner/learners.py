@@ -9,13 +9,14 @@ gets a batch of 250 examples, which takes 10 ms; replies to pushes take 4 ms. Th
 reported; the last line is the truth.
 
 Speed is measured with real processes on a real Kafka and Valkey. Learners join one by one, and the
-same examples are sent again each time. If learners, stores and Kafka need more cores than the
-machine has, the figures show the machine rather than headrace.
+same examples are sent again each time, with later times. If learners, stores and Kafka need more
+cores than the machine has, the figures show the machine rather than headrace.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import subprocess
@@ -109,6 +110,23 @@ class Stream:
         starts = range(0, len(self.examples), size)
         return [part(self.examples, start, start + size) for start in starts]
 
+    def repeated(self, fingerprint: str, size: int) -> Iterator[bytes]:
+        """Yield packed batches without end: the examples again and again, each time later."""
+        times = self.examples.event_ms
+        span_ms = int(times.max() - times.min()) + 1
+        batches = [replace(batch, fingerprint=fingerprint) for batch in self.batches(size)]
+        for later_ms in itertools.count(0, span_ms):
+            for batch in batches:
+                yield pack(
+                    replace(
+                        batch,
+                        watermark_ms=batch.watermark_ms + later_ms,
+                        event_ms=batch.event_ms + later_ms,
+                        shown_ms=batch.shown_ms + later_ms,
+                        append_ms=batch.append_ms + later_ms,
+                    )
+                )
+
 
 def accuracy(spec: ModelSpec, stream: Stream, settings: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return AUC and log loss of the scores made before learning, for each setting."""
@@ -179,11 +197,11 @@ class Road:
         own = ("--metrics-port", str(port), "--push-every", self._push_every)
         self._start("learner", "run", "--kafka", self._machine.kafka, *own)
 
-    def settle(self, blob: bytes) -> None:
+    def settle(self, blobs: Iterator[bytes]) -> None:
         """Send a little until every learner has learned some of it."""
 
         def all_at_work() -> bool:
-            self.send([blob] * PARTITIONS)
+            self.send(list(itertools.islice(blobs, PARTITIONS)))
             return min(map(_learned, self._pages)) > 0
 
         self._wait(all_at_work)
@@ -239,16 +257,16 @@ def speed(spec_file: Path, stream: Stream, settings: tuple[str, ...], rounds: in
     with tempfile.TemporaryDirectory() as folder, LocalServices() as machine:
         for setting in settings:
             with road(machine, spec_file, Path(folder), setting) as made:
-                fingerprint = made.spec.fields.fingerprint
-                blobs = [pack(replace(b, fingerprint=fingerprint)) for b in stream.batches(1000)]
-                there = 0
+                blobs = stream.repeated(made.spec.fields.fingerprint, 1000)
+                count, there = len(stream.batches(1000)) * rounds, 0
                 for learners in LEARNERS:
                     while there < learners:
                         made.join()
                         there += 1
-                    made.settle(blobs[0])
+                    made.settle(blobs)
+                    backlog = list(itertools.islice(blobs, count))
                     begun_s = time.perf_counter()
-                    made.send(blobs * rounds)
+                    made.send(backlog)
                     made.wait()
                     passed_s = time.perf_counter() - begun_s
                     found.append(

@@ -2,6 +2,7 @@
 
     python -m tests.bench.partitions [--quick] [--json] [--data DIR] [--model FILE ...]
                                      [--key request|impression] [--live SPEED]
+                                     [--learners N ...] [--push-every SETTING ...]
 
 A log goes through `Joiner` and `Learner` over Kafka and a parameter server in memory, with 1, 2, 8
 and 32 partitions, and with one learner and two. For each: AUC, AUC within a request and log loss of
@@ -43,7 +44,7 @@ from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_por
 from headrace.ingest.kafka.protocols import ReaderEvent, Record, Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
 from headrace.ingest.logs.ndjson import DirectoryLog
-from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.pacing import LearnerPacing, parse_push_interval
 from headrace.learner.loop.ports import LearnerClocks
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models.factory import open_model
@@ -220,10 +221,11 @@ class Learners(InMemoryModel):
         learners: int,
         *,
         live: bool = False,
+        push_every: str = "",
     ) -> None:
-        """live: messages arrive at their append times."""
+        """live: messages arrive at their append times. push_every: as the flag of a learner."""
         super().__init__(spec, 16)
-        self._live = live
+        self._live, self._staleness = live, parse_push_interval(push_every)
         self._ends = {source.partition: len(held) for source, held in made.items()}
         self._clocks = [[0.0] for _ in range(learners)]
         self._learners = [
@@ -239,7 +241,7 @@ class Learners(InMemoryModel):
             reader = LiveReader(arriving, lambda: clock[0])
         return self.learner(
             records,
-            LearnerPacing(log_bytes_limit=1 << 50),
+            LearnerPacing(log_bytes_limit=1 << 50, staleness=self._staleness),
             model=_WorkingModel(open_model(self.spec, self.shape.buckets), clock),
             clocks=LearnerClocks(lambda: int(clock[0]), lambda _: None, self.nonce),
             largest_poll=1 << 20,
@@ -269,20 +271,23 @@ def measure(
     partitions: Sequence[int],
     tell: Console,
     live: float = 0.0,
+    push_every: Sequence[str] = ("",),
+    learners: Sequence[int] = LEARNERS,
 ) -> list[dict[str, Any]]:
-    """Return the figures by number of partitions and learners."""
+    """Return the figures by number of partitions and learners, and by interval of pushes."""
     found = []
     for count in partitions:
         records = dealt(events, count, spec.fields.label.window_ms)
         made = join_log(spec, records, len(events), live)
-        for learners in LEARNERS:
-            if learners > count:
+        for number in learners:
+            if number > count:
                 continue
-            world = Learners(spec, made, learners, live=live > 0.0)
-            world.run()
-            figures = world.figures(made.values())
-            found.append({"partitions": count, "learners": learners} | figures)
-            tell.print(f"{spec.name}: {found[-1]}")
+            for setting in push_every:
+                world = Learners(spec, made, number, live=live > 0.0, push_every=setting)
+                world.run()
+                run = {"partitions": count, "learners": number, "push_every": setting}
+                found.append(run | world.figures(made.values()))
+                tell.print(f"{spec.name}: {found[-1]}")
     return found
 
 
@@ -301,6 +306,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--live", type=float, default=0.0, metavar="SPEED", help="events arrive at their times"
     )
     parser.add_argument("--partitions", type=int, action="append", help="may be repeated")
+    parser.add_argument("--learners", type=int, action="append", help="may be repeated")
+    parser.add_argument(
+        "--push-every", action="append", metavar="SETTING", help="of learners; may be repeated"
+    )
     chosen = parser.parse_args(arguments)
     tell = Console(stderr=True, width=140)
     with tempfile.TemporaryDirectory(prefix="headrace-partitions-") as directory:
@@ -315,10 +324,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counts = chosen.partitions or PARTITIONS
     result: dict[str, Any] = {}
     for path in models:
-        found = measure(load_spec(path), events, counts, tell, chosen.live)
+        settings = chosen.push_every or [""]
+        numbers = chosen.learners or LEARNERS
+        found = measure(load_spec(path), events, counts, tell, chosen.live, settings, numbers)
         by_learners = {
             str(number): spread([each for each in found if each["learners"] == number])
-            for number in LEARNERS
+            for number in numbers
             if any(each["learners"] == number for each in found)
         }
         result[path.stem] = {
@@ -330,10 +341,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(result))
         return
     for name, each in result.items():
-        table = Table("partitions", "learners", "AUC", "within request", "log loss", title=name)
+        figures = ("AUC", "within request", "log loss")
+        table = Table("partitions", "learners", "push every", *figures, title=name)
         for run in each["runs"]:
-            figures = [f"{run[figure]:.5f}" for figure in FIGURES]
-            table.add_row(str(run["partitions"]), str(run["learners"]), *figures)
+            table.add_row(
+                *(str(run["partitions"]), str(run["learners"]), run["push_every"] or "no bound"),
+                *(f"{run[figure]:.5f}" for figure in FIGURES),
+            )
         Console().print(table)
         Console().print(f"largest difference: {each['spread']}")
         Console().print(f"by number of learners: {each['spread_by_learners']}")
