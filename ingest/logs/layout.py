@@ -189,7 +189,10 @@ def format_of(path: Path) -> str:
     name = path.with_suffix("") if path.suffix in PACKED else path
     if name.suffix not in SUFFIXES:
         expected = one_of(SUFFIXES, name.suffix)
-        raise SpecError(f"{path}: expected format in [file], or a name with {expected}")
+        raise SpecError(
+            f"{path}: expected a name that ends with {expected}, got {path.name!r}. Export a "
+            "spreadsheet as CSV. If a table has another name, set format in [file] of a layout"
+        )
     return SUFFIXES[name.suffix]
 
 

@@ -292,3 +292,10 @@ def test_a_header_that_repeats_a_column_is_refused_by_name(tmp_path: Path) -> No
     path.write_text(f"time,user,user,clicked\n{T0_MS},u,v,\n")
     with pytest.raises(SpecError, match="a different name for each column, got 'user' 2 times"):
         survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+
+
+def test_a_spreadsheet_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    path = tmp_path / "log.xlsx"
+    path.write_bytes(b"PK")
+    with pytest.raises(SpecError, match=r"got 'log\.xlsx'\. Export a spreadsheet as CSV"):
+        survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
