@@ -4,8 +4,8 @@
 
 A fit stages the prepared rows as Parquet once. Plain `mapInArrow` tasks then learn the files into
 one parameter server (Redis or Valkey, which all executors reach). Each file is a source of its own
-in the marks (`headrace.learner.batch.staged_file`), so retries, speculative copies and lost
-executors count each row once. No stage has a barrier: if an executor is lost, its tasks are
+in the marks (`headrace.learner.batch.store_fit`), so retries, speculative copies and lost executors
+count each row once. No stage has a barrier: if an executor is lost, its tasks are
 repeated, and no others. The driver folds the logs meanwhile, copies the rows and drops the model
 from the parameter server. *Refused:* a barrier stage with an all-reduce, as xgboost.spark has it.
 It rules out dynamic allocation, and one lost task repeats the stage.

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.learner.batch.staged_file import STAGED, staged
-from headrace.learner.batch.store_trainer import learn_files
+from headrace.learner.batch.store_fit.staged_file import STAGED, staged
+from headrace.learner.batch.store_fit.store_trainer import learn_files
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.pserver.memory_store import MemoryStore
 from tests.learner.in_memory import cut
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.batch import LearnTask
-    from headrace.learner.batch.store_trainer import Worker
+    from headrace.learner.batch.store_fit.store_trainer import Worker
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver import Store
     from headrace.pserver.rows.row_codec import FoldedRows

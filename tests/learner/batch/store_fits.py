@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.learner.batch import FitSummary, LearnTask
-    from headrace.learner.batch.store_trainer import Worker
+    from headrace.learner.batch.store_fit.store_trainer import Worker
     from headrace.learner.spec import ModelSpec
     from headrace.pserver import Store
 

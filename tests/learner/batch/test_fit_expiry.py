@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.learner.batch.run_store import rows_of
+from headrace.learner.batch.store_fit.run_store import rows_of
 from headrace.learner.local import InMemoryModel
 from headrace.pserver import BucketAnswer, OffsetSpan, Push, Shape
 from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper

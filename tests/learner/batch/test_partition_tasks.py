@@ -11,8 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.ingest.examples.batch import unpack
-from headrace.learner.batch.partition_tasks import LearnTask, RunSpec, ScoreTask, StageTask
-from headrace.learner.batch.staged_file import STAGED, staged_places
+from headrace.learner.batch.store_fit.partition_tasks import (
+    LearnTask,
+    RunSpec,
+    ScoreTask,
+    StageTask,
+)
+from headrace.learner.batch.store_fit.staged_file import STAGED, staged_places
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.table_examples import TableEncoder, times_of
 from headrace.pserver.memory_store import MemoryStore

@@ -8,8 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.learner.batch.spark_micro_batches import SparkMicroBatch, SparkMicroBatchState
-from headrace.learner.batch.staged_file import STAGED, StagedFileLearner, staged_places
+from headrace.learner.batch.store_fit.spark_micro_batches import (
+    SparkMicroBatch,
+    SparkMicroBatchState,
+)
+from headrace.learner.batch.store_fit.staged_file import STAGED, StagedFileLearner, staged_places
 from headrace.learner.loop.pacing import LearnerPacing, PushInterval
 from tests.learner.batch.staged_files import counters, one_pass, write
 from tests.learner.in_memory import InMemoryModel
@@ -18,7 +21,7 @@ from tests.learner.streams import part, random_examples, random_spec
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.learner.batch.staged_file import StagedPlace
+    from headrace.learner.batch.store_fit.staged_file import StagedPlace
 
 EVERY_BATCH = LearnerPacing(staleness=PushInterval(examples=1))
 ROWS = 120

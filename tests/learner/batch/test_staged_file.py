@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
-from headrace.learner.batch.staged_file import (
+from headrace.learner.batch.store_fit.staged_file import (
     STAGED,
     StagedFileLearner,
     StagedFileReader,

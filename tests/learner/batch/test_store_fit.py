@@ -20,7 +20,7 @@ from headrace.learner.batch import (
     UnreadableData,
     WorkerFailed,
 )
-from headrace.learner.batch.store_trainer import learn_files
+from headrace.learner.batch.store_fit.store_trainer import learn_files
 from tests.effort import seeds
 from tests.learner.batch import store_fits
 from tests.learner.batch.staged_files import Ended, one_store
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.learner.batch import FitProgress, FitSummary, LearnTask
-    from headrace.learner.batch.store_trainer import Worker
+    from headrace.learner.batch.store_fit.store_trainer import Worker
 
 
 @pytest.fixture(scope="module")

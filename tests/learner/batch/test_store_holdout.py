@@ -11,8 +11,9 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.learner.batch import StageFolder, StoreTrainer, UnreadableData, store_trainer
+from headrace.learner.batch import StageFolder, StoreTrainer, UnreadableData
 from headrace.learner.batch.held_out_epochs import EpochDecision
+from headrace.learner.batch.store_fit import store_trainer
 from headrace.pserver import MissingModel
 from tests.learner.batch.staged_files import Ended, one_pass, one_store, run_here
 from tests.learner.batch.store_fits import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.batch import FitSummary, LearnTask
-    from headrace.learner.batch.store_trainer import Worker
+    from headrace.learner.batch.store_fit.store_trainer import Worker
     from headrace.learner.local.in_memory_model import InMemoryModel
 
 ROWS, SHARE = 50_000, 0.25

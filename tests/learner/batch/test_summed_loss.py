@@ -9,7 +9,7 @@ import pytest
 
 from headrace.ingest.kafka import Source
 from headrace.learner.batch.held_out_epochs import add_scores
-from headrace.learner.batch.staged_file import SummedLoss
+from headrace.learner.batch.store_fit.staged_file import SummedLoss
 from headrace.learner.loop import ExampleBatch
 from headrace.learner.validation import LogLossSum
 from headrace.learner.validation.shared_loss import SharedLoss

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.runtime import wall_ms
-from headrace.learner.batch.staged_file import STAGED, StagedFileLearner, staged
+from headrace.learner.batch.store_fit.staged_file import STAGED, StagedFileLearner, staged
 from headrace.learner.local import TableEncoder, learnable_times, times_of
 from headrace.learner.spec import parse_spec
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.learner.batch.staged_file import StagedPlace
+    from headrace.learner.batch.store_fit.staged_file import StagedPlace
     from headrace.learner.local import InMemoryModel
     from headrace.learner.spec import ModelSpec
     from headrace.learner.validation import SharedLoss

@@ -30,10 +30,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pyarrow as pa
 
 from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
-from headrace.learner.batch.partition_tasks import LearnTask, RunSpec
-from headrace.learner.batch.run_store import ensure_model, folded, heads_of, rows_of, run_shape
 from headrace.learner.batch.sources import UnreadableData
-from headrace.learner.batch.staged_file import staged_places
+from headrace.learner.batch.store_fit.partition_tasks import LearnTask, RunSpec
+from headrace.learner.batch.store_fit.run_store import (
+    ensure_model,
+    folded,
+    heads_of,
+    rows_of,
+    run_shape,
+)
+from headrace.learner.batch.store_fit.staged_file import staged_places
 from headrace.learner.batch.trainer import FitProgress, FitSummary
 from headrace.learner.errors import LearnerError
 from headrace.learner.local import InMemoryModel
@@ -48,7 +54,7 @@ if TYPE_CHECKING:
     from headrace.learner.batch.fit_folder import FitFolder
     from headrace.learner.batch.held_out_epochs import EpochDecision
     from headrace.learner.batch.sources import BatchSource
-    from headrace.learner.batch.staged_run import StagedRun, StageFolder
+    from headrace.learner.batch.store_fit.staged_run import StagedRun, StageFolder
     from headrace.learner.spec import ModelSpec
     from headrace.pserver import Shape, Store
 

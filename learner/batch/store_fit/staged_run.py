@@ -31,7 +31,7 @@ from headrace.learner.batch.sources import (
     mostly_refused,
     split_at,
 )
-from headrace.learner.batch.staged_file import STAGED, staged, staged_examples
+from headrace.learner.batch.store_fit.staged_file import STAGED, staged, staged_examples
 from headrace.learner.local import InMemoryModel
 from headrace.pserver.snapshots import translated
 
