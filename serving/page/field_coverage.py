@@ -1,7 +1,7 @@
 """Compares the fields of events with those of requests, over all processes. Pure.
 
-A field counts as different if its coverage in events and in requests differ by a fifth of all, so
-that a field which only some clients know is not marked for chance.
+A field counts as different if its coverage in events and in requests differ by a fifth of all, and
+if there are a hundred of each: a few requests of one user have a field always or never, by chance.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     Gauges = Callable[[str], Iterable[tuple[Mapping[str, str], float]]]
 
 DIFFERENT = 0.2
+LEAST = 100
+"""Events, and candidates in requests, below which shares are not compared."""
 MISSING_IN_EVENTS = "missing in events"
 MISSING_IN_REQUESTS = "missing in requests"
 DIFFERS = "differs"
@@ -41,8 +43,17 @@ def field_coverage(gauges: Gauges) -> list[CoveredField]:
     candidates = "headrace_server_recent_candidates"
     requests = _shares(gauges, candidates, "headrace_server_recent_values")
     unknown = _shares(gauges, candidates, "headrace_server_recent_unknown_values")
+    of_events = _totals(gauges, "headrace_joiner_recent_impressions")
+    of_requests = _totals(gauges, candidates)
+
+    def comparable(model: str) -> bool:
+        return min(of_events.get(model, 0.0), of_requests.get(model, 0.0)) >= LEAST
+
     rows = [
-        _covered(model, field, events.get((model, field)), requests.get((model, field)))
+        _covered(
+            *(model, field, events.get((model, field)), requests.get((model, field))),
+            comparable=comparable(model),
+        )
         for model, field in dict.fromkeys((*events, *requests))
     ]
     rows += [
@@ -53,12 +64,14 @@ def field_coverage(gauges: Gauges) -> list[CoveredField]:
     return sorted(rows, key=lambda row: row["model"])
 
 
-def _covered(model: str, field: str, events: float | None, requests: float | None) -> CoveredField:
+def _covered(
+    model: str, field: str, events: float | None, requests: float | None, *, comparable: bool
+) -> CoveredField:
     if events == 0:
         note = MISSING_IN_EVENTS
     elif requests == 0:
         note = MISSING_IN_REQUESTS
-    elif events is not None and requests is not None and abs(events - requests) >= DIFFERENT:
+    elif comparable and abs((events or 0.0) - (requests or 0.0)) >= DIFFERENT:
         note = DIFFERS
     else:
         note = ""
@@ -67,9 +80,7 @@ def _covered(model: str, field: str, events: float | None, requests: float | Non
 
 def _shares(gauges: Gauges, total: str, values: str) -> dict[tuple[str, str], float | None]:
     """Return a share by model and field; None without events or candidates."""
-    totals: dict[str, float] = {}
-    for of, value in gauges(total):
-        totals[of["model"]] = totals.get(of["model"], 0.0) + value
+    totals = _totals(gauges, total)
     counts: dict[tuple[str, str], float] = {}
     for of, value in gauges(values):
         key = of["model"], _shown(of["field"], of.get("source", ""))
@@ -78,6 +89,14 @@ def _shares(gauges: Gauges, total: str, values: str) -> dict[tuple[str, str], fl
         (model, field): count / totals[model] if totals.get(model) else None
         for (model, field), count in counts.items()
     }
+
+
+def _totals(gauges: Gauges, total: str) -> dict[str, float]:
+    """Return the sum over processes of a metric, by model."""
+    totals: dict[str, float] = {}
+    for of, value in gauges(total):
+        totals[of["model"]] = totals.get(of["model"], 0.0) + value
+    return totals
 
 
 def _shown(field: str, source: str) -> str:

@@ -29,8 +29,8 @@ def test_shares_are_those_of_all_processes_together_and_marked_where_they_differ
     rows = shown(
         joiner("a", 90, user=90, article=90, device=81, site=0, tags=10),
         joiner("b", 10, user=10, article=10, device=9, site=0, tags=0),
-        server("a", 10, user=10, article=0, device=6, site=5, tags=3, unknown_article=10),
-        server("b", 10, user=10, article=0, device=6, site=5, tags=2, unknown_article=5),
+        server("a", 60, user=60, article=0, device=36, site=30, tags=18, unknown_article=60),
+        server("b", 40, user=40, article=0, device=24, site=20, tags=7, unknown_article=15),
     )
     assert rows == [
         ("news", "user", 1.0, 1.0, ""),
@@ -51,6 +51,15 @@ def test_without_events_or_requests_a_share_is_undefined_and_not_marked() -> Non
         ("news", "weight", 0.25, None, ""),
     ]
     assert shown(server("a", 4, user=0)) == [("news", "user", None, 0.0, MISSING_IN_REQUESTS)]
+
+
+def test_a_field_of_a_few_requests_is_marked_only_if_none_has_it() -> None:
+    few = server("a", 99, user=99, article=0), server("a", 100, user=100, article=0)
+    events = joiner("a", 100, user=70, article=100)
+    assert [[row[-1] for row in shown(events, asked)] for asked in few] == [
+        ["", MISSING_IN_REQUESTS],
+        [DIFFERS, MISSING_IN_REQUESTS],
+    ]
 
 
 def test_models_have_rows_of_their_own_and_a_silent_process_has_none() -> None:
