@@ -194,7 +194,9 @@ class Road:
         """Start a learner."""
         port = free_port()
         self._pages.append(port)
-        own = ("--metrics-port", str(port), "--push-every", self._push_every)
+        # the stream jumps back when it repeats: the guard must not take that for a broken model
+        guard = ("--loss-ratio", "1000")
+        own = ("--metrics-port", str(port), "--push-every", self._push_every, *guard)
         self._start("learner", "run", "--kafka", self._machine.kafka, *own)
 
     def settle(self, blobs: Iterator[bytes]) -> None:
