@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.ingest.kafka import STATUS_TOPIC, read_all
 from headrace.ingest.runtime import UnreadableStatus, unpack
-from headrace.serving.page import History
+from headrace.serving.page import DIFFERS, MISSING_IN_EVENTS, MISSING_IN_REQUESTS, UNKNOWN, History
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ COLUMNS = 80
 """Width of every line, also on a wider terminal."""
 _ROLE, _INSTANCE, _FIELD = 12, 52, 38
 _ADVICE = {
-    "missing in events": "the model learns the field as absent",
-    "missing in requests": "scores are computed without the field",
-    "differs": "some producers or clients do not send the field",
-    "not in the spec": "servers ignore the field",
+    MISSING_IN_EVENTS: "the model learns the field as absent",
+    MISSING_IN_REQUESTS: "scores are computed without the field",
+    DIFFERS: "some producers or clients do not send the field",
+    UNKNOWN: "servers ignore the field",
 }
-"""By the note of a field. The page has the same notes."""
+"""By the note of a field."""
 
 
 def read_status(kafka: KafkaSettings, now_ms: int) -> dict[str, Any]:

@@ -27,14 +27,18 @@ UNKNOWN = "-"
 
 def print_table(listed: Sequence[ListedSnapshot], now_ms: int) -> None:
     """Print a line for each snapshot, with full lines for a pipe."""
-    table, console = _table_of(listed, now_ms), Console()
+    print_shown(_table_of(listed, now_ms))
+
+
+def print_shown(shown: RenderableType) -> None:
+    """Print at the width of a terminal. A pipe gets full lines, without trailing spaces."""
+    console = Console()
     if console.is_terminal:
-        console.print(table)
+        console.print(shown)
         return
     wide = Console(width=10_000)
     with wide.capture() as captured:
-        wide.print(table)
-    # without trailing spaces
+        wide.print(shown)
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 

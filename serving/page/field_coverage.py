@@ -39,12 +39,11 @@ def field_coverage(gauges: Gauges) -> list[CoveredField]:
 
     gauges: returns the labels and values of a metric in all living processes.
     """
-    events = _shares(gauges, "headrace_joiner_recent_impressions", "headrace_joiner_recent_values")
-    candidates = "headrace_server_recent_candidates"
-    requests = _shares(gauges, candidates, "headrace_server_recent_values")
-    unknown = _shares(gauges, candidates, "headrace_server_recent_unknown_values")
     of_events = _totals(gauges, "headrace_joiner_recent_impressions")
-    of_requests = _totals(gauges, candidates)
+    of_requests = _totals(gauges, "headrace_server_recent_candidates")
+    events = _shares(gauges, of_events, "headrace_joiner_recent_values")
+    requests = _shares(gauges, of_requests, "headrace_server_recent_values")
+    unknown = _shares(gauges, of_requests, "headrace_server_recent_unknown_values")
 
     def comparable(model: str) -> bool:
         return min(of_events.get(model, 0.0), of_requests.get(model, 0.0)) >= LEAST
@@ -78,9 +77,10 @@ def _covered(
     return CoveredField(model=model, field=field, events=events, requests=requests, note=note)
 
 
-def _shares(gauges: Gauges, total: str, values: str) -> dict[tuple[str, str], float | None]:
-    """Return a share by model and field; None without events or candidates."""
-    totals = _totals(gauges, total)
+def _shares(
+    gauges: Gauges, totals: Mapping[str, float], values: str
+) -> dict[tuple[str, str], float | None]:
+    """Return a share by model and field; None without events or candidates. totals: by model."""
     counts: dict[tuple[str, str], float] = {}
     for of, value in gauges(values):
         key = of["model"], _shown(of["field"], of.get("source", ""))

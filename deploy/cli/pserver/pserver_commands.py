@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
-    from rich.console import Group
 
     from headrace.deploy.operations import HeldTopic
     from headrace.pserver.keeper import Watch
@@ -180,6 +179,7 @@ def inspect(
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import is_complete, survey_json, survey_text
+    from headrace.deploy.terminal import print_shown
     from headrace.learner.spec import load_spec
     from headrace.pserver.inspection import count_in_logs, survey
 
@@ -198,7 +198,7 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(survey_json(found, topic), indent=2))
     else:
-        _print(survey_text(found, topic))
+        print_shown(survey_text(found, topic))
     if not is_complete(found):
         raise typer.Exit(EXIT_GAPS)
 
@@ -218,6 +218,7 @@ def doctor(
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import diagnose, diagnosis_json, diagnosis_text
+    from headrace.deploy.terminal import print_shown
     from headrace.learner.spec import load_spec
     from headrace.pserver.inspection import survey
 
@@ -232,7 +233,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
     else:
-        _print(diagnosis_text(diagnosis))
+        print_shown(diagnosis_text(diagnosis))
     raise typer.Exit(diagnosis.exit_code)
 
 
@@ -307,17 +308,3 @@ def _held_topic(
     from headrace.deploy.operations import held_topic
 
     return held_topic(kafka_settings(kafka, kafka_client), model, marks)
-
-
-def _print(shown: "Group") -> None:
-    from rich.console import Console
-
-    console = Console()
-    if console.is_terminal:
-        console.print(shown)
-        return
-    # a pipe gets full lines without trailing spaces
-    wide = Console(width=10_000)
-    with wide.capture() as captured:
-        wide.print(shown)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
