@@ -71,6 +71,23 @@ def quarantine_reason(letter: str) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Unlearnable:
+    """Numbers that no model can learn: NaN, infinity, exploding deltas. Quarantined."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Numbers that a model can learn, but that statistics find very unlikely."""
+
+    reason: str
+
+
+Verdict = Unlearnable | Suspect
+
+
+@dataclass(frozen=True, slots=True)
 class GuardLimits:
     """The bounds beyond which a batch is quarantined."""
 
@@ -96,12 +113,12 @@ class BatchGuard:
         self.limits = limits or GuardLimits()
         self.careful = False
         """Whether deltas are checked after every batch, to find the one that broke them."""
-        self._held: dict[tuple[str, int], str] = {}
+        self._held: dict[tuple[str, int], Verdict] = {}
         self._reported: dict[tuple[str, int], None] = {}
         self._judged: dict[str, int] = {}  # source -> offset up to which losses were judged
         self._loss, self._gradient = _RunningMean(self.limits), _RunningMean(self.limits)
 
-    def reason(self, name: str, offset: int, examples: Examples) -> str | None:
+    def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:
         """Return why the batch at an offset of this source must be skipped, or None."""
         if (held := self._held.get((name, offset))) is not None:
             return held
@@ -109,7 +126,7 @@ class BatchGuard:
         bad = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
         if bad.shape[0]:
             found = counted(bad.shape[0], "example")
-            return f"expected finite numbers, got NaN or infinity in {found}"
+            return Unlearnable(f"expected finite numbers, got NaN or infinity in {found}")
         return None
 
     def accepts(
@@ -120,13 +137,13 @@ class BatchGuard:
     ) -> bool:
         """Return whether what was learned of a batch may stay; if not, undo all that is pending."""
         largest = pending.largest() if self.careful else 0.0
-        reason = self.judge(batch.name, batch.offset, batch.examples, scores, largest)
-        if reason is None:
+        verdict = self.judge(batch.name, batch.offset, batch.examples, scores, largest)
+        if verdict is None:
             return True
         if not self.careful and self.exploded(pending.largest()):
             self.careful = True  # an earlier batch may have broken the model
         else:
-            self.hold(batch.name, batch.offset, reason)
+            self.hold(batch.name, batch.offset, verdict)
         return False
 
     def refuses_push(self, pending: PendingDeltas) -> str | None:
@@ -156,7 +173,7 @@ class BatchGuard:
         examples: Examples,
         scores: npt.NDArray[np.float64],
         largest_gain: float,
-    ) -> str | None:
+    ) -> Verdict | None:
         """Return why what was learned of a batch must be undone, or None.
 
         largest_gain: of all that is pending; 0 skips the check.
@@ -164,13 +181,14 @@ class BatchGuard:
         scored = examples.kinds != Kind.CLICKED
         made, labels = scores[scored], examples.labels[scored]
         if not np.isfinite(made).all():
-            return _not_finite(made)
+            return Unlearnable(_not_finite(made))
         if (why := self.exploded(largest_gain)) is not None:
-            return why
+            return Unlearnable(why)
         if not made.shape[0] or offset <= self._judged.get(name, -1):
             return None
         self._judged[name] = offset
-        return self._loss_fault(made, labels, self._loss)
+        fault = self._loss_fault(made, labels, self._loss)
+        return Suspect(fault) if fault is not None else None
 
     def suspects(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
         """Return whether the scores of a batch that was merged with others look wrong.
@@ -190,10 +208,10 @@ class BatchGuard:
             return None
         return f"expected row deltas up to {limit:g}, got {largest_gain:g}: gradients explode"
 
-    def hold(self, name: str, offset: int, reason: str) -> None:
+    def hold(self, name: str, offset: int, verdict: Verdict) -> None:
         """Skip the batch at this offset when it is read again."""
         self.careful = False
-        self._held[name, offset] = reason
+        self._held[name, offset] = verdict
         if len(self._held) > _REMEMBERED:
             del self._held[next(iter(self._held))]
 
@@ -285,7 +303,7 @@ class NoGuard:
 
     careful = False
 
-    def reason(self, name: str, offset: int, examples: Examples) -> str | None:  # noqa: ARG002
+    def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:  # noqa: ARG002
         """Return None: no batch is skipped."""
         return None
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features import FieldSet
-    from headrace.learner.loop.batch_guard import BatchGuard
+    from headrace.learner.loop.batch_guard import BatchGuard, Verdict
     from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.loop.pacing import LearnerPacing
     from headrace.learner.loop.ports import LearnerPorts
@@ -240,15 +240,15 @@ class Learner:
             window = self.intake.next_window(self._window_examples())
             if not window:
                 break
-            reasons = [self._guard.reason(b.name, b.offset, b.examples) for b in window]
-            passed = [b for b, reason in zip(window, reasons, strict=True) if reason is None]
+            verdicts = [self._guard.before(b.name, b.offset, b.examples) for b in window]
+            passed = [b for b, verdict in zip(window, verdicts, strict=True) if verdict is None]
             merged = MergedBatches(passed) if passed else None
             if merged and not self.rows.prepare(merged.examples, self._steady_ms()):
                 self.intake.put_back(window)
                 break
             learned = True
             if merged is None or self._learn(merged):
-                self._skip(window, reasons)
+                self._skip(window, verdicts)
             else:
                 # also skipped messages: they left their queue without a dead letter
                 self._undo({batch.name for batch in window})
@@ -270,13 +270,13 @@ class Learner:
         bound = self._pace.staleness.examples or most
         return min(most, max(bound, self._pace.least_window_examples))
 
-    def _skip(self, window: Sequence[ExampleBatch], reasons: Sequence[str | None]) -> None:
+    def _skip(self, window: Sequence[ExampleBatch], verdicts: Sequence[Verdict | None]) -> None:
         """Report the messages that have a reason to be skipped, and move past them."""
-        for batch, reason in zip(window, reasons, strict=True):
-            if reason is not None:
+        for batch, verdict in zip(window, verdicts, strict=True):
+            if verdict is not None:
                 self.intake.learned(batch)
                 if self._guard.first_report(batch.name, batch.offset):
-                    held = HeldExamples(batch, np.arange(len(batch.examples)), reason)
+                    held = HeldExamples(batch, np.arange(len(batch.examples)), verdict.reason)
                     self._outputs.report(self.figures, [held])
 
     def _learn(self, merged: MergedBatches) -> bool:

@@ -29,7 +29,7 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
     (loop.Learner, "step", "rest of the loop"),
     (ExampleQueue, "poll", "waiting for Kafka and taking from it"),
     (intake, "unpack", "unpacking examples"),
-    (BatchGuard, "reason", "guarding"),
+    (BatchGuard, "before", "guarding"),
     (BatchGuard, "judge", "guarding"),
     (RowTable, "reserve", "growing tables"),
     (PendingDeltas, "reserve", "growing tables"),

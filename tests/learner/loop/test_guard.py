@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.learner.kernels import PendingDeltas
+    from headrace.learner.loop.batch_guard import Verdict
     from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.models.protocols import Model
     from headrace.learner.models.sync_group import SyncGroup
@@ -225,6 +226,10 @@ def test_a_quarantined_batch_leaves_no_trace_in_the_model(
     assert stage.scored() == sum(np.count_nonzero(each.kinds != CLICKED) for each in learned)
 
 
+def _reason(verdict: Verdict | None) -> str:
+    return "" if verdict is None else verdict.reason
+
+
 class _UndoingGuard(BatchGuard):
     """Undoes what is learned first, as after a batch that breaks the model."""
 
@@ -334,7 +339,7 @@ def test_few_examples_and_a_young_model_are_not_judged_by_their_loss() -> None:
     for offset in range(1, 200):
         guard.judge("p", offset, negative, good, 0.0)
     assert guard.judge("p", 200, part(negative, 0, 49), wrong[:49], 0.0) is None
-    assert FAR_OFF in (guard.judge("p", 201, negative, wrong, 0.0) or "")
+    assert FAR_OFF in _reason(guard.judge("p", 201, negative, wrong, 0.0))
 
 
 def test_a_batch_is_judged_by_its_loss_once_by_its_scores_and_deltas_each_time() -> None:
@@ -346,10 +351,10 @@ def test_a_batch_is_judged_by_its_loss_once_by_its_scores_and_deltas_each_time()
     for offset in range(100):
         assert guard.judge("p", offset, negative, good, 0.0) is None
     assert guard.judge("p", 99, negative, wrong, 0.0) is None
-    assert NO_SCORES in (guard.judge("p", 99, negative, good * np.nan, 0.0) or "")
-    assert EXPLODED in (guard.judge("p", 99, negative, good, 1e13) or "")
-    assert FAR_OFF in (guard.judge("another", 0, negative, wrong, 0.0) or "")
-    assert FAR_OFF in (guard.judge("p", 100, negative, wrong, 0.0) or "")
+    assert NO_SCORES in _reason(guard.judge("p", 99, negative, good * np.nan, 0.0))
+    assert EXPLODED in _reason(guard.judge("p", 99, negative, good, 1e13))
+    assert FAR_OFF in _reason(guard.judge("another", 0, negative, wrong, 0.0))
+    assert FAR_OFF in _reason(guard.judge("p", 100, negative, wrong, 0.0))
 
 
 def test_messages_are_merged_again_soon_after_a_suspect_was_found(
