@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.pserver.bucket_generations import BucketGeneration, Generations, may_replace
 from headrace.pserver.errors import (
     BucketExists,
     LostLease,
@@ -76,11 +77,19 @@ class MemoryStore:
         self._clock_ms, self._nonces = clock_ms, nonces
         self._shape: Shape | None = None
         self._complete = False
-        self._buckets: dict[int, BucketState] = {}
+        self.generations = Generations(BucketGeneration(0, 0, 1))
+        """Of the buckets. A `MemorySuccessor` replaces them."""
+        self.of_generation: dict[int, dict[int, BucketState]] = {0: {}}
+        """Buckets by generation and number."""
+        self.reshard_token: str | None = None
         self._loads: dict[int, int] = {}  # bucket -> the last load that began, until it ends
         self._begun_loads = 0
         self._row_limit = 0
         self._lock = threading.RLock()
+
+    @property
+    def _buckets(self) -> dict[int, BucketState]:
+        return self.of_generation.setdefault(self.generations.current.generation, {})
 
     def create(self, shape: Shape) -> None:
         """See Store.create."""
@@ -101,6 +110,7 @@ class MemoryStore:
         with self._lock:
             if self._shape is None:
                 self._shape = shape
+                self.generations = Generations(BucketGeneration(0, shape.buckets, 1))
             if self._shape != shape:
                 raise ModelExists(f"expected {shape}, got {self._shape}")
 
@@ -119,7 +129,7 @@ class MemoryStore:
                 raise BucketExists(f"bucket {bucket} exists")
             self._begun_loads += 1
             self._loads[bucket] = token = self._begun_loads
-            state = BucketState(self._nonces(), version, trimmed=version, marks=dict(marks))
+            state = self.new_state(version, marks)
             for rows in chunks:
                 self._check_load(bucket, token)
                 state.write(version, rows)
@@ -141,7 +151,21 @@ class MemoryStore:
     def drop(self) -> None:
         """See Store.drop."""
         with self._lock:
-            self._shape, self._complete, self._buckets, self._loads = None, False, {}, {}
+            self._shape, self._complete, self._loads = None, False, {}
+            self.of_generation.clear()
+
+    def new_state(self, version: int, marks: Mapping[str, int]) -> BucketState:
+        """Return the state of a bucket to load, without rows, under a new history."""
+        return BucketState(self._nonces(), version, trimmed=version, marks=dict(marks))
+
+    def reshape(self, expected: Generations, now: Generations, token: str = "") -> bool:
+        """Replace the generations as `reshape` in functions.lua does; return whether it did."""
+        with self._lock:
+            if not may_replace(self.generations, expected, self.reshard_token, token):
+                return False
+            self.generations = now
+            self._shape = replace(self._begun(), buckets=now.current.buckets)
+            return True
 
     def row_limit(self) -> int:
         """See Store.row_limit."""

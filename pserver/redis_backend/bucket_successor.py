@@ -7,7 +7,8 @@ switch at a push or a lease and stop (`Resharded`). Servers, which only read, go
 buckets until they start again; `remove_old` then removes these.
 
 One reshard runs at a time: it holds {model}:reshard under a token, which ends by itself if the
-process dies. The next one removes the buckets that it left, and copies again.
+process dies. The next one removes the buckets that it left, and copies again. A process that only
+paused then finds that its buckets are no longer the planned ones (`pserver/bucket_generations.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from headrace.pserver.errors import BucketExists, MissingBucket, ModelExists
-from headrace.pserver.redis_backend.lifecycle import (
-    RESHARDED_FORMAT,
-    BucketGeneration,
-    ModelLifecycle,
-)
+from headrace.pserver.bucket_generations import TOKEN_MS
+from headrace.pserver.errors import BucketExists, MissingBucket
 from headrace.pserver.redis_backend.row_io import BucketLayout
 from headrace.pserver.rows import sub_hashes_for
 from headrace.pserver.store import Shape
@@ -28,11 +25,10 @@ from headrace.pserver.store import Shape
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from headrace.pserver.bucket_generations import BucketGeneration
     from headrace.pserver.redis_backend.commands import RedisCommands
+    from headrace.pserver.redis_backend.lifecycle import ModelLifecycle, StoredShape
     from headrace.pserver.rows import FoldedRows
-
-_TOKEN_MS = 60_000
-"""Life of the token. Each bucket renews it, and a bucket takes seconds."""
 
 
 class BucketSuccessor:
@@ -40,27 +36,30 @@ class BucketSuccessor:
 
     def __init__(self, lifecycle: ModelLifecycle, calls: RedisCommands, buckets: int) -> None:
         self._lifecycle, self._calls = lifecycle, calls
-        self._token = secrets.token_hex(8)
-        self._key = calls.model_key("reshard")
+        self.token = secrets.token_hex(8)
         before = lifecycle.finished()
         self.shape = Shape(calls.model, buckets, before.width, before.fingerprint, before.spec)
         had = before.buckets * before.sub_hashes
-        subs = min(before.sub_hashes, sub_hashes_for(buckets, had))
-        self._planned = BucketGeneration(before.generation + 1, buckets, subs)
-        self._new = calls.of_generation(before.generation + 1)
+        self._sub_hashes = min(before.sub_hashes, sub_hashes_for(buckets, had))
+        self._from = before.generations.current
+        self._planned: BucketGeneration | None = None
+        self._new = calls
 
     def begin(self) -> None:
         """Take the token, and remove what an interrupted reshard left.
 
         Raises BucketExists while another reshard runs, and ModelExists before `remove_old`.
         """
-        if not self._calls.one(self._key, "SET", self._key, self._token, "NX", "PX", _TOKEN_MS):
+        key = self._calls.model_key("reshard")
+        if not self._calls.one(key, "SET", key, self.token, "NX", "PX", TOKEN_MS):
             raise BucketExists(
                 f"another reshard of {self._calls.model!r} is running, or was killed less than "
-                f"{_TOKEN_MS // 1000} s ago. Try again in {_TOKEN_MS // 1000} s"
+                f"{TOKEN_MS // 1000} s ago. Try again in {TOKEN_MS // 1000} s"
             )
         try:
-            self._plan()
+            self._planned = self._lifecycle.rewrite(self._plan, self.token).planned
+            assert self._planned is not None
+            self._new = self._calls.of_generation(self._planned.generation)
         except BaseException:
             self.release()
             raise
@@ -70,60 +69,51 @@ class BucketSuccessor:
     ) -> None:
         """Fill a new bucket, as Store.load does. Raises BucketExists if the token is lost."""
         self._renew()
-        width, planned = self.shape.width, self._planned
-        layout = BucketLayout(planned.buckets, planned.sub_hashes, width)
+        layout = BucketLayout(self.shape.buckets, self._sub_hashes, self.shape.width)
         self._lifecycle.fill(self._new, layout, bucket, (version, marks, chunks))
 
     def switch(self) -> None:
-        """Make the new buckets those of the model. Raises MissingBucket if one is missing."""
+        """Make the new buckets those of the model.
+
+        Raises MissingBucket if one is missing, and BucketExists if another reshard began meanwhile.
+        """
         self._renew()
-        if missing := self._lifecycle.absent(self._new, self._planned.buckets):
+        if missing := self._lifecycle.absent(self._new, self.shape.buckets):
             raise MissingBucket(f"bucket {missing[0]} of the reshard is missing: run it again")
-        stored = self._lifecycle.finished()
-        stored.superseded = BucketGeneration(stored.generation, stored.buckets, stored.sub_hashes)
-        stored.format, stored.planned = RESHARDED_FORMAT, None
-        stored.generation, stored.buckets, stored.sub_hashes = (
-            self._planned.generation,
-            self._planned.buckets,
-            self._planned.sub_hashes,
-        )
-        self._lifecycle.write(stored)
+        self._lifecycle.rewrite(self._switched, self.token)
 
     def release(self) -> None:
         """Give the token back."""
-        if self._calls.one(self._key, "GET", self._key) == self._token.encode():
-            self._calls.one(self._key, "DEL", self._key)
+        self._calls.on_model("hold_reshard", ("reshard",), (self.token, 0))
 
-    def _plan(self) -> None:
-        before = self._lifecycle.finished()
-        if before.generation != self._planned.generation - 1:
+    def _plan(self, before: StoredShape) -> StoredShape:
+        self._lifecycle.check_complete(before)
+        if before.generations.current != self._from:
             raise BucketExists(f"{self._calls.model!r} was resharded a moment ago: run it again")
-        if before.superseded is not None:
-            raise ModelExists(
-                f"expected no buckets of an earlier reshard of {self._calls.model!r}, got "
-                f"{before.superseded.buckets}: remove them with `headrace pserver reshard "
-                "--remove-old`, once every process has started again"
-            )
+        planned = before.generations.plan(self.shape.buckets, self._sub_hashes)
         self._lifecycle.remove(before.planned)
-        before.planned = self._planned
-        self._lifecycle.write(before)
+        return before.of_generations(planned)
+
+    def _switched(self, before: StoredShape) -> StoredShape:
+        self._lifecycle.check_complete(before)  # else the model is being removed
+        return before.of_generations(before.generations.switch(self._planned))
 
     def _renew(self) -> None:
-        if self._calls.one(self._key, "GET", self._key) != self._token.encode():
-            raise BucketExists(
-                f"another reshard of {self._calls.model!r} has begun, because this one took more "
-                f"than {_TOKEN_MS // 1000} s for a bucket"
-            )
-        self._calls.one(self._key, "SET", self._key, self._token, "XX", "PX", _TOKEN_MS)
+        if not self._calls.on_model("hold_reshard", ("reshard",), (self.token, TOKEN_MS)):
+            raise self._lifecycle.overtaken()
 
 
 def remove_old(lifecycle: ModelLifecycle) -> int:
     """Remove the buckets before the last reshard; return their number."""
-    stored = lifecycle.finished()
-    old = stored.superseded
+    old = lifecycle.finished().superseded
     if old is None:
         return 0
     lifecycle.remove(old)
-    stored.superseded = None
-    lifecycle.write(stored)
+
+    def forget(stored: StoredShape) -> StoredShape:
+        if stored.superseded != old:  # another process removed them, too
+            return stored
+        return stored.of_generations(stored.generations.without_superseded())
+
+    lifecycle.rewrite(forget)
     return old.buckets

@@ -136,6 +136,14 @@ class RedisCommands:
         named = [self.key(bucket, key) for key in keys]
         return Call(named[0], ("FCALL", function_name(name), len(named), *named, *arguments))
 
+    def on_model(
+        self, name: str, names: Sequence[str], arguments: Sequence[bytes | str | int]
+    ) -> Any:
+        """Call a function on keys of the model; return the reply. Raises StoreError."""
+        keys = [self.model_key(each) for each in names]
+        words = function_name(name), len(keys), *keys, *arguments
+        return self.one(keys[0], "FCALL", *words)
+
     def scattered(
         self,
         name: str,

@@ -51,8 +51,9 @@ def translated(error: Exception, node: str) -> StoreError:
         exceptions.NoPermissionError,
         exceptions.AuthenticationWrongNumberOfArgsError,
     )
-    if isinstance(error, refused) or word in _NEVER:
-        denied = isinstance(error, exceptions.NoPermissionError) or word == "NOPERM"
+    in_function = message.startswith("ACL failure in script")
+    if isinstance(error, refused) or word in _NEVER or in_function:
+        denied = isinstance(error, exceptions.NoPermissionError) or word == "NOPERM" or in_function
         granted = "; `headrace pserver acl` prints what to grant" if denied else ""
         return AccessRefused(f"{SETTING}: {text}{granted}")
     later = (

@@ -8,6 +8,8 @@ A bucket is two keys and its sub-hashes of rows, all under one hash tag:
     {model:bucket}:log      the entries, `version-0`: nonce, previous, blob, appended_bytes
     {model:bucket}:rows:n   id -> row
 
+The two keys of a reshard, {model}:shape and {model}:reshard, have a hash tag of their own.
+
 Marks and offsets are compared as text: both sides write them as plain decimals. Each entry holds
 the bytes appended up to and including it, so a trim reads one entry to count what it removes.
 
@@ -18,7 +20,7 @@ Names of functions that write end in the version, so an older process cannot cal
 (server_requirements.py). Raise both versions with every change of the code below.
 ]]
 
-local LIBRARY_VERSION = 3
+local LIBRARY_VERSION = 4
 
 local function missing(marks)
   return redis.error_reply('MISSING ' .. marks .. ' has no version')
@@ -318,6 +320,34 @@ local function load_end(keys, args)
   return 1
 end
 
+-- Replace the shape of a model if it is still the expected one: keys shape, reshard; arguments
+-- expected shape, new shape, token of a reshard or ''. Answers 1; 0 if the shape is another one; -1
+-- if another reshard holds the token, or none does.
+local function reshape(keys, args)
+  if args[3] ~= '' and redis.call('GET', keys[2]) ~= args[3] then
+    return -1
+  end
+  if redis.call('GET', keys[1]) ~= args[1] then
+    return 0
+  end
+  redis.call('SET', keys[1], args[2])
+  return 1
+end
+
+-- Renew the token of a reshard, or give it back: keys reshard; arguments token, milliseconds or 0.
+-- Answers 1, or 0 without the token.
+local function hold_reshard(keys, args)
+  if redis.call('GET', keys[1]) ~= args[1] then
+    return 0
+  end
+  if args[2] == '0' then
+    redis.call('DEL', keys[1])
+  else
+    redis.call('SET', keys[1], args[1], 'PX', args[2])
+  end
+  return 1
+end
+
 -- Remove a bucket: all its keys.
 local function drop(keys)
   redis.call('UNLINK', unpack(keys))
@@ -352,6 +382,8 @@ register_writer('delete', delete, WRITE_WHEN_FULL)
 register_writer('load_begin', load_begin, WRITE_WHEN_FULL)
 register_writer('load_rows', load_rows, WRITE)
 register_writer('load_end', load_end, WRITE)
+register_writer('reshape', reshape, WRITE_WHEN_FULL)
+register_writer('hold_reshard', hold_reshard, WRITE_WHEN_FULL)
 register_writer('drop', drop, WRITE_WHEN_FULL)
 register('look', look, READ)
 register('version', function() return LIBRARY_VERSION end, READ)

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from headrace.pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError
+from headrace.pserver.bucket_generations import TOKEN_MS, BucketGeneration, Generations
+from headrace.pserver.errors import (
+    BucketExists,
+    MissingBucket,
+    MissingModel,
+    ModelExists,
+    StoreError,
+)
 from headrace.pserver.redis_backend.commands import names_of_all
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.row_io import BucketLayout, written
@@ -37,14 +45,6 @@ _ROWS_A_CALL = 1000
 _NO_IDS = np.zeros(0, np.uint64)
 
 
-class BucketGeneration(msgspec.Struct, frozen=True):
-    """Buckets that are not, or no longer, those of the model."""
-
-    generation: int
-    buckets: int
-    sub_hashes: int
-
-
 class StoredShape(msgspec.Struct, omit_defaults=True):
     """The content of {model}:shape."""
 
@@ -56,7 +56,7 @@ class StoredShape(msgspec.Struct, omit_defaults=True):
     sub_hashes: int
     complete: bool
     generation: int = 0
-    """Number of reshards of the model so far."""
+    """Number of the current buckets; each attempt at a reshard has a greater one."""
     planned: BucketGeneration | None = None
     """Buckets that a reshard fills."""
     superseded: BucketGeneration | None = None
@@ -66,6 +66,25 @@ class StoredShape(msgspec.Struct, omit_defaults=True):
     def layout(self) -> BucketLayout:
         """The distribution of rows over buckets and sub-hashes."""
         return BucketLayout(self.buckets, self.sub_hashes, self.width)
+
+    @property
+    def generations(self) -> Generations:
+        """All generations of buckets."""
+        current = BucketGeneration(self.generation, self.buckets, self.sub_hashes)
+        return Generations(current, self.planned, self.superseded)
+
+    def of_generations(self, now: Generations) -> StoredShape:
+        """Return the shape of the model with these generations."""
+        current = now.current
+        return replace(
+            self,
+            format=RESHARDED_FORMAT if current.generation else FORMAT,
+            generation=current.generation,
+            buckets=current.buckets,
+            sub_hashes=current.sub_hashes,
+            planned=now.planned,
+            superseded=now.superseded,
+        )
 
 
 class ModelLifecycle:
@@ -84,10 +103,16 @@ class ModelLifecycle:
 
     def read(self) -> StoredShape | None:
         """Return the stored shape of the model, finished or not; None without one."""
+        found = self._text()
+        return None if found is None else self._decoded(found)
+
+    def _text(self) -> bytes | None:
         key = self._calls.shape_key
-        found = self._calls.one(key, "GET", key)
-        if found is None:
-            return None
+        found: bytes | None = self._calls.one(key, "GET", key)
+        return found
+
+    def _decoded(self, found: bytes) -> StoredShape:
+        key = self._calls.shape_key
         try:
             stored = msgspec.json.decode(found, type=StoredShape)
         except msgspec.DecodeError as error:
@@ -98,21 +123,48 @@ class ModelLifecycle:
         self._calls.adopt(stored.generation)
         return stored
 
-    def write(self, stored: StoredShape) -> None:
-        """Replace the stored shape."""
-        key = self._calls.shape_key
-        self._calls.one(key, "SET", key, msgspec.json.encode(stored))
+    def rewrite(self, change: Callable[[StoredShape], StoredShape], token: str = "") -> StoredShape:
+        """Replace the stored shape by `change` of it, atomically; return the new one.
+
+        `change` runs again if another process changed the shape meanwhile. token: of a reshard,
+        which has to hold it still. Raises BucketExists without it, MissingModel, and what `change`
+        raises.
+        """
+        answer = 0
+        while answer == 0:
+            text = self._text()
+            if text is None:
+                raise self._unmade(None)
+            changed = change(self._decoded(text))
+            arguments = text, msgspec.json.encode(changed), token
+            answer = self._calls.on_model("reshape", ("shape", "reshard"), arguments)
+        if answer < 0:
+            raise self.overtaken()
+        return changed
+
+    def overtaken(self) -> BucketExists:
+        """Return the error of a reshard that lost its token."""
+        return BucketExists(
+            f"another reshard of {self._calls.model!r} has begun, because this one took more "
+            f"than {TOKEN_MS // 1000} s for a bucket"
+        )
 
     def finished(self) -> StoredShape:
         """Return the shape of a finished model. Raises MissingModel."""
-        stored = self.read()
+        return self.check_complete(self.read())
+
+    def check_complete(self, stored: StoredShape | None) -> StoredShape:
+        """Return the shape if it is that of a finished model. Raises MissingModel."""
         if stored is None or not stored.complete:
-            raise MissingModel(
-                f"expected the model {self._calls.model!r} in the store, got "
-                f"{'no model' if stored is None else 'an incomplete one'}. "
-                "Run `headrace pserver init`"
-            )
+            raise self._unmade(stored)
         return stored
+
+    def _unmade(self, stored: StoredShape | None) -> MissingModel:
+        return MissingModel(
+            f"expected the model {self._calls.model!r} in the store, got "
+            f"{'no model' if stored is None else 'an incomplete one'}. "
+            "Run `headrace pserver init`"
+        )
 
     def create(self, shape: Shape) -> None:
         """See Store.create."""
@@ -215,21 +267,17 @@ class ModelLifecycle:
         stored = self._begun()
         if missing := self.absent(self._calls, stored.buckets):
             raise self.lost(missing[0])
-        if not stored.complete:
-            stored.complete = True
-            self.write(stored)
-        return stored
+        if stored.complete:
+            return stored
+        return self.rewrite(_complete)
 
     def drop(self) -> None:
         """See Store.drop."""
-        stored, key = self.read(), self._calls.shape_key
-        if stored is None:
+        if self.read() is None:
             return
         # processes that start now find an unfinished model, not a part of its buckets
-        stored.complete = False
-        self.write(stored)
-        current = BucketGeneration(stored.generation, stored.buckets, stored.sub_hashes)
-        for each in (stored.planned, stored.superseded, current):
+        stored, key = self.rewrite(_unfinished), self._calls.shape_key
+        for each in reversed(stored.generations):
             self.remove(each)
         self._calls.one(key, "DEL", key)
 
@@ -265,10 +313,7 @@ class ModelLifecycle:
     def _begun(self) -> StoredShape:
         stored = self.read()
         if stored is None:
-            raise MissingModel(
-                f"expected the model {self._calls.model!r} in the store, got no model. "
-                "Run `headrace pserver init`"
-            )
+            raise self._unmade(None)
         return stored
 
     def absent(self, calls: RedisCommands, buckets: int) -> list[int]:
@@ -276,3 +321,11 @@ class ModelLifecycle:
         keys = [calls.key(bucket, "marks") for bucket in range(buckets)]
         there = calls.all([Call(key, ("HEXISTS", key, "version")) for key in keys])
         return [bucket for bucket, found in enumerate(there) if not found]
+
+
+def _unfinished(stored: StoredShape) -> StoredShape:
+    return replace(stored, complete=False)
+
+
+def _complete(stored: StoredShape) -> StoredShape:
+    return replace(stored, complete=True)

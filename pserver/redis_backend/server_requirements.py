@@ -26,7 +26,7 @@ from headrace.pserver.redis_backend.address import SETTING
 if TYPE_CHECKING:
     from headrace.pserver.redis_backend.node_connection import Place
 
-LIBRARY_VERSION = 3
+LIBRARY_VERSION = 4
 """Of functions.lua. Raise both numbers with every change of that file's code."""
 
 _LIBRARY = Path(__file__).with_name("functions.lua")

@@ -55,11 +55,14 @@ class Keyspace:
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.values: dict[bytes, Value] = {}
         self._clock_ms = clock_ms
+        self._expires_ms: dict[bytes, int] = {}
 
     def execute(self, words: Sequence[bytes], *, read_only: bool = False) -> Any:
         """Execute one command and return its reply. Raises ResponseError."""
         name = words[0].upper()
         command = _COMMANDS[name]
+        if self._expires_ms:
+            self._expire()
         if len(words) <= command.least_words:
             lower = words[0].decode().lower()
             raise ResponseError(f"wrong number of arguments for '{lower}' command")
@@ -87,15 +90,30 @@ class Keyspace:
             raise ResponseError(_WRONG_TYPE)
         return value
 
-    def _set(self, key: bytes, value: bytes, option: bytes = b"") -> bytes | None:
-        if option.upper() not in (b"", b"NX"):
-            raise ValueError(f"expected NX, got {option!r}")
-        if option and key in self.values:
+    def _set(self, key: bytes, value: bytes, *options: bytes) -> bytes | None:
+        left = [option.upper() for option in options]
+        life_ms = None
+        if left[-2:-1] == [b"PX"]:
+            life_ms = int(left.pop())
+            left.pop()
+        if left not in ([], [b"NX"]):
+            raise ValueError(f"expected NX and PX with milliseconds, got {options!r}")
+        if left and key in self.values:
             return None
         self.values[key] = value
+        self._expires_ms.pop(key, None)
+        if life_ms is not None:
+            self._expires_ms[key] = self._clock_ms() + life_ms
         return b"OK"
 
+    def _expire(self) -> None:
+        now_ms = self._clock_ms()
+        for key in [key for key, end_ms in self._expires_ms.items() if end_ms <= now_ms]:
+            self._remove(key)
+
     def _remove(self, *keys: bytes) -> int:
+        for key in keys:
+            self._expires_ms.pop(key, None)
         return sum(self.values.pop(key, None) is not None for key in keys)
 
     def _time(self) -> list[bytes]:

@@ -108,7 +108,7 @@ def _command(prefix: bytes, dice: random.Random) -> Words:
         ("XRANGE", key, "-", "what"),
         ("XTRIM", key, "MINID", f"{low}-0"),
         ("GET", key),
-        ("SET", prefix + b":text", names[0], *dice.choice(((), ("NX",)))),
+        ("SET", prefix + b":text", names[0], *dice.choice(((), ("NX",), ("NX", "PX", 60_000)))),
         *[("DEL", key), ("UNLINK", key, key)][: dice.random() < 0.3],
     ]
     return dice.choice(commands)

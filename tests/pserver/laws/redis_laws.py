@@ -9,7 +9,7 @@ import pytest
 from headrace.pserver.errors import BucketExists
 from headrace.pserver.redis_backend.commands import RedisCommands
 from headrace.pserver.store import BucketAnswer, OffsetSpan, Push
-from tests.pserver.laws.store_laws import StoreLaws
+from tests.pserver.laws.store_laws import BUCKETS, StoreLaws
 
 if TYPE_CHECKING:
     from tests.pserver.laws.store_worlds import RedisWorld
@@ -29,3 +29,20 @@ class RedisLaws(StoreLaws):
         with pytest.raises(BucketExists):
             calls.all([end])
         assert world.store.marks([1]) == [answer]
+
+    def test_the_shape_is_replaced_only_under_the_token_and_as_it_was_read(
+        self, world: RedisWorld
+    ) -> None:
+        calls = RedisCommands(world.store.nodes, world.shape.model)
+        keys, shape = ("shape", "reshard"), calls.one(calls.shape_key, "GET", calls.shape_key)
+        reshard = world.successor(2 * BUCKETS)
+        assert calls.on_model("reshape", keys, (shape, shape, "a token")) == -1
+        reshard.begin()
+        planned = calls.one(calls.shape_key, "GET", calls.shape_key)
+        assert calls.on_model("reshape", keys, (planned, shape, "another")) == -1
+        assert calls.on_model("reshape", keys, (shape, shape, "")) == 0
+        assert calls.one(calls.shape_key, "GET", calls.shape_key) == planned
+        assert calls.on_model("hold_reshard", ("reshard",), ("another", 5)) == 0
+        assert calls.on_model("hold_reshard", ("reshard",), ("another", 0)) == 0
+        assert calls.on_model("reshape", keys, (planned, shape, reshard.token)) == 1
+        assert calls.one(calls.shape_key, "GET", calls.shape_key) == shape

@@ -15,6 +15,7 @@ from headrace.pserver.store import Fold, OffsetSpan, PollResult, Push, Shape, Tr
 from tests.pserver.laws.deletion_laws import DeletionLaws
 from tests.pserver.laws.keeper_laws import KeeperLaws
 from tests.pserver.laws.making_laws import MakingLaws
+from tests.pserver.laws.reshard_laws import ReshardLaws
 from tests.pserver.laws.store_world import (
     BUCKETS,
     LONG_MS,
@@ -31,7 +32,7 @@ from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher, blob_of, deltas_of
 __all__ = ["BUCKETS", "StoreLaws", "World"]
 
 
-class StoreLaws(MakingLaws, KeeperLaws, DeletionLaws):
+class StoreLaws(MakingLaws, KeeperLaws, DeletionLaws, ReshardLaws):
     """The laws. A subclass provides the fixture `world`."""
 
     def test_creating_a_model_again_changes_nothing(self, world: World) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.snapshots.resharding import Successor
 
 BUCKETS = 4
 LONG_MS = 60_000
@@ -34,6 +35,18 @@ class World(Protocol):
 
     def empty(self, bucket: int) -> None:
         """Lose a bucket."""
+
+    def opened(self) -> Store:
+        """Return the store as a process sees it that starts now."""
+
+    def successor(self, buckets: int) -> Successor:
+        """Return the buckets of a reshard."""
+
+    def end_reshard_token(self) -> None:
+        """Let the token of a reshard end, as after a minute."""
+
+    def remove_old(self) -> int:
+        """Remove the buckets before the last reshard; return their number."""
 
 
 def answered(store: Store, *pushes: Push) -> list[BucketAnswer]:

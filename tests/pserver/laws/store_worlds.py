@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.pserver.memory_store import BucketState, MemoryStore
+from headrace.pserver.memory_successor import MemorySuccessor, remove_old
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.store import Shape
@@ -18,6 +19,7 @@ from tests.pserver.rows.entries import WIDTH
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.pserver.redis_backend.bucket_successor import BucketSuccessor
     from tests.embedded_valkey.keyspace import Value
 
 
@@ -28,6 +30,7 @@ class MemoryWorld:
         self.store = MemoryStore(clock_ms=lambda: next(ticks), nonces=lambda: dice.randbytes(8))
         self.shape = Shape("laws", BUCKETS, WIDTH, "fingerprint", "the spec")
         self.store.create(self.shape)
+        self._reshards = 0
 
     def checkpoint(self, bucket: int) -> BucketState:
         return self.store.checkpoint(bucket)
@@ -38,8 +41,40 @@ class MemoryWorld:
     def empty(self, bucket: int) -> None:
         self.store.empty(bucket)
 
+    def opened(self) -> MemoryStore:
+        return self.store
 
-class EmbeddedWorld:
+    def successor(self, buckets: int) -> MemorySuccessor:
+        self._reshards += 1
+        return MemorySuccessor(self.store, buckets, str(self._reshards))
+
+    def end_reshard_token(self) -> None:
+        self.store.reshard_token = None
+
+    def remove_old(self) -> int:
+        return remove_old(self.store)
+
+
+class _Resharded:
+    """The reshards of worlds with a RedisStore."""
+
+    store: RedisStore
+
+    def opened(self) -> RedisStore:
+        return RedisStore(self.store.nodes, self.store._calls.model, 8)
+
+    def successor(self, buckets: int) -> BucketSuccessor:
+        return self.store.successor(buckets)
+
+    def end_reshard_token(self) -> None:
+        key = self.store._calls.model_key("reshard")
+        self.store._calls.one(key, "DEL", key)
+
+    def remove_old(self) -> int:
+        return self.store.remove_old()
+
+
+class EmbeddedWorld(_Resharded):
     """The store on real servers, and the real functions, without a server."""
 
     def __init__(self, library: str | None = None) -> None:
@@ -63,7 +98,7 @@ class EmbeddedWorld:
         self.server.put_back(self.keys(bucket), {})
 
 
-class RedisWorld:
+class RedisWorld(_Resharded):
     def __init__(self, url: str, model: str) -> None:
         self.store: RedisStore = open_store(url, model, StoreSettings(sub_hashes=8))
         self.shape = Shape(model, BUCKETS, WIDTH, "fingerprint", "the spec")

@@ -124,6 +124,14 @@ MUTANTS = [
               "test_a_load_is_refused_once_another_load_of_its_bucket_began", (0,), occurrence=4),
     LuaMutant("end of a load keeps the token", "redis.call('HDEL', marks, 'loading')", "",
               "test_a_late_copy_of_the_call_that_ends_a_load_is_refused"),
+    LuaMutant("switch without the token", "if args[3] ~= '' and redis.call('GET', keys[2])",
+              "if args[3] == nil and redis.call('GET', keys[2])",
+              "test_the_shape_is_replaced_only_under_the_token_and_as_it_was_read"),
+    LuaMutant("switch of another shape", "if redis.call('GET', keys[1]) ~= args[1] then",
+              "if false then",
+              "test_the_shape_is_replaced_only_under_the_token_and_as_it_was_read", occurrence=0),
+    LuaMutant("token taken from another reshard", "if redis.call('GET', keys[1]) ~= args[1] then",
+              "if false then", "test_the_token_of_another_reshard_is_not_given_back", occurrence=1),
 ]  # fmt: skip
 
 
