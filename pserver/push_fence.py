@@ -4,6 +4,8 @@ To fence a process is to refuse its writes once they are outdated. A bucket has 
 source: the first offset that it has not learned. A push names, for every source, the span of
 offsets from which its deltas were learned. If every span starts at its mark, the store applies the
 push and moves the marks to the ends of the spans, in one atomic step. Otherwise nothing changes.
+A mark that a push moves back to 0 is deleted: the mark of a parked message lasts as long as the
+message is parked.
 
 This one rule covers a retry, a zombie process, a lost reply and a failover that loses writes. In
 each case, the marks are not where the push starts, and the learner reads from the marks again.
@@ -30,5 +32,6 @@ def passes_fence(push: Push, marks: Mapping[str, int]) -> bool:
 
 
 def marks_after(push: Push, marks: Mapping[str, int]) -> dict[str, int]:
-    """Return the marks of a bucket that has applied a push."""
-    return {**marks, **{span.source: span.stop for span in push.spans}}
+    """Return the marks of a bucket that has applied a push; a mark at 0 is no longer stored."""
+    moved = {**marks, **{span.source: span.stop for span in push.spans}}
+    return {source: mark for source, mark in moved.items() if mark}

@@ -92,15 +92,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
-    """Offsets [start, stop) of one source."""
+    """Offsets [start, stop) of one source; or the end of a mark, from `start` back to 0."""
 
     source: str
     start: int
     stop: int
 
     def __post_init__(self) -> None:
-        if self.source in OWN_FIELDS or not 0 <= self.start <= self.stop:
-            raise ValueError(f"expected offsets of a source, start <= stop, got {self}")
+        forward = 0 <= self.start <= self.stop or 0 == self.stop < self.start
+        if self.source in OWN_FIELDS or not forward:
+            raise ValueError(f"expected offsets of a source, start <= stop or stop 0, got {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Push:
 
     def __post_init__(self) -> None:
         sources = {span.source for span in self.spans}
-        moves = any(span.stop > span.start for span in self.spans)
+        moves = any(span.stop != span.start for span in self.spans)
         if len(sources) != len(self.spans) or not moves:
             # marks are the only fence: a push that moves none would be applied at every retry
             raise ValueError(

@@ -2,7 +2,8 @@
 
 Read `learner` first: `Learner.step` names the steps in their order. Then `example_queue` (batches
 in) with `merging` (several partitions as one batch), `cursors` (what still counts where) with
-`topic_marks` (whether marks and topic fit), `pushes` with `exchange` (deltas out), `outputs` with
+`parked_cursors` and `parked_marks` (what was passed and not learned) and `topic_marks` (whether
+marks and topic fit), `pushes` with `exchange` (deltas out), `outputs` with
 `scores`, `batch_guard` (quarantine), `row_prefetcher` with `cached_replica` (for learners that hold
 only some rows), `pacing` (settings), and `ports` (what a learner is given).
 """

@@ -7,6 +7,9 @@ a source are equal. They differ after a bucket refuses a push (another learner o
 between, or its shard lost writes), or after a learner died between the answers of two buckets. Then
 the examples are read again and each bucket takes only what it lacks.
 
+A parked message is passed without being learned, and has a mark of its own: `parked_cursors`. Its
+spans go out with those of the offsets.
+
 Pure bookkeeping: nothing here reads, sends or waits.
 """
 
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.learner.loop.parked_cursors import ParkedCursors
 from headrace.pserver import OffsetSpan
 
 if TYPE_CHECKING:
@@ -31,6 +35,7 @@ class Cursors:
         self._acknowledged: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
         self._cursors: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
         self._lost: set[str] = set()  # revoked, but something is still pending
+        self.parked = ParkedCursors()
 
     def gained(self, source: str, marks: npt.NDArray[np.int64]) -> None:
         """Start with a source at these marks, shape (buckets,).
@@ -51,6 +56,7 @@ class Cursors:
     def lost(self, source: str) -> None:
         """The source was revoked: drop it as soon as nothing of it is pending."""
         self._lost.add(source)
+        self.parked.lost(source)
         self._drop_lost()
 
     def _drop_lost(self) -> None:
@@ -78,26 +84,32 @@ class Cursors:
 
     def spans(self, bucket: int) -> tuple[OffsetSpan, ...]:
         """Return the spans that a push of this bucket covers; empty if nothing is pending."""
-        return tuple(
+        offsets = tuple(
             OffsetSpan(source, int(self._acknowledged[source][bucket]), int(cursors[bucket]))
             for source, cursors in self._cursors.items()
             if cursors[bucket] > self._acknowledged[source][bucket]
         )
+        return offsets + self.parked.spans(bucket)
 
     def acknowledge(self, bucket: int, spans: Sequence[OffsetSpan]) -> None:
         """Note that the bucket has applied these spans."""
         for span in spans:
             if span.source in self._acknowledged:
                 self._acknowledged[span.source][bucket] = span.stop
+        self.parked.acknowledge(bucket, spans)
         self._drop_lost()
 
     def agrees(self, bucket: int, marks: Mapping[str, int]) -> bool:
-        """Return whether the bucket's marks equal the acknowledged offsets of owned sources."""
-        return all(
+        """Return whether the bucket's marks equal the acknowledged offsets of owned sources.
+
+        If so, marks of parked messages with nothing pending are taken over.
+        """
+        offsets = all(
             marks.get(source, 0) == acknowledged[bucket]
             for source, acknowledged in self._acknowledged.items()
             if source not in self._lost
         )
+        return offsets and self.parked.agrees(bucket, marks)
 
     def discard(
         self, bucket: int, marks: Mapping[str, int], sources: Iterable[str] | None
@@ -106,6 +118,8 @@ class Cursors:
 
         Returns the sources whose cursor went back and whose examples must be read again.
         """
+        sources = None if sources is None else list(sources)
+        self.parked.discard(bucket, marks, sources)
         for source in list(self._acknowledged) if sources is None else sources:
             if source in self._acknowledged:
                 self._acknowledged[source][bucket] = marks.get(source, 0)
@@ -122,6 +136,7 @@ class Cursors:
 
         Returns the sources whose examples must be read again.
         """
+        self.parked.undo(bucket, flying)
         kept = {span.source: span.stop for span in flying}
         back = []
         for source, cursors in self._cursors.items():

@@ -160,6 +160,7 @@ class ExampleQueue:
                 (answer.marks.get(name, 0), answer.marks.get(epoch_source(name), 0))
                 for answer in answers
             )
+            self._cursors.parked.gained(name, answers)
             if offset and epoch and identity != self._accept_topic:
                 positions[source] = ReadPosition(offset, epoch - 1)
             self._partitions[source] = _PartitionQueue(name, empty_since_ms=self._steady_ms())

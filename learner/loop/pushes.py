@@ -71,7 +71,8 @@ class LearningProgress:
                 span.start,
                 span.stop,
                 self._append_ms.get(span.source, 0),
-                self._clicks.pop(span.source, []),
+                # the click of a parked message is before the span: it arrived long ago
+                [each for each in self._clicks.pop(span.source, []) if each[0] >= span.start],
             )
             for span in spans
             if span.source in offsets

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.learner.errors import BucketsBehind, TopicMadeAgain
+from headrace.learner.loop.parked_marks import is_parked_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,8 +41,12 @@ def epoch_source(source: str) -> str:
 
 
 def offsets_in(marks: Mapping[str, int]) -> dict[str, int]:
-    """Return the marks that are offsets, without the leader epochs."""
-    return {source: mark for source, mark in marks.items() if not source.endswith(_EPOCH)}
+    """Return the marks that are offsets, without leader epochs and parked messages."""
+    return {
+        name: mark
+        for name, mark in marks.items()
+        if not name.endswith(_EPOCH) and not is_parked_mark(name)
+    }
 
 
 def topic_of(source: str) -> str:

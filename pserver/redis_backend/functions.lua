@@ -93,8 +93,9 @@ local function append(log, marks, head, nonce, blob, changes)
   head[1], head[2], head[3], head[4] = version, nonce, head[2], appended
 end
 
--- Apply a push at most once; the marks are its fence. Keys log, marks; arguments nonce, blob, then source, start, stop of
--- each span. Answers version, nonce, previous, bytes in the log, then the mark of each source.
+-- Apply a push at most once; the marks are its fence. Keys log, marks; arguments nonce, blob, then
+-- source, start, stop of each span. A mark that moves to 0 is deleted. Answers version, nonce,
+-- previous, bytes in the log, then the mark of each source.
 local function push(keys, args)
   local log, marks = keys[1], keys[2]
   local fields = {'version', 'nonce', 'previous', 'appended_bytes', 'trimmed_bytes'}
@@ -112,13 +113,18 @@ local function push(keys, args)
     applies = applies and found[place] == args[i + 1]
   end
   if applies then
-    local changes = {}
+    local changes, ended = {}, {}
     for i = 3, #args, 3 do
-      changes[#changes + 1] = args[i]
-      changes[#changes + 1] = args[i + 2]
+      if args[i + 2] == '0' then
+        ended[#ended + 1] = args[i]
+      else
+        changes[#changes + 1] = args[i]
+        changes[#changes + 1] = args[i + 2]
+      end
       found[5 + i / 3] = args[i + 2]
     end
     append(log, marks, found, args[1], args[2], changes)
+    in_parts('HDEL', marks, ended, 1, #ended + 1)
   end
   local answer = {found[1], found[2], found[3], text(tonumber(found[4]) - tonumber(found[5]))}
   for place = 6, #found do

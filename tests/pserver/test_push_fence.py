@@ -31,3 +31,19 @@ def test_a_bucket_that_a_failover_set_back_refuses_the_next_push_and_takes_the_l
     assert not passes_fence(following, {})
     assert passes_fence(lost, {})
     assert passes_fence(following, marks_after(lost, {}))
+
+
+def test_a_mark_that_moves_back_to_0_is_deleted_and_ends_once() -> None:
+    begin = _push(OffsetSpan("e/0", 0, 5), OffsetSpan("e/0#3", 0, 8))
+    end = _push(OffsetSpan("e/0#3", 8, 0))
+    parked = marks_after(begin, {})
+    assert parked == {"e/0": 5, "e/0#3": 8}
+    assert passes_fence(end, parked)
+    assert marks_after(end, parked) == {"e/0": 5}
+    assert not passes_fence(end, marks_after(end, parked))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(5, 3), (-1, 2), (0, -1), (-2, 0)])
+def test_a_span_moves_a_mark_forward_or_ends_it(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="stop 0"):
+        OffsetSpan("e/0", start, stop)

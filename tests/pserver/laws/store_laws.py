@@ -121,6 +121,29 @@ class StoreLaws(MakingLaws, KeeperLaws, DeletionLaws, ReshardLaws):
         [answer] = answered(world.store, Push(3, spans, b"n", b""))
         assert answer.covers(spans)
 
+    def test_a_mark_that_a_push_moves_back_to_0_is_deleted(self, world: World) -> None:
+        begin = (OffsetSpan("a/0", 0, 3), OffsetSpan("a/0#1", 0, 8), OffsetSpan("a/0#2", 0, 9))
+        answered(world.store, Push(0, begin, b"n1", b"x"))
+        end = Push(0, (OffsetSpan("a/0#1", 8, 0), OffsetSpan("a/0", 3, 4)), b"n2", b"y")
+        for _ in range(2):  # a retry is answered alike
+            [answer] = answered(world.store, end)
+            assert answer.marks == {"a/0#1": 0, "a/0": 4}
+            assert answer.covers(end.spans)
+            assert answer.version == 2
+        assert standing(world.store, 0).marks == {"a/0": 4, "a/0#2": 9}
+        late = Push(0, (OffsetSpan("a/0#1", 8, 0), OffsetSpan("a/0", 4, 5)), b"n3", b"z")
+        [answer] = answered(world.store, late)
+        assert not answer.covers(late.spans)
+        assert standing(world.store, 0).marks == {"a/0": 4, "a/0#2": 9}
+
+    def test_a_push_may_end_thousands_of_marks(self, world: World) -> None:
+        spans = tuple(OffsetSpan(f"t/0#{n}", 0, 4) for n in range(4_500))
+        answered(world.store, Push(0, spans, b"n1", b"x"))
+        ends = tuple(OffsetSpan(span.source, 4, 0) for span in spans)
+        [answer] = answered(world.store, Push(0, ends, b"n2", b"y"))
+        assert answer.covers(ends)
+        assert standing(world.store, 0).marks == {}
+
     def test_a_late_push_of_a_replaced_learner_is_refused(self, world: World) -> None:
         zombie, heir = Pusher(1, BUCKETS, seed=1), Pusher(1, BUCKETS, seed=2)
         answered(world.store, zombie.next())

@@ -1,0 +1,188 @@
+"""Marks of parked messages that a learner knows, and how what is pending changes them.
+
+Like the two offsets in `cursors`: the acknowledged value is the known mark of the bucket, and the
+pending value is the mark after what is applied or pending there. A push of the bucket has the spans
+from one to the other. Pure bookkeeping.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.learner.loop.parked_marks import (
+    ParkedMessage,
+    is_parked_mark,
+    parked_mark,
+    parked_messages,
+    parked_place,
+    parked_value,
+)
+from headrace.pserver import OffsetSpan
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.pserver import BucketAnswer
+
+
+class ParkedCursors:
+    """Acknowledged and pending values of the marks of parked messages, by bucket."""
+
+    def __init__(self) -> None:
+        self._acknowledged: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        self._pending: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        """Differ from the acknowledged values, unless something in flight changes these."""
+        self._owned: set[str] = set()
+        self._listed: tuple[ParkedMessage, ...] | None = ()
+
+    def gained(self, source: str, answers: Sequence[BucketAnswer]) -> None:
+        """Start with a source, at the marks of all buckets.
+
+        Marks with something pending stay: the answer to the push shows whether it may count.
+        """
+        self._owned.add(source)
+        self._listed = None
+        for answer in answers:
+            self._adopt(answer.bucket, answer.marks, [source])
+
+    def lost(self, source: str) -> None:
+        """The source was revoked: drop its marks, except those with something pending."""
+        self._owned.discard(source)
+        self._listed = None
+        self._drop_lost()
+
+    def _drop_lost(self) -> None:
+        for bucket, known in self._acknowledged.items():
+            pending = self._pending[bucket]
+            for name in [n for n in known if n not in pending and not self._owns(n)]:
+                self._know(bucket, name, 0)
+
+    def _owns(self, name: str) -> bool:
+        return parked_place(name)[0] in self._owned
+
+    def messages(self) -> tuple[ParkedMessage, ...]:
+        """Return what is parked in the owned sources, with what is pending, in the order read."""
+        if self._listed is None:
+            self._listed = tuple(
+                parked
+                for parked in parked_messages(
+                    {**self._acknowledged[bucket], **self._pending[bucket]}
+                    for bucket in self._buckets()
+                )
+                if parked.source in self._owned
+            )
+        return self._listed
+
+    def __contains__(self, place: tuple[str, int]) -> bool:
+        """Return whether any bucket has parked the message at a source and offset."""
+        name = parked_mark(*place)
+        return any(self._value(bucket, name) for bucket in self._buckets())
+
+    def active(self, source: str, offset: int, buckets: int) -> npt.NDArray[np.bool_]:
+        """Return the buckets that have parked the message; shape (buckets,)."""
+        name = parked_mark(source, offset)
+        return np.array([self._value(bucket, name) > 0 for bucket in range(buckets)], np.bool_)
+
+    def park(self, source: str, offset: int, examples: int, active: npt.NDArray[np.bool_]) -> None:
+        """Note that these buckets pass the message without learning it."""
+        for bucket in np.flatnonzero(active).tolist():
+            self._move(bucket, parked_mark(source, offset), parked_value(examples))
+
+    def end(self, source: str, offset: int) -> None:
+        """Note that a parked message is learned, or dropped, in every bucket that parked it."""
+        name = parked_mark(source, offset)
+        for bucket in self._buckets():
+            if self._value(bucket, name):
+                self._move(bucket, name, 0)
+
+    def spans(self, bucket: int) -> tuple[OffsetSpan, ...]:
+        """Return the spans that a push of this bucket has besides those of offsets."""
+        known = self._acknowledged[bucket]
+        return tuple(
+            OffsetSpan(name, known.get(name, 0), value)
+            for name, value in self._pending[bucket].items()
+            if value != known.get(name, 0)
+        )
+
+    def acknowledge(self, bucket: int, spans: Sequence[OffsetSpan]) -> None:
+        """Note that the bucket has applied these spans."""
+        for span in spans:
+            if is_parked_mark(span.source):
+                self._know(bucket, span.source, span.stop)
+        known, pending = self._acknowledged[bucket], self._pending[bucket]
+        if pending:  # nothing is in flight now, so equal values are settled
+            self._pending[bucket] = {n: v for n, v in pending.items() if v != known.get(n, 0)}
+        self._drop_lost()
+
+    def agrees(self, bucket: int, marks: Mapping[str, int]) -> bool:
+        """Return whether the bucket's marks fit what is pending; take over the others.
+
+        A mark without anything pending says all by itself, so nothing need be read again: an
+        operator or another learner moved it, or a failover undid that.
+        """
+        known = self._acknowledged[bucket]
+        if any(known.get(n, 0) != marks.get(n, 0) for n in self._pending[bucket] if self._owns(n)):
+            return False
+        self._adopt(bucket, marks, self._owned)
+        return True
+
+    def _adopt(self, bucket: int, marks: Mapping[str, int], sources: Collection[str]) -> None:
+        known, pending = self._acknowledged[bucket], self._pending[bucket]
+        found = {n: value for n, value in marks.items() if is_parked_mark(n)}
+        if not found and not known:
+            return
+        for name in {*found, *known} - pending.keys():
+            if parked_place(name)[0] in sources:
+                self._know(bucket, name, found.get(name, 0))
+
+    def discard(
+        self, bucket: int, marks: Mapping[str, int], sources: Collection[str] | None
+    ) -> None:
+        """Drop all that is pending, and go back to the marks of these sources (None: of all).
+
+        The answer to a push has only the marks that the push names. If the bucket went back, the
+        messages from its offset on are no longer parked, whether the push names them or not.
+        """
+        self._pending[bucket] = {}
+        self._listed = None
+        if sources is None:
+            self._adopt(bucket, marks, self._owned)
+        else:
+            for name in filter(is_parked_mark, sources):
+                self._know(bucket, name, marks.get(name, 0))
+            for name in list(self._acknowledged[bucket]):
+                source, offset = parked_place(name)
+                if source in sources and offset >= marks.get(source, 0):
+                    self._know(bucket, name, 0)
+        self._drop_lost()
+
+    def undo(self, bucket: int, flying: Sequence[OffsetSpan]) -> None:
+        """Drop what is pending, but keep what is in flight to the bucket."""
+        kept = {span.source: span.stop for span in flying if is_parked_mark(span.source)}
+        if self._pending[bucket] or kept:
+            self._pending[bucket] = kept
+            self._listed = None
+            self._drop_lost()
+
+    def _buckets(self) -> set[int]:
+        return self._acknowledged.keys() | self._pending.keys()
+
+    def _value(self, bucket: int, name: str) -> int:
+        return self._pending[bucket].get(name, self._acknowledged[bucket].get(name, 0))
+
+    def _move(self, bucket: int, name: str, value: int) -> None:
+        self._pending[bucket][name] = value
+        self._listed = None
+
+    def _know(self, bucket: int, name: str, value: int) -> None:
+        known = self._acknowledged[bucket]
+        if value:
+            known[name] = value
+        else:
+            known.pop(name, None)
+        self._listed = None
