@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily
 
-from headrace.ingest import StreamError
 from headrace.ingest.runtime import ModelCollector
 from headrace.learner.loop import AllRows
 
@@ -25,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def unlearned_ratio(
-    marks: Mapping[Source, int], held: Callable[[Source], tuple[int, int]]
+    marks: Mapping[Source, int], held: Mapping[Source, tuple[int, int]]
 ) -> float | None:
     """Return the share of Kafka's examples that some bucket has not learned, 0 to 1.
 
     The worst partition decides; None if Kafka has no example. At 1, retention deletes examples that
-    are not learned yet. marks: for each source, the first offset that some bucket lacks. held:
-    returns the first offset and the end of a source.
+    are not learned yet. marks: for each source, the first offset that some bucket lacks. held: the
+    first offset and the end of each source that Kafka answered for.
     """
     ratios = []
     for source, mark in marks.items():
-        first, end = held(source)
+        first, end = held.get(source, (0, 0))
         if end > first:
             ratios.append((end - max(first, mark)) / (end - first))
     return max(ratios, default=None)
@@ -50,9 +49,9 @@ class LearnerCollector(ModelCollector):
         learner: Learner,
         now_ms: Callable[[], int],
         admissions: Callable[[], AdmissionCounts],
-        held: Callable[[Source], tuple[int, int]] = lambda _: (0, 0),
+        held: Callable[[], Mapping[Source, tuple[int, int]]] = dict,
     ) -> None:
-        """held: first offset and end of a source, in Kafka."""
+        """held: first offset and end of each source, as Kafka last answered."""
         super().__init__("learner", model)
         self._held = held
         self._learner, self._now_ms = learner, now_ms
@@ -131,10 +130,7 @@ class LearnerCollector(ModelCollector):
 
     def _retention(self) -> Iterator[Metric]:
         """Yield how near retention is to the marks; nothing while Kafka does not answer."""
-        try:
-            ratio = unlearned_ratio(self._learner.intake.committed, self._held)
-        except StreamError:
-            return
+        ratio = unlearned_ratio(self._learner.intake.committed, self._held())
         if ratio is not None:
             yield self._gauge(
                 "unlearned_ratio",

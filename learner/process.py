@@ -14,6 +14,7 @@ from headrace.ingest.kafka import (
     EventTopics,
     KafkaReader,
     KafkaWriter,
+    LogBounds,
     TopicSpec,
     check_topic_settings,
     examples_topic,
@@ -187,9 +188,9 @@ def run_learner(
     )
     guard, pace = _guard(settings.limits, spec), settings.pace
     learner = Learner(ports, replica, model, spec.fields, pace, guard=guard, group=group)
-    collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions, reader.held)
     lag = ReadLag("headrace_learner_lag", {"model": spec.name})
-    lag.follow(reader.held, lambda: learner.intake.committed)
+    lag.follow(LogBounds(kafka), lambda: learner.intake.committed)
+    collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions, lag.known)
     address = settings.metrics_host, settings.metrics_port
     try:
         metrics = [collector, lag]

@@ -30,6 +30,7 @@ from headrace.ingest.kafka import (
     AtEnd,
     EventTopics,
     KafkaReader,
+    LogBounds,
     PartitionAssigned,
     PartitionRevoked,
     Record,
@@ -301,7 +302,7 @@ def run_archiver(
             wrote=lambda topic, count: rows.labels(topic).inc(count),
         )
         lag = ReadLag("headrace_sink_lag")
-        lag.follow(reader.held, archiver.positions)
+        lag.follow(LogBounds(kafka), archiver.positions)
         full_of(registry).set_function(lambda: archiver.full)
         with running_process("sink", kafka, registry, metrics, collectors=[lag]) as health:
             # a full folder is no hang: a restart would not make room

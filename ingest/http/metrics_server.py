@@ -42,6 +42,8 @@ def new_registry() -> CollectorRegistry:
 
 _REQUEST_S = 10.0
 """Time for a client to send its request, so that idle connections do not pile up."""
+_MOST_SCRAPES = 4
+"""Scrapes at a time: each Prometheus has one, and more mean that a metric hangs."""
 
 
 @contextlib.contextmanager
@@ -89,13 +91,15 @@ class _MetricsServer(ThreadingHTTPServer):
 def _handler(
     registry: CollectorRegistry, probes: Mapping[str, Callable[[], str]]
 ) -> type[BaseHTTPRequestHandler]:
+    room = threading.BoundedSemaphore(_MOST_SCRAPES)
+
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_S
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+                self._scraped()
             elif path.startswith("/health/") and (probe := probes.get(path[8:])) is not None:
                 problem = probe()
                 body = {path[8:]: not problem} | ({"reason": problem} if problem else {})
@@ -103,6 +107,17 @@ def _handler(
             else:
                 served = ["/metrics", *(f"/health/{name}" for name in probes)]
                 self._answer(404, "application/json", _json({"expected": served, "got": path}))
+
+        def _scraped(self) -> None:
+            if not room.acquire(blocking=False):
+                text = f"expected at most {_MOST_SCRAPES} scrapes at a time, got one more"
+                self._answer(503, "text/plain", text.encode())
+                return
+            try:
+                metrics = generate_latest(registry)
+            finally:
+                room.release()
+            self._answer(200, CONTENT_TYPE_LATEST, metrics)
 
         do_HEAD = do_GET  # noqa: N815 - the name of the base class
 

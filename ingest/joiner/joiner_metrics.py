@@ -6,7 +6,6 @@ state, when Prometheus scrapes, so metrics cost nothing on the hot path.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
@@ -15,7 +14,6 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from headrace.ingest.errors import StreamError
 from headrace.ingest.events import EARLIEST_MS
 from headrace.ingest.runtime import ModelCollector
 
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from headrace.ingest.joiner.loop import Joiner
-    from headrace.ingest.kafka import Reader
-
-log = logging.getLogger(__name__)
 
 _COUNTED = {
     "impressions": "Impressions joined, without repeated ones.",
@@ -43,13 +38,9 @@ _COUNTED = {
 class JoinerCollector(ModelCollector):
     """Metrics of one joiner process, labelled with its model."""
 
-    def __init__(self, model: str, joiner: Joiner, reader: Reader) -> None:
+    def __init__(self, model: str, joiner: Joiner) -> None:
         super().__init__("joiner", model)
-        self._joiner, self._reader = joiner, reader
-
-    def describe(self) -> list[Metric]:
-        """Return nothing, so that registration does not ask Kafka."""
-        return []
+        self._joiner = joiner
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
@@ -115,26 +106,6 @@ class JoinerCollector(ModelCollector):
             "Memory of the window state: impressions, clicks and indexes.",
             sum(state.held_bytes for state in states),
         )
-        try:
-            lag = self._lag()
-        except StreamError as error:
-            log.warning("lag is unknown: %s", error)
-        else:
-            yield self._gauge("lag", "Events in this process's partitions not yet joined.", lag)
-
-    def behind(self) -> bool:
-        """Return whether Kafka has events that are not joined; False if it does not answer."""
-        try:
-            return self._lag() > 0
-        except StreamError:
-            return False
-
-    def _lag(self) -> int:
-        lag = 0
-        for part in list(self._joiner.partitions.values()):
-            for source, taken in part.offsets().items():
-                lag += max(0, self._reader.held(source)[1] - taken.offset)
-        return lag
 
     def _durations(self) -> HistogramMetricFamily:
         family = HistogramMetricFamily(

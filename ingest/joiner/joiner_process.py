@@ -19,13 +19,14 @@ from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka import (
     EventTopics,
+    LogBounds,
     check_co_partitioned,
     check_topic_settings,
     examples_topic,
     joiner_group,
     topics_for,
 )
-from headrace.ingest.runtime import open_ports, running_process
+from headrace.ingest.runtime import ReadLag, open_ports, running_process
 
 if TYPE_CHECKING:
     import threading
@@ -94,19 +95,20 @@ def run_joiner(
     inputs = [topics.impressions, topics.clicks]
     with open_ports(kafka, group, inputs, settings.instance, stop) as ports:
         joiner = Joiner(ports, model, fields, topics, settings.pace, join_again=settings.join_again)
-        collector = JoinerCollector(model, joiner, ports.reader)
+        lag = ReadLag("headrace_joiner_lag", {"model": model})
+        lag.follow(LogBounds(kafka), joiner.positions)
         frame = running_process(
             "joiner",
             kafka,
             REGISTRY,
             (settings.metrics_host, settings.metrics_port),
-            collectors=[collector],
+            collectors=[JoinerCollector(model, joiner), lag],
             objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
         )
         try:
             with frame as health:
                 health.ready_when(lambda: ports.reader.settled)
-                health.watch(joiner.progress, collector.behind)
+                health.watch(joiner.progress, lag.behind)
                 while not stop.is_set():
                     joiner.step(_STEP_S)
                     health.stepped()

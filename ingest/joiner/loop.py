@@ -161,12 +161,15 @@ class Joiner:
 
         After a restart it reads for a while without a commit, so commits are not enough.
         """
-        taken = (
-            position.offset
+        return self.figures.transactions, self.figures.restores, *self.positions().values()
+
+    def positions(self) -> dict[Source, int]:
+        """Return the next offset to take of each source. Safe in other threads."""
+        return {
+            source: position.offset
             for part in list(self.partitions.values())
-            for position in part.offsets().values()
-        )
-        return self.figures.transactions, self.figures.restores, *taken
+            for source, position in part.offsets().items()
+        }
 
     def finish(self) -> None:
         """Commit everything that the cores produced."""

@@ -23,6 +23,7 @@ from .protocols import Writer as Writer
 from .reading import BoundedReader as BoundedReader
 from .reading import KafkaOffsets as KafkaOffsets
 from .reading import KafkaReader as KafkaReader
+from .reading import LogBounds as LogBounds
 from .reading import LogState as LogState
 from .reading import high_watermarks as high_watermarks
 from .reading import last_records as last_records

@@ -1,8 +1,9 @@
 """Runtime support for every process: clocks, kernels, status, supervision.
 
 `process` is the frame of a long-running process and uses `status`. `health` and `read_lag` decide
-whether it makes progress. `kafka_clients` opens the clients of processes that work in transactions;
-`broker_rehearsal` prepares a new broker for them.
+whether it makes progress, and `refreshed_figures` asks servers for its metrics. `kafka_clients`
+opens the clients of processes that work in transactions; `broker_rehearsal` prepares a new broker
+for them.
 `numba_kernels` compiles every kernel of headrace; it is a low-level optimization. `restart_policy`
 and `parent_guard` serve supervisors of child processes.
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from headrace.ingest.http import metrics_port
 from headrace.ingest.runtime.freed_memory import returned_memory
 from headrace.ingest.runtime.health import ProcessHealth
+from headrace.ingest.runtime.refreshed_figures import refreshed_figures
 from headrace.ingest.runtime.status import instance_name, publish_status
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ def running_process(
     """Run a process under the name `role` until the block ends.
 
     kafka: where to publish the status; None publishes nothing. metrics_address: host and port;
-    port 0 serves no metrics. collectors: registered for the duration. objects_between_collections:
-    see `rare_collections`; 0 leaves Python's garbage collector alone. Raises AddressTaken.
+    port 0 serves no metrics. collectors: registered for the duration, and refreshed if they
+    ask servers. objects_between_collections: see `rare_collections`; 0 leaves Python's garbage
+    collector alone. Raises AddressTaken.
     """
     with contextlib.ExitStack() as stack:
         for collector in collectors:
@@ -53,6 +55,7 @@ def running_process(
             stack.callback(registry.unregister, collector)
         health = ProcessHealth()
         probes = {"live": health.why_not_live, "ready": health.why_not_ready}
+        stack.enter_context(refreshed_figures(collectors))
         stack.enter_context(metrics_port(*metrics_address, registry, probes))
         stack.enter_context(publish_status(kafka, role, instance_name(), registry))
         stack.enter_context(returned_memory())

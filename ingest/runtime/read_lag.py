@@ -1,13 +1,15 @@
 """Counts the records that a process has not read, for its metrics and its liveness probe.
 
-The loop of the process keeps the positions. The threads of metrics and probes compare them with the
-ends of the partitions. A process whose positions do not move although there are more records makes
-no progress (`health`).
+The loop of the process keeps the positions. A thread of the process (`refreshed_figures`) asks for
+the bounds of the logs, and the threads of metrics and probes compare the positions with its last
+answer: they never wait for Kafka. A process whose positions do not move although there are more
+records makes no progress (`health`).
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
@@ -16,31 +18,66 @@ from prometheus_client.registry import Collector
 from headrace.ingest.errors import StreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 
     from headrace.ingest.kafka import Source
 
+    Bounds = Mapping[Source, tuple[int, int]]
+
 log = logging.getLogger(__name__)
+
+_KEPT_S = 60.0
+"""Age at which an answer no longer counts: the thread that asks hangs."""
+
+
+def _none(_: Iterable[Source]) -> Bounds:
+    return {}
 
 
 class ReadLag(Collector):
     """The lag of one process as a gauge; absent until `follow`, and while Kafka does not answer."""
 
-    def __init__(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        steady_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`name`: of the metric."""
-        self._name, self._labels = name, dict(labels or {})
-        self._held: Callable[[Source], tuple[int, int]] | None = None
+        self._name, self._labels, self._steady_s = name, dict(labels or {}), steady_s
+        self._ask: Callable[[Iterable[Source]], Bounds] = _none
         self._positions: Callable[[], Mapping[Source, int]] = dict
+        self._also: tuple[Source, ...] = ()
+        self._answer: tuple[float, Bounds] = (steady_s(), {})
 
     def follow(
         self,
-        held: Callable[[Source], tuple[int, int]],
+        ask: Callable[[Iterable[Source]], Bounds],
         positions: Callable[[], Mapping[Source, int]],
+        also: Iterable[Source] = (),
     ) -> None:
-        """Compare `positions`, the next offset of each source, with the ends of `held`."""
-        self._held, self._positions = held, positions
+        """Compare `positions`, the next offset of each source, with the ends that `ask` returns.
+
+        ask: returns first offset and end of sources, see `LogBounds`. also: sources without a
+        position whose bounds are `known`, too.
+        """
+        self._ask, self._positions, self._also = ask, positions, tuple(also)
+
+    def refresh(self) -> None:
+        """Ask for the bounds of the logs."""
+        try:
+            bounds = self._ask({*self._positions(), *self._also})
+        except StreamError as error:
+            log.warning("lag is unknown: %s", error)
+            bounds = {}
+        self._answer = self._steady_s(), bounds
+
+    def known(self) -> Bounds:
+        """Return the last answer: first offset and end of each source; empty without one."""
+        asked_s, bounds = self._answer
+        return bounds if self._steady_s() < asked_s + _KEPT_S else {}
 
     def progress(self) -> object:
         """Return a value that differs once a record was read."""
@@ -48,26 +85,21 @@ class ReadLag(Collector):
 
     def behind(self) -> bool:
         """Return whether Kafka has records that were not read; False if it does not answer."""
-        try:
-            return bool(self._records())
-        except StreamError:
-            return False
+        return bool(self._records())
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauge."""
-        text = "Records of its partitions that this process has not read."
+        text = "Records of its partitions that this process has not read, asked every two seconds."
         gauge = GaugeMetricFamily(self._name, text, labels=list(self._labels))
-        try:
-            records = self._records()
-        except StreamError as error:
-            log.warning("lag is unknown: %s", error)
-        else:
-            if records is not None:
-                gauge.add_metric(list(self._labels.values()), records)
+        if (records := self._records()) is not None:
+            gauge.add_metric(list(self._labels.values()), records)
         yield gauge
 
     def _records(self) -> int | None:
-        held, positions = self._held, self._positions()
-        if held is None or not positions:
-            return None
-        return sum(max(0, held(source)[1] - offset) for source, offset in positions.items())
+        bounds = self.known()
+        counts = [
+            max(0, bounds[source][1] - offset)
+            for source, offset in self._positions().items()
+            if source in bounds
+        ]
+        return sum(counts) if counts else None

@@ -2,8 +2,8 @@
 
 No process of headrace runs on the servers of the store, and a snapshot is a command that ends. A
 keeper always runs and reaches both, so alerts on a full server or an old snapshot use its metrics.
-Each scrape asks the servers anew. The listing of snapshots is repeated once a minute at most,
-because it may be a request to object storage.
+`refresh` asks them, and a scrape gets the last answer, so it never waits for a server. The listing
+of snapshots is repeated once a minute at most, because it may be a request to object storage.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ class StoreMemoryCollector(Collector):
 
     def __init__(self, model: str, memory: Callable[[], Sequence[NodeMemory]]) -> None:
         self._model, self._memory = model, memory
+        self._found: Sequence[NodeMemory] = ()
+
+    def refresh(self) -> None:
+        """Ask each server."""
+        self._found = ()  # no figures of before remain if a server hangs
+        self._found = self._memory()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges; without a server that does not answer."""
@@ -46,7 +52,7 @@ class StoreMemoryCollector(Collector):
             "maxmemory of a server; if not set, the memory of its machine.",
             labels=labels,
         )
-        for each in self._memory():
+        for each in self._found:
             used.add_metric([self._model, each.node], each.used_bytes)
             limit.add_metric([self._model, each.node], each.limit_bytes)
         yield used
@@ -67,6 +73,18 @@ class NewestSnapshotCollector(Collector):
         self._found_ms: int | None = None
         self._listed_s: float | None = None
 
+    def refresh(self) -> None:
+        """List the folder, if the last time is a minute ago."""
+        now_s = self._steady_s()
+        if self._listed_s is not None and now_s - self._listed_s < LISTED_EVERY_S:
+            return
+        self._listed_s = now_s
+        try:
+            self._found_ms = self._newest_ms()
+        except StoreError as error:
+            log.warning("age of the newest snapshot is unknown: %s", error)
+            self._found_ms = None
+
     def collect(self) -> Iterator[Metric]:
         """Yield the gauge; without a value while the folder cannot be read."""
         gauge = GaugeMetricFamily(
@@ -74,14 +92,6 @@ class NewestSnapshotCollector(Collector):
             "With --snapshots: beginning of the newest complete snapshot, Unix time; 0: none.",
             labels=["model"],
         )
-        now_s = self._steady_s()
-        if self._listed_s is None or now_s - self._listed_s >= LISTED_EVERY_S:
-            self._listed_s = now_s
-            try:
-                self._found_ms = self._newest_ms()
-            except StoreError as error:
-                log.warning("age of the newest snapshot is unknown: %s", error)
-                self._found_ms = None
         if self._found_ms is not None:
             gauge.add_metric([self._model], self._found_ms / 1000)
         yield gauge

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
 
-from headrace.ingest import StreamError
 from headrace.ingest.kafka import (
     AS_THE_BROKER_SAYS,
     LARGEST_MESSAGE_BYTES,
+    LogBounds,
     Source,
     TopicSpec,
     ensure_topics,
@@ -41,7 +41,7 @@ from headrace.serving.evaluation.windows import RESULTS, Windows
 from headrace.serving.observers import TOPIC, ensure_predictions
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings, Reader
+    from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.spec import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -237,24 +237,17 @@ class _FeederThread(threading.Thread):
                 ports, self._topics, spec.name, spec.fields, settings.sample, settings.pace
             )
             self.figures = feeder.figures
-            self.lag.follow(ports.reader.held, lambda: dict(feeder.read))
-            self.health.watch(self.lag.progress, self.lag.behind)
             rows = Source(self._topics.rows, 0)
+            self.lag.follow(LogBounds(self._kafka), lambda: dict(feeder.read), [rows])
+            self.health.watch(self.lag.progress, self.lag.behind)
             self.health.watch(
-                lambda: self._agent.folded, lambda: self._agent.behind(_end(ports.reader, rows))
+                lambda: self._agent.folded,
+                lambda: self._agent.behind(self.lag.known().get(rows, (0, -1))[1]),
             )
             while not self._ending.near:
                 feeder.step(0.05)
                 self.health.stepped()
             feeder.finish()
-
-
-def _end(reader: Reader, source: Source) -> int:
-    """Return the first offset that Kafka does not have yet; -1 while it does not answer."""
-    try:
-        return reader.held(source)[1]
-    except StreamError:
-        return -1
 
 
 async def _run_app(

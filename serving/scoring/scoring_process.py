@@ -11,6 +11,7 @@ from headrace.ingest import KafkaUnreachable, MissingTopic
 from headrace.ingest.http import new_registry
 from headrace.ingest.kafka import (
     EventTopics,
+    LogBounds,
     TopicSpec,
     check_topic_settings,
     ensure_topics,
@@ -161,7 +162,7 @@ def _score(
         scoring.append(loop)
         log.info("scoring %s into %s", topics.impressions, topics.scores)
         health.ready_when(lambda: ports.reader.settled)
-        lag.follow(ports.reader.held, lambda: dict(loop.positions))
+        lag.follow(LogBounds(kafka), lambda: dict(loop.positions))
         health.watch(lag.progress, lag.behind)
         try:
             while not stop.is_set():

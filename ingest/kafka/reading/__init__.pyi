@@ -5,6 +5,7 @@ from .bounded_reader import offsets_at as offsets_at
 from .bounded_reader import read_all as read_all
 from .bounded_reader import read_until as read_until
 from .consumer import KafkaReader as KafkaReader
+from .log_bounds import LogBounds as LogBounds
 from .log_truncation import LogState as LogState
 from .log_truncation import log_ends as log_ends
 from .log_truncation import log_states as log_states

@@ -8,7 +8,6 @@ how the group is joined, and why a member that Kafka calls fenced may still be t
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,8 @@ _LARGEST_POLL = 5_000
 class KafkaReader:
     """Records of the partitions assigned to this process.
 
-    With `group=None` the reader has every partition of the topics and joins no group. Raises
+    Only one thread may use it: others would wait for the one that polls (`log_bounds`). With
+    `group=None` the reader has every partition of the topics and joins no group. Raises
     KafkaUnreachable if no broker answers, MissingTopic, NotAllowed.
     """
 
@@ -85,8 +85,6 @@ class KafkaReader:
         self._member: str | None = None
         """The member id under which Kafka assigned the partitions."""
         self._lapsed = False  # called fenced, but no other process took over
-        self._asking = threading.Lock()
-        """Held to replace the consumer, and for requests that the metrics thread makes too."""
         self._sources: dict[_Place, Source] = {}  # assigned, by topic and partition in Kafka
         self._started: dict[Source, int] = {}
         """The sources that deliver, and the first offset not yet delivered."""
@@ -227,7 +225,7 @@ class KafkaReader:
         timeout_s, address = self._settings.connect_timeout_s, self._settings.bootstrap
         doing, partition = f"asking for the ends of {source}", partition_of(self._settings, source)
         try:
-            with self._asking, translated(doing, address):
+            with translated(doing, address):
                 low, high = self._consumer.get_watermark_offsets(partition, timeout=timeout_s)
         except MissingTopic as error:
             # after an outage the client may not have the partitions of a topic that exists
@@ -258,9 +256,8 @@ class KafkaReader:
 
     def _join_again(self) -> None:
         """Replace the consumer, which is of no further use, by one that joins anew."""
-        with self._asking:
-            lapsed, self._consumer = self._consumer, self._connected()
-            lapsed.close()
+        lapsed, self._consumer = self._consumer, self._connected()
+        lapsed.close()
         self._on_revoke(
             lapsed, [partition_of(self._settings, source) for source in self._sources.values()]
         )

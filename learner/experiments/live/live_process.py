@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 from headrace.ingest.kafka import (
     KafkaReader,
     KafkaWriter,
+    LogBounds,
     PartitionAssigned,
     Record,
     Source,
@@ -193,7 +194,7 @@ def run_live_experiment(
             ExperimentCollector(name),
             ReadLag("headrace_experiment_lag", {"experiment": name}),
         )
-        lag.follow(source.held, source.passed)
+        lag.follow(LogBounds(kafka), source.passed)
         address = settings.metrics_host, settings.metrics_port
         with running_process(
             "experiment", kafka, REGISTRY, address, collectors=[collector, lag]
@@ -232,9 +233,9 @@ def _run_in_group(
         @contextmanager
         def opened(begins: tuple[int, ...]) -> Iterator[TopicSource]:
             with closing(_open_source(kafka, experiment, begins, settings.hold_s)) as source:
-                lag.follow(source.held, source.passed)
+                lag.follow(LogBounds(kafka), source.passed)
                 yield source
-            lag.follow(source.held, dict)  # no positions, so the closed reader is not asked
+            lag.follow(LogBounds(kafka), dict)  # no positions, so Kafka is not asked
 
         task = GroupTask(
             *(experiment, settings.folder, settings.save_every_s, writer),

@@ -77,7 +77,8 @@ def joiner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
         fields=fields,
         coverage=coverage,
     )
-    yield from collected(JoinerCollector("m", cast("Any", loop), cast("Any", None)).collect())
+    yield from collected(JoinerCollector("m", cast("Any", loop)).collect())
+    yield from collected(ReadLag("headrace_joiner_lag", {"model": "m"}).collect())
 
 
 def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
@@ -90,7 +91,11 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
         view=[],
     )
     collector = LearnerCollector(
-        "m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)), lambda _: (0, 1)
+        "m",
+        cast("Any", loop),
+        lambda: 2,
+        lambda: cast("Any", (0, 0)),
+        lambda: {Source("examples", 0): (0, 1)},
     )
     yield from collected(collector.collect())
     yield from collected(ReadLag("headrace_learner_lag", {"model": "m"}).collect())

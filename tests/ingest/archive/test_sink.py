@@ -8,14 +8,18 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from headrace.ingest.archive.archiver import Archiver, ArchiveSettings
+from headrace.deploy.local.services.ports import free_port
+from headrace.ingest.archive.archiver import Archiver, ArchiveSettings, run_archiver
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
@@ -229,6 +233,51 @@ def test_an_archiver_process_killed_twice_writes_every_row_once(
         for figure in status.figures
     }
     assert ("sink", topics.impressions, True) in published, "no last status"
+
+
+def test_an_idle_sink_answers_scrapes_and_stops_while_they_come(
+    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings, port = KafkaSettings(kafka), free_port()
+    topics = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    ensure_topics(settings, topics_for(fresh_name("model"), 6, topics))
+    stop, left, lags = threading.Event(), threading.Event(), list[str]()
+    archive = ArchiveSettings(metrics_port=port)
+
+    def scrape() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", None, 30) as answer:
+                lines = answer.read().decode().splitlines()
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ConnectionError):  # not listening, or not any more
+                return ""
+            raise
+        except ConnectionError:
+            return ""
+        return next((line for line in lines if line.startswith("headrace_sink_lag ")), "")
+
+    def scrape_on() -> None:
+        while not left.is_set():
+            lags.append(scrape())
+
+    run = (archive, settings, None, str(tmp_path), stop, topics)
+    sink = threading.Thread(target=run_archiver, args=run, daemon=True)
+    scrapers = [threading.Thread(target=scrape_on, daemon=True) for _ in range(3)]
+    sink.start()
+    deadline = time.monotonic() + DEADLINE_S
+    while scrape() != "headrace_sink_lag 0.0":
+        assert time.monotonic() < deadline
+    for each in scrapers:
+        each.start()
+    while len(lags) < 50:
+        assert time.monotonic() < deadline
+    stop.set()
+    sink.join(DEADLINE_S)
+    assert not sink.is_alive()
+    left.set()
+    for each in scrapers:
+        each.join(DEADLINE_S)
+    assert "headrace_sink_lag 0.0" in lags
 
 
 def _offsets(directory: Path, topic: str) -> list[tuple[int, int]]:

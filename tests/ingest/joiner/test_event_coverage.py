@@ -107,7 +107,7 @@ def test_metrics_have_the_recent_impressions_and_the_values_of_each_field() -> N
     joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions())
     joiner_run.run()
     registry = CollectorRegistry()
-    registry.register(JoinerCollector(MODEL, joiner_run.joiner, joiner_run.reader))
+    registry.register(JoinerCollector(MODEL, joiner_run.joiner))
 
     def seen(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(

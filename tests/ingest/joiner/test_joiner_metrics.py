@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.kafka.fakes import ListTransactions
+from headrace.ingest.runtime.read_lag import ReadLag
 from tests.ingest.events_of import START_MS, TOPICS, WINDOW_MS, Happened, happen
 from tests.ingest.joiner.joiner_run import MODEL, PARTITIONS, JoinerRun
 
@@ -17,9 +18,14 @@ class Seen:
 
     def __init__(self, joiner_run: JoinerRun) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(JoinerCollector(MODEL, joiner_run.joiner, joiner_run.reader))
+        self.registry.register(JoinerCollector(MODEL, joiner_run.joiner))
+        self.lag = ReadLag("headrace_joiner_lag", {"model": MODEL})
+        held, positions = joiner_run.reader.held, joiner_run.joiner.positions
+        self.lag.follow(lambda sources: {each: held(each) for each in sources}, positions)
+        self.registry.register(self.lag)
 
     def __call__(self, name: str, **labels: str) -> float | None:
+        self.lag.refresh()
         return self.registry.get_sample_value(f"headrace_joiner_{name}", {"model": MODEL, **labels})
 
 

@@ -25,8 +25,8 @@ def test_the_ratio_is_that_of_the_partition_nearest_to_its_retention(
     marks: dict[Source, int], expected: float | None
 ) -> None:
     held = {ONE: (100, 200), TWO: (0, 20)}
-    assert unlearned_ratio(marks, held.__getitem__) == expected
+    assert unlearned_ratio(marks, held) == expected
 
 
 def test_an_empty_partition_has_no_ratio() -> None:
-    assert unlearned_ratio({ONE: 0}, lambda _: (0, 0)) is None
+    assert unlearned_ratio({ONE: 0}, {ONE: (0, 0)}) is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.pserver.inspection.nodes import NodeMemory
 from headrace.pserver.keeper.store_collectors import (
     LISTED_EVERY_S,
@@ -12,11 +10,11 @@ from headrace.pserver.keeper.store_collectors import (
 )
 from headrace.pserver.snapshots.snapshot_errors import StorageFailed
 
-if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
 
-
-def _values(collector: Collector) -> dict[tuple[str, ...], float]:
+def _values(
+    collector: StoreMemoryCollector | NewestSnapshotCollector,
+) -> dict[tuple[str, ...], float]:
+    collector.refresh()
     return {
         (sample.name.removeprefix("headrace_keeper_"), *sample.labels.values()): sample.value
         for metric in collector.collect()
@@ -55,3 +53,24 @@ def test_snapshots_are_listed_once_a_minute_and_a_failure_reports_no_age() -> No
     assert _values(collector) == {}
     now_s[0] += LISTED_EVERY_S
     assert _values(collector) == {name: 7}
+
+
+def test_a_scrape_asks_no_server() -> None:
+    asked: list[str] = []
+
+    def memory_of() -> list[NodeMemory]:
+        asked.append("memory")
+        return []
+
+    def newest_ms() -> int:
+        asked.append("snapshots")
+        return 0
+
+    memory = StoreMemoryCollector("m", memory_of)
+    snapshot = NewestSnapshotCollector("m", newest_ms)
+    for collector in (memory, snapshot):
+        assert [sample for metric in collector.collect() for sample in metric.samples] == []
+    assert asked == []
+    memory.refresh()
+    snapshot.refresh()
+    assert asked == ["memory", "snapshots"]

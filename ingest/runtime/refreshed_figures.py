@@ -1,0 +1,58 @@
+"""Asks servers for the figures of a process, in one thread, so that no scrape waits for a server.
+
+A figure that only a server knows (the end of a topic, the memory of Redis) is asked every two
+seconds, and a scrape gets the last answer. *Refused:* asking during a scrape. While a server hangs,
+or a client is in use by another thread, each scrape would leave a thread that waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 2.0
+_GOODBYE_S = 1.0
+"""Time that a process that stops waits for an answer that is under way."""
+
+
+@runtime_checkable
+class Refreshed(Protocol):
+    """A collector with figures of a server."""
+
+    def refresh(self) -> None:
+        """Ask the server. Failures are figures, too: they make a metric absent."""
+
+
+@contextmanager
+def refreshed_figures(collectors: Sequence[object], every_s: float = EVERY_S) -> Iterator[None]:
+    """Refresh those collectors that need it from a thread, until the block ends."""
+    asking = [each for each in collectors if isinstance(each, Refreshed)]
+    if not asking:
+        yield
+        return
+    done = threading.Event()
+
+    def refresh_repeatedly() -> None:
+        while True:
+            for each in asking:
+                try:
+                    each.refresh()
+                except Exception as error:  # noqa: BLE001 - metrics must not end the process
+                    log.warning("metrics: %s: %s", type(error).__name__, error)
+            if done.wait(every_s):
+                return
+
+    thread = threading.Thread(target=refresh_repeatedly, name="figures", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(_GOODBYE_S)
