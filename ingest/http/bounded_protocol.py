@@ -331,8 +331,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_head()
         elif isinstance(cause, _TooManyPipelined):
             self._end_after_the_last()
-        elif isinstance(error, httptools.HttpParserCallbackError):
-            raise error
+        elif isinstance(error, httptools.HttpParserCallbackError) and not isinstance(
+            cause, httptools.HttpParserError | UnicodeDecodeError
+        ):
+            raise error  # an error of ours, not of the target that uvicorn parses in its callback
         else:
             self._refuse(400, "Invalid HTTP request received.")
 

@@ -15,11 +15,15 @@ import msgspec
 
 from headrace.ingest.features import first_unknown
 from headrace.ingest.http import RequestRefused
+from headrace.undecodable import UNDECODABLE
 
 
 def check_known(body: bytes, known: frozenset[str]) -> None:
     """Refuse a decoded request if a field is not known. Raises RequestRefused (422)."""
-    request = msgspec.json.decode(body)
+    try:
+        request = msgspec.json.decode(body)
+    except UNDECODABLE as error:  # in a value that the first pass dropped
+        raise RequestRefused(422, "", "JSON in UTF-8 in every field", str(error)) from error
     rows = (
         (f"{key}[{i}]", row)
         for key in ("candidates", "instances")

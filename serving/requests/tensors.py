@@ -41,6 +41,8 @@ DTYPES = {
 BYTES = "BYTES"
 _FIRST_MS, _LAST_MS = 946_684_800_000, 32_503_680_000_000
 _LENGTH = struct.Struct("<I")
+_MOST_DIMENSIONS = 8
+"""The product of a long shape takes seconds, in which no other thread runs. Fields need two."""
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -221,7 +223,10 @@ def tensor_of(given: Input, where: str, raw: memoryview | None) -> Tensor:
     if given.datatype != BYTES and given.datatype not in DTYPES:
         known = ", ".join([*DTYPES, BYTES])
         raise RequestRefused(400, f"{where}.datatype", f"one of {known}", given.datatype)
-    if not given.shape or any(size < 0 for size in given.shape):
+    if not 1 <= len(given.shape) <= _MOST_DIMENSIONS:
+        expected = f"1 to {_MOST_DIMENSIONS} sizes"
+        raise RequestRefused(400, f"{where}.shape", expected, f"{len(given.shape)}")
+    if min(given.shape) < 0:
         raise RequestRefused(400, f"{where}.shape", "sizes of 0 or more", shown(given.shape))
     count, shape = math.prod(given.shape), tuple(given.shape)
     if raw is None:

@@ -294,3 +294,9 @@ def test_the_protocol_is_uvicorns_with_the_callbacks_that_it_overrides() -> None
     assert missing == set(), (
         "uvicorn's HttpToolsProtocol has changed: read it before moving the pin"
     )
+
+
+@pytest.mark.parametrize("target", [b"http://%/a", b"http://[/a", b"/\xff", b"http://\xff/a"])
+def test_a_request_target_that_is_no_address_is_answered_without_an_error(target: bytes) -> None:
+    [answer] = conversation(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 200"))

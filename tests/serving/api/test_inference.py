@@ -272,3 +272,12 @@ def test_the_triton_client_gets_scores(server: Running, binary: bool) -> None:
             client.infer("news", [unknown])
     finally:
         client.close()
+
+
+def test_a_shape_of_many_sizes_is_refused_before_its_product() -> None:
+    sizes = [2**63 - 1] * 10_000
+    answer = ask(
+        learned(), "POST", INFER, json={"inputs": [tensor("user_id", "BYTES", ["u"], sizes)]}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "inputs[0].shape: expected 1 to 8 sizes, got 10000"

@@ -68,3 +68,17 @@ def test_a_shadow_scores_a_strict_request_with_fields_that_it_does_not_read() ->
         eventually(lambda: serving.registry.get_sample_value(name, labels) == 1)
     finally:
         serving.shadows.stop()
+
+
+@pytest.mark.parametrize("path", [PREDICT, RANK])
+@pytest.mark.parametrize(
+    "unread", [b'"colour":1e400', b'"col\xffour":1', b'"colour":' + b"1" * 5000, b'"colour":"\xff"']
+)
+def test_a_strict_request_with_an_invalid_value_in_an_unread_field_is_refused(
+    path: str, unread: bytes
+) -> None:
+    serving, _ = complete()
+    body = b'{"strict":true,"candidates":[{%s}]}' % unread
+    answer = ask(serving, "POST", path, content=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["expected"] == "JSON in UTF-8 in every field"
