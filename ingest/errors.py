@@ -14,6 +14,7 @@ of dead letters.
     ├── TopicMismatch         a topic differs from what the model needs: stop
     ├── OffsetGone            retention overtook the reader, or the topic was recreated: stop
     ├── WriteRefused          a message that Kafka does not accept: stop
+    ├── DamagedMessage        bytes that cannot be decoded: stop, until an operator skips them
     ├── BadCheckpoint         a committed offset is not of this joiner and model: stop
     └── KafkaRefused          any other refusal of Kafka or its client: stop
 
@@ -59,6 +60,17 @@ class WriteRefused(StreamError):
 
 class BadCheckpoint(StreamError):
     """The metadata of a committed offset is of another joiner or another spec. Stop."""
+
+
+class DamagedMessage(StreamError):
+    """A message cannot be decoded. Stop, unless an operator said to skip it."""
+
+    def __init__(self, place: str, why: Exception) -> None:
+        """place: TOPIC/PARTITION@OFFSET."""
+        super().__init__(
+            f"{place}: {why}. Its disk or its producer damaged the message. To skip it, start this "
+            f"process once with `--skip-damaged {place}`"
+        )
 
 
 class BackfillRefused(StreamError):

@@ -72,8 +72,8 @@ class LearnerCollector(ModelCollector):
         )
         yield self._counter(
             "gap_offsets",
-            "Offsets skipped with --accept-gap: Kafka had deleted their examples.",
-            self._learner.intake.gap_offsets,
+            "Offsets skipped: deleted (--accept-gap) or damaged (--skip-damaged) messages.",
+            self._learner.intake.gap_offsets + self._learner.messages.skipped,
         )
         yield self._counter(
             "score_sum", "Sum of the scores made before learning.", figures.score_sum

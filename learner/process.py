@@ -74,6 +74,8 @@ class LearnerSettings:
     says so, once: nothing in the two topics can prove it."""
     accept_gap: bool = False
     """Whether to go on after examples that Kafka deleted before they were learned."""
+    skip_damaged: tuple[str, ...] = ()
+    """Damaged messages to skip, each as TOPIC/PARTITION@OFFSET."""
     examples_of: str = ""
     """Name of the model whose examples are read; empty for its own. For a copy of a model, which
     continues from the same marks: its fields and label must be the same."""
@@ -185,6 +187,7 @@ def run_learner(
         exchange,
         settings.accept_topic,
         settings.accept_gap,
+        settings.skip_damaged,
     )
     guard, pace = _guard(settings.limits, spec), settings.pace
     learner = Learner(ports, replica, model, spec.fields, pace, guard=guard, group=group)

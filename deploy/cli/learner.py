@@ -16,6 +16,7 @@ from headrace.deploy.cli.options import (
     MetricsPort,
     ModelFile,
     RedisUrl,
+    SkipDamaged,
 )
 from headrace.deploy.errors import BadOption
 
@@ -133,6 +134,7 @@ def run(
     metrics_host: MetricsHost = LOOPBACK,
     accept_topic: AcceptTopic = "",
     accept_gap: AcceptGap = False,
+    skip_damaged: SkipDamaged = None,
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",
     most_rows: MostRows = None,
@@ -178,6 +180,7 @@ def run(
                 limits=GuardLimits(loss_ratio=loss_ratio),
                 accept_topic=accept_topic,
                 accept_gap=accept_gap,
+                skip_damaged=tuple(skip_damaged or ()),
                 examples_of=examples_of,
                 most_rows=most_rows,
                 place=place,

@@ -372,6 +372,16 @@ def divides_a_minute(seconds: int) -> int:
     return seconds
 
 
+SkipDamaged = Annotated[
+    list[str] | None,
+    Option(
+        "--skip-damaged",
+        envvar="HEADRACE_SKIP_DAMAGED",
+        metavar="TOPIC/PARTITION@OFFSET",
+        help="Damaged message to skip and count, as the error names it. Repeatable.",
+        show_default=False,
+    ),
+]
 EvaluationWindow = Annotated[
     int,
     Option(

@@ -26,6 +26,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from headrace.counted_nouns import counted
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder, ArchiveFull
 from headrace.ingest.events import EARLIEST_MS, LATEST_MS
+from headrace.ingest.examples import DamagedMessages, open_batch
 from headrace.ingest.kafka import (
     AtEnd,
     EventTopics,
@@ -37,6 +38,7 @@ from headrace.ingest.kafka import (
     examples_topic,
 )
 from headrace.ingest.runtime import ReadLag, running_process
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     import threading
@@ -62,6 +64,8 @@ class ArchiveSettings:
     """0: serve no metrics."""
     metrics_host: str = "127.0.0.1"
     """Metrics contain no event data."""
+    skip_damaged: tuple[str, ...] = ()
+    """Damaged messages of examples to skip, each as TOPIC/PARTITION@OFFSET."""
 
 
 class _EventHead(msgspec.Struct):
@@ -94,7 +98,7 @@ def event_table(records: Sequence[Record]) -> pa.Table:
     for record in records:
         try:
             head = _decode_head.decode(record.value)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             head = _EventHead()
         time_ms = head.timestamp_ms
         usable = time_ms is not None and EARLIEST_MS <= time_ms < LATEST_MS
@@ -119,7 +123,7 @@ def example_table(records: Sequence[Record]) -> pa.Table:
     """
     tables, facts = [], {}
     for record in records:
-        table = pa.ipc.open_stream(record.value).read_all()
+        table = pa.Table.from_batches([_read_batch(record.value)])
         for name in _OF_ALL:
             if name in (table.schema.metadata or {}):
                 facts[name] = table.schema.metadata[name]
@@ -131,6 +135,10 @@ def example_table(records: Sequence[Record]) -> pa.Table:
             .rename_columns({"event_ms": "timestamp_ms"})
         )
     return pa.concat_tables(tables).replace_schema_metadata(facts)
+
+
+def _read_batch(blob: bytes) -> pa.RecordBatch:
+    return open_batch(blob).read({"event_ms": (pa.int64(),)})
 
 
 def by_hour(table: pa.Table) -> dict[str, pa.Table]:
@@ -171,6 +179,7 @@ class Archiver:
         """examples: the topic whose records are batches of examples; other topics have events."""
         self._reader, self._folder, self._examples = reader, folder, examples
         self._settings, self._now_s, self._wrote = settings, now_s, wrote
+        self._messages = DamagedMessages(settings.skip_damaged)
         self._gathered: dict[Source, _Gathered] = {}
         self.full = False
         """Whether the folder had no room at the last write."""
@@ -180,9 +189,10 @@ class Archiver:
         return {source: gathered.stop for source, gathered in list(self._gathered.items())}
 
     def step(self, timeout_s: float) -> bool:
-        """Gather new records; write partitions with enough or old rows. Raises ArchiveError.
+        """Gather new records; write partitions with enough or old rows.
 
-        Return False if the folder is full. The next step then only tries to write again.
+        Return False if the folder is full. The next step then only tries to write again. Raises
+        ArchiveError, DamagedMessage.
         """
         if not self.full:
             self._gather(timeout_s)
@@ -239,13 +249,17 @@ class Archiver:
 
     def _take(self, record: Record) -> None:
         gathered = self._gathered[record.source]
+        rows = 1
+        if record.source.topic == self._examples:
+            batch = self._messages.decoded(record, _read_batch)
+            if batch is None:
+                gathered.stop = record.offset + 1
+                return
+            rows = batch.num_rows
         if not gathered.records:
             gathered.since_s = self._now_s()
         gathered.records.append(record)
         gathered.stop = record.offset + 1
-        rows = 1
-        if record.source.topic == self._examples:
-            rows = pa.ipc.open_stream(record.value).read_next_batch().num_rows
         gathered.rows += rows
 
     def _write(self, source: Source, gathered: _Gathered) -> None:

@@ -1,3 +1,6 @@
+from .arrow_batch import UnreadableBatch as UnreadableBatch
+from .arrow_batch import open_batch as open_batch
+from .batch import DamagedExamples as DamagedExamples
 from .batch import Examples as Examples
 from .batch import Kind as Kind
 from .batch import UnreadableExamples as UnreadableExamples
@@ -6,6 +9,7 @@ from .batch import concatenate as concatenate
 from .batch import examples_of as examples_of
 from .batch import pack as pack
 from .batch import unpack as unpack
+from .damaged_messages import DamagedMessages as DamagedMessages
 from .ordering import reordered as reordered
 from .splitting import Cut as Cut
 from .splitting import common_ends as common_ends

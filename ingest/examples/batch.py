@@ -10,6 +10,7 @@ lists. `unpack` copies only what Arrow has no array for.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -17,19 +18,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headrace.ingest.events import LATEST_MS
+from headrace.ingest.examples.arrow_batch import UNREADABLE_ARROW, UnreadableBatch, open_batch
 from headrace.ingest.features import Encoded
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from headrace.ingest.features import FieldSet
 
 FORMAT = 1
 _SLICE = "slice:"
+_SPECS = 16
+"""Sets of fields whose column types are kept: a process reads one, or a few."""
 
 
 class UnreadableExamples(ValueError):
     """A message that is not a batch of examples of this model's fields."""
+
+
+class DamagedExamples(UnreadableExamples):
+    """A message that is no batch of examples of any model."""
 
 
 class Kind(IntEnum):
@@ -131,42 +142,95 @@ def checkpoint_of(blob: bytes) -> str:
     Raises UnreadableExamples.
     """
     try:
-        metadata = pa.ipc.open_stream(blob).schema.metadata or {}
-    except (pa.ArrowException, OSError) as error:
-        raise UnreadableExamples(
-            f"expected a batch of examples, got {len(blob)} other bytes: {error}"
-        ) from error
-    return str(metadata.get(b"checkpoint", b"").decode())
+        return open_batch(blob).metadata.get(b"checkpoint", b"").decode()
+    except (UnreadableBatch, UnicodeDecodeError) as error:
+        raise DamagedExamples(f"expected a batch of examples, got: {error}") from error
 
 
 def unpack(blob: bytes, fields: FieldSet) -> Examples:
     """Return the batch of `pack`; its arrays are read-only views of `blob`.
 
-    Raises UnreadableExamples for other messages, and for batches made with other fields.
+    Raises UnreadableExamples for batches made with other fields, DamagedExamples for other bytes.
     """
     try:
-        batch = pa.ipc.open_stream(blob).read_next_batch()
-    except (pa.ArrowException, StopIteration, OSError) as error:
-        raise UnreadableExamples(
-            f"expected a batch of examples, got {len(blob)} other bytes: {error}"
-        ) from error
-    facts = batch.schema.metadata or {}
+        opened = open_batch(blob)
+        facts = opened.metadata
+        _check_origin(facts, fields)
+        batch = opened.read(_types(fields))
+        examples = examples_of(
+            batch,
+            fields,
+            batch["event_ms"].to_numpy(),
+            watermark_ms=int(facts[b"watermark_ms"]),
+            negative_rate=float(facts.get(b"negative_rate", b"1")),
+        )
+        _check(examples, fields, batch)
+    except UnreadableExamples:
+        raise
+    except UNREADABLE_ARROW as error:
+        raise DamagedExamples(f"expected a batch of examples, got: {error}") from error
+    return examples
+
+
+def _check_origin(facts: Mapping[bytes, bytes], fields: FieldSet) -> None:
     version = facts.get(b"format", b"none").decode()
     if version != str(FORMAT):
-        raise UnreadableExamples(f"examples: expected format {FORMAT}, got {version}")
+        kind = UnreadableExamples if version.isdecimal() else DamagedExamples
+        raise kind(f"examples: expected format {FORMAT}, got {version}")
     fingerprint = facts[b"fingerprint"].decode()
     if fingerprint != fields.fingerprint:
         raise UnreadableExamples(
-            f"examples: expected fields with fingerprint {fields.fingerprint} (of the model spec "
-            f"in use), got {fingerprint} (of the spec they were joined with)"
+            f"examples: expected fields with fingerprint {fields.fingerprint} (of the model "
+            f"spec in use), got {fingerprint} (of the spec they were joined with)"
         )
-    return examples_of(
-        batch,
-        fields,
-        batch["event_ms"].to_numpy(),
-        watermark_ms=int(facts[b"watermark_ms"]),
-        negative_rate=float(facts.get(b"negative_rate", b"1")),
-    )
+
+
+@functools.lru_cache(_SPECS)
+def _types(fields: FieldSet) -> dict[str, tuple[pa.DataType, ...]]:
+    """Return the types that each column may have; a batch without examples has no bags."""
+    strings, times = pa.string(), pa.int64()
+    items = pa.list_(pa.uint64())
+    one_type = {
+        "kind": pa.uint8(),
+        "label": pa.uint8(),
+        "event_ms": times,
+        "shown_ms": times,
+        "append_ms": times,
+        "impression_id": strings,
+        "request_id": strings,
+        "ids": pa.list_(pa.uint64(), len(fields.singles)),
+        "numbers": pa.list_(pa.float32(), len(fields.numbers)),
+        **({"weight": pa.float32()} if fields.weights.declared else {}),
+        **{_SLICE + name: strings for name in fields.slice_by},
+    }
+    bags = pa.list_(items, len(fields.bags)), pa.list_(items, 0)
+    return {**{name: (each,) for name, each in one_type.items()}, "bags": bags}
+
+
+def _check(examples: Examples, fields: FieldSet, batch: pa.RecordBatch) -> None:
+    """Check values that kernels rely on, and those that would reach into other examples.
+
+    One time of the year 5000 would expire every row. Raises ValueError.
+    """
+    count, features = len(examples), examples.features
+    if batch["impression_id"].null_count:
+        raise ValueError("missing impression ids")
+    if count and (int(examples.kinds.max()) > Kind.CLOSED or int(examples.labels.max()) > 1):
+        raise ValueError("a kind or label out of range")
+    for times in (examples.event_ms, examples.shown_ms, examples.append_ms):
+        # as unsigned numbers, negative ones are the largest
+        if count and int(times.view(np.uint64).max()) >= LATEST_MS:
+            raise ValueError("a time out of range")
+    if not (examples.watermark_ms < LATEST_MS and 0.0 < examples.negative_rate <= 1.0):
+        raise ValueError(
+            f"watermark {examples.watermark_ms}, share of negatives {examples.negative_rate}"
+        )
+    offsets, bags, items = features.bag_offsets, count * len(fields.bags), features.bag_ids.shape[0]
+    if (offsets.shape[0], int(offsets[0]), int(offsets[-1])) != (bags + 1, 0, items):
+        raise ValueError(f"offsets of other bags than {bags}, with {items} items")
+    weights = examples.weights
+    if weights is not None and count and not 0.0 <= float(weights.min()) <= weights.max() < np.inf:
+        raise ValueError("a weight out of range")
 
 
 def examples_of(

@@ -57,6 +57,11 @@ class Record(NamedTuple):
     leader_epoch: int = -1
     """Number of the partition's leader that appended it, or a later one; -1: unknown."""
 
+    @property
+    def place(self) -> str:
+        """The text TOPIC/PARTITION@OFFSET."""
+        return f"{self.source.topic}/{self.source.partition}@{self.offset}"
+
 
 class MessageBlock(NamedTuple):
     """Consecutive messages of one source, in columns.

@@ -19,7 +19,7 @@ examples were read.
 
 Retention may delete examples before they are learned. A learner refuses to start in such a gap,
 unless the operator accepts it (`accept_gap`). The marks then move over the gap with the next push,
-as they move over transaction markers.
+as they move over transaction markers, and damaged messages that are skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.examples import Examples, unpack
 from headrace.ingest.kafka import (
     AtEnd,
     PartitionAssigned,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.ingest.features import FieldSet
+    from headrace.ingest.examples import Examples
     from headrace.learner.loop.cursors import Cursors
     from headrace.pserver import BucketAnswer
 
@@ -93,7 +92,7 @@ class ExampleQueue:
         self,
         reader: Reader,
         cursors: Cursors,
-        fields: FieldSet,
+        decode: Callable[[Record], Examples | None],
         *,
         order_wait_ms: int,
         ahead_limit: int,
@@ -101,8 +100,8 @@ class ExampleQueue:
         accept_topic: str = "",
         accept_gap: bool = False,
     ) -> None:
-        """`accept_topic`, `accept_gap`: see LearnerPorts."""
-        self._reader, self._cursors, self._fields = reader, cursors, fields
+        """decode: None skips the message. `accept_topic`, `accept_gap`: see LearnerPorts."""
+        self._reader, self._cursors, self._decode = reader, cursors, decode
         self._accept_topic = accept_topic
         self._accept_gaps = accept_topic
         """The same, until every bucket has learned from it."""
@@ -324,11 +323,10 @@ class ExampleQueue:
         partition.end = None
         if not self._cursors.active(partition.name, record.offset).any():
             return
-        examples = unpack(record.value, self._fields)
-        if len(examples):
+        examples = self._decode(record)
+        if examples:
             place = record.source, partition.name, record.offset
-            batch = ExampleBatch(*place, examples, record.leader_epoch)
-            partition.batches.append(batch)
+            partition.batches.append(ExampleBatch(*place, examples, record.leader_epoch))
             partition.arrived_ms = self._steady_ms()
 
     def _reach_end(self, source: Source) -> None:

@@ -17,11 +17,12 @@ cache of rows in place of all of them. The simulation passes its own.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.examples import Kind
+from headrace.ingest.examples import DamagedMessages, Kind, unpack
 from headrace.learner.errors import NotPulled
 from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.loop.batch_guard import NoGuard
@@ -83,10 +84,11 @@ class Learner:
         self._pending = PendingDeltas(self.view, self._shape)
         self._pending.refresh(replica.table, replica.table.ids.copy(), None)
         cursors = Cursors()
+        self.messages = DamagedMessages(ports.skip_damaged)
         self.intake = ExampleQueue(
             ports.reader,
             cursors,
-            fields,
+            partial(self.messages.decoded, decode=partial(unpack, fields=fields)),
             order_wait_ms=pace.order_wait_ms,
             ahead_limit=pace.ahead_limit,
             steady_ms=clocks.steady_ms,

@@ -41,6 +41,8 @@ class LearnerPorts:
     """Identity of a recreated topic that continues at the old one's last offset: ExampleQueue."""
     accept_gap: bool = False
     """Whether to go on after examples that Kafka deleted before they were learned."""
+    skip_damaged: tuple[str, ...] = ()
+    """Damaged messages to skip, each as TOPIC/PARTITION@OFFSET: DamagedMessages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.ingest.events import LATEST_MS
+from headrace.ingest.examples import UnreadableBatch, open_batch
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -23,6 +26,7 @@ _SCHEMA = pa.schema(
         pa.field("score", pa.float64(), nullable=False),
     ]
 )
+_TYPES = {field.name: (field.type,) for field in _SCHEMA}
 
 
 class UnreadableScores(ValueError):
@@ -57,24 +61,19 @@ def pack(scores: Scores) -> bytes:
 def unpack(blob: bytes) -> Scores:
     """Return the batch in these bytes. Raises UnreadableScores."""
     try:
-        with pa.ipc.open_stream(blob) as reader:
-            schema = reader.schema
-            table = reader.read_all().combine_chunks()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UnreadableScores(
-            f"scores: expected an Arrow stream, got {len(blob)} bytes: {error}"
-        ) from error
-    if not schema.equals(_SCHEMA):
-        raise UnreadableScores(
-            f"scores: expected columns {_SCHEMA.names}, got {schema.names} of {schema.types}"
-        )
-    impression_ids, request_ids, event_ms, scores = (
-        column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        for column in table.columns
+        batch = open_batch(blob).read(_TYPES)
+    except UnreadableBatch as error:
+        raise UnreadableScores(f"scores: {error}") from error
+    event_ms, scores = batch["event_ms"], batch["score"]
+    if batch["impression_id"].null_count or event_ms.null_count or scores.null_count:
+        raise UnreadableScores("scores: expected an id, a time and a score each, got missing ones")
+    found = Scores(
+        batch["impression_id"], batch["request_id"], event_ms.to_numpy(), scores.to_numpy()
     )
-    return Scores(
-        impression_ids,
-        request_ids,
-        event_ms.to_numpy(zero_copy_only=False),
-        scores.to_numpy(zero_copy_only=False),
-    )
+    if not (((found.scores >= 0.0) & (found.scores <= 1.0)).all() and _in_time(found.event_ms)):
+        raise UnreadableScores("scores: expected probabilities and times, got values out of range")
+    return found
+
+
+def _in_time(event_ms: npt.NDArray[np.int64]) -> bool:
+    return not event_ms.size or (event_ms.min() >= 0 and event_ms.max() < LATEST_MS)

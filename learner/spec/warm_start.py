@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.examples import unpack
+from headrace.ingest.examples import DamagedExamples, unpack
 from headrace.learner.spec.architecture import DENSE_NUMBER, FREE_TO_DIFFER, NETWORK_KEYS
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.compatibility import difference
@@ -119,7 +119,10 @@ def first_after(records: Iterable[Record], fields: FieldSet, at_ms: int) -> Star
     for record in records:
         if record.source in offsets and record.source not in waiting:
             continue
-        examples = unpack(record.value, fields)
+        try:
+            examples = unpack(record.value, fields)
+        except DamagedExamples as error:
+            raise DamagedExamples(f"{record.place}: {error}") from error
         if int(examples.append_ms.max(initial=0)) > at_ms:
             offsets[record.source] = record.offset
             waiting.discard(record.source)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.ingest import KafkaUnreachable, TransactionAborted
-from headrace.ingest.examples import UnreadableExamples
+from headrace.ingest.examples import DamagedExamples, UnreadableExamples
 from headrace.ingest.examples import unpack as unpack_examples
 from headrace.ingest.kafka import (
     AtEnd,
@@ -39,6 +39,7 @@ from headrace.learner.loop import UnreadableScores
 from headrace.learner.loop import unpack as unpack_scores
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack, unpack
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -250,9 +251,12 @@ class Feeder:
                 reached_ms = int(scores.event_ms.max()) if len(scores) else None
             else:
                 reached_ms = self._predicted(record)
-        except (UnreadableExamples, UnreadableScores) as error:
-            where = f"{topic}/{record.source.partition}, offset {record.offset}"
-            raise EvaluationError(f"{where}: {error}") from error
+        except (DamagedExamples, UnreadableScores) as error:
+            # what it measures loses a batch; a feeder that stopped here would measure nothing
+            log.warning("skips the damaged message %s: %s", record.place, error)
+            self.figures.unusable += 1
+        except UnreadableExamples as error:
+            raise EvaluationError(f"{record.place}: {error}") from error
         known = [each_ms for each_ms in (time_ms, reached_ms) if each_ms is not None]
         self._standings[record.source] = max(known, default=None), False
         self.read[record.source] = record.offset + 1
@@ -263,7 +267,7 @@ class Feeder:
     def _predicted(self, record: Record) -> int | None:
         try:
             prediction = _decoder.decode(record.value)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             self.figures.unusable += 1
             return None
         if 0 < record.append_ms < prediction.time:

@@ -20,6 +20,7 @@ from headrace.deploy.cli.options import (
     ModelFile,
     Partitions,
     Port,
+    SkipDamaged,
     valid_specs,
 )
 from headrace.ingest.events import EventKind
@@ -231,6 +232,7 @@ def sink(
     kafka_client: KafkaClient = None,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
+    skip_damaged: SkipDamaged = None,
 ) -> None:
     """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -240,7 +242,10 @@ def sink(
 
     name = load_spec(model).name if model is not None else None
     settings = ArchiveSettings(
-        most_age_s=most_age_s, metrics_port=metrics_port, metrics_host=metrics_host
+        most_age_s=most_age_s,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        skip_damaged=tuple(skip_damaged or ()),
     )
     with stopped_by_signals() as stop:
         run_archiver(settings, kafka_settings(kafka, kafka_client), name, folder, stop)

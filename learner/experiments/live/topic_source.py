@@ -19,10 +19,11 @@ In a group of runners, one runner decides the order, and the others follow it (`
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.ingest.examples import Examples, UnreadableExamples, unpack
+from headrace.ingest.examples import DamagedExamples, Examples, UnreadableExamples, unpack
 from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.errors import LearnerError, WrongExamples
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import Reader
+
+log = logging.getLogger(__name__)
 
 _MOST_QUEUED_BYTES = 4 << 20
 """Limit of one partition, which is then paused until the others caught up."""
@@ -293,11 +296,11 @@ class _TopicReading:
             if isinstance(event, Record):
                 partition = self.partitions[event.source.partition]
                 partition.end = None
-                partition.queue.append(
-                    _Queued(event.offset, event.append_ms, event.value, self._unpacked(event))
-                )
-                partition.bytes += len(event.value)
                 arrived = True
+                if (examples := self._unpacked(event)) is not None:
+                    queued = _Queued(event.offset, event.append_ms, event.value, examples)
+                    partition.queue.append(queued)
+                    partition.bytes += len(event.value)
             elif isinstance(event, AtEnd):
                 self.partitions[event.source.partition].end = event.offset
                 arrived = True
@@ -347,9 +350,13 @@ class _TopicReading:
         each = self.partitions[partition]
         return self._first_pass.key(partition, each.queue[0].offset, each.next_ms)
 
-    def _unpacked(self, record: Record) -> Examples:
+    def _unpacked(self, record: Record) -> Examples | None:
+        """Return the examples of a message; None if it is damaged: it is so for every arm."""
         try:
             return unpack(record.value, self._fields)
+        except DamagedExamples as error:
+            log.warning("skips the damaged message %s: %s", record.place, error)
+            return None
         except UnreadableExamples as error:
             raise WrongExamples(record.source.topic, error) from error
 

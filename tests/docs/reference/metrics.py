@@ -85,6 +85,7 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     loop = SimpleNamespace(
         figures=LearnerTotals(),
         tally=PushTotals(),
+        messages=SimpleNamespace(skipped=0),
         progress=SimpleNamespace(append_ms=1, event_ms=1),
         intake=SimpleNamespace(gap_offsets=0, committed={Source("examples", 0): 0}),
         rows=SimpleNamespace(usage=PrefetchUsage(), tail_bytes=0),

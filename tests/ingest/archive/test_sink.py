@@ -21,6 +21,9 @@ import pytest
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.archive.archiver import Archiver, ArchiveSettings, run_archiver
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
+from headrace.ingest.errors import DamagedMessage
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
@@ -28,6 +31,8 @@ from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topics, topics_for
 from headrace.ingest.runtime.status import unpack
+from tests.ingest.joiner.partition import Partition, shown, tick
+from tests.ingest.joiner.partition import records as shown_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,8 +105,31 @@ def test_an_archiver_whose_folder_is_full_waits_and_writes_every_row_once(
     folder.close()
 
 
+def test_a_damaged_message_of_examples_stops_the_archiver_until_an_operator_names_it(
+    tmp_path: Path,
+) -> None:
+    partition = Partition()
+    partition.offer(EventSide.IMPRESSIONS, shown_records(EventSide.IMPRESSIONS, [shown("i", 1)]))
+    partition.offer(EventSide.CLICKS, shown_records(EventSide.CLICKS, [tick(1000)]))
+    sound = pack(partition.joiner.advance(0).examples)
+    source = Source("examples.news", 0)
+    held = [Record(source, i, START_MS, value) for i, value in enumerate((sound, sound[:-200]))]
+    folder = ArchiveFolder(str(tmp_path))
+    sink = Archiver(ListReader({source: held}), folder, source.topic, ArchiveSettings())
+    with pytest.raises(DamagedMessage, match=r"examples.news/0@1: .*--skip-damaged"):
+        drain(sink)
+    named = ArchiveSettings(skip_damaged=("examples.news/0@1",))
+    sink = Archiver(ListReader({source: held}), folder, source.topic, named)
+    drain(sink)
+    sink.finish()
+    assert sink.positions() == {source: 2}
+    assert [row["offset"] for row in read(tmp_path, source.topic)] == [0]
+    folder.close()
+
+
 def test_the_archiver_keeps_messages_that_are_not_events(tmp_path: Path) -> None:
-    odd = [b"not json", b"\xff\xfe", b'{"timestamp_ms": 5}', b""]
+    deep = b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    odd = [b"not json", b"\xff\xfe", b'{"timestamp_ms": 5}', b"", deep]
     held = [Record(SHOWN, i, START_MS, value) for i, value in enumerate(odd)]
     folder = ArchiveFolder(str(tmp_path))
     sink = Archiver(ListReader({SHOWN: held}), folder, None, ArchiveSettings())
@@ -109,7 +137,13 @@ def test_the_archiver_keeps_messages_that_are_not_events(tmp_path: Path) -> None
     sink.finish()
     folder.close()
     rows = sorted(read(tmp_path), key=lambda row: row["offset"])
-    assert [row["event"] for row in rows] == ["not json", None, '{"timestamp_ms": 5}', ""]
+    assert [row["event"] for row in rows] == [
+        "not json",
+        None,
+        '{"timestamp_ms": 5}',
+        "",
+        deep.decode(),
+    ]
     assert rows[1]["raw"] == b"\xff\xfe"
     assert {row["timestamp_ms"] for row in rows} == {None}
 

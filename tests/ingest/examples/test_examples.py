@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.ingest.examples.batch import Examples, UnreadableExamples, concatenate, pack, unpack
+from headrace.ingest.examples.batch import (
+    DamagedExamples,
+    Examples,
+    UnreadableExamples,
+    concatenate,
+    pack,
+    unpack,
+)
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.core.input import EventSide
@@ -123,4 +130,44 @@ def test_a_message_that_is_not_a_batch_of_examples_is_refused() -> None:
     with pa.ipc.new_stream(sink, other.schema) as stream:
         stream.write_batch(other)
     with pytest.raises(UnreadableExamples, match="expected format 1, got none"):
+        unpack(sink.getvalue().to_pybytes(), fields_of())
+
+
+def _with(blob: bytes, place: int, value: bytes) -> bytes:
+    return blob[:place] + value + blob[place + len(value) :]
+
+
+def _place_of(blob: bytes, column: np.ndarray) -> int:
+    """Return the place of an unpacked column in the message."""
+    return int(column.ctypes.data - np.frombuffer(blob, np.uint8).ctypes.data)
+
+
+def test_a_batch_with_one_damaged_value_is_refused() -> None:
+    blob = pack(_joined(20))
+    sound = unpack(blob, fields_of())
+    offsets, ids = sound.features.bag_offsets, sound.impression_ids.buffers()
+    strings = ids[1].address - np.frombuffer(blob, np.uint8).ctypes.data
+    wrong = {
+        "a negative offset of a bag": (_place_of(blob, offsets) + 8, b"\xff\xff\xff\xff"),
+        "an offset of a bag beyond its items": (_place_of(blob, offsets) + 8, b"\xff\xff\xff\x7f"),
+        "a first bag that does not begin at 0": (_place_of(blob, offsets), b"\x01\x00\x00\x00"),
+        "a label of 2": (_place_of(blob, sound.labels), b"\x02"),
+        "an unknown kind": (_place_of(blob, sound.kinds), b"\x03"),
+        "a time before 1970": (_place_of(blob, sound.event_ms) + 7, b"\xff"),
+        "a time beyond the year 3000": (_place_of(blob, sound.append_ms) + 7, b"\x01"),
+        "an id that ends before it begins": (strings + 4, b"\xff\xff\xff\x7f"),
+    }
+    for what, (place, value) in wrong.items():
+        with pytest.raises(DamagedExamples, match="expected a batch of examples"):
+            pytest.fail(f"{what}: {unpack(_with(blob, place, value), fields_of())}")
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_a_compressed_batch_is_refused_because_it_may_unpack_to_any_size(codec: str) -> None:
+    batch = pa.ipc.open_stream(pack(_joined(20))).read_next_batch()
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    with pytest.raises(DamagedExamples, match="without compression"):
         unpack(sink.getvalue().to_pybytes(), fields_of())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import pack
+from headrace.ingest.errors import DamagedMessage
+from headrace.ingest.examples import DamagedMessages
+from headrace.ingest.examples.batch import pack, unpack
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.errors import (
@@ -30,7 +34,13 @@ RECORDS = 10
 class Scenery:
     """One partition of some records, and a topic that can be made again under the reader."""
 
-    def __init__(self, accept_topic: str = "", *, accept_gap: bool = False) -> None:
+    def __init__(
+        self,
+        accept_topic: str = "",
+        *,
+        accept_gap: bool = False,
+        skip_damaged: tuple[str, ...] = (),
+    ) -> None:
         dice = np.random.default_rng(1)
         spec = random_spec(dice, "immediate", statistics=False)
         self.reader = ListReader({SOURCE: []})
@@ -40,10 +50,11 @@ class Scenery:
         self.asked = 0
         self.reader.topic_id = self._topic_id  # type: ignore[method-assign]
         self.cursors = Cursors()
+        self.messages = DamagedMessages(skip_damaged)
         self.intake = ExampleQueue(
             self.reader,
             self.cursors,
-            spec.fields,
+            partial(self.messages.decoded, decode=partial(unpack, fields=spec.fields)),
             order_wait_ms=0,
             ahead_limit=100,
             steady_ms=lambda: 0,
@@ -345,6 +356,35 @@ def test_an_accepted_gap_is_skipped_in_every_bucket_that_lacks_it_and_counted_on
     scenery.cursors.discard(1, {"old/0": 4}, None)  # the push was refused
     scenery.intake.read_again(["old/0"])
     assert (scenery.intake.gap_offsets, scenery.cursors.resume_at("old/0")) == (2, 6)
+
+
+def _damage(scenery: Scenery, offset: int) -> None:
+    records = scenery.reader.records[SOURCE]
+    records[offset] = records[offset]._replace(value=records[offset].value[:-200])
+
+
+def test_a_damaged_message_stops_the_learner_and_the_error_names_the_message_and_the_way_on() -> (
+    None
+):
+    scenery = Scenery()
+    _damage(scenery, 4)
+    scenery.begin({"old/0": 2})
+    with pytest.raises(
+        DamagedMessage, match=r"examples.test/0@4: .*--skip-damaged examples.test/0"
+    ):
+        scenery.learn()
+
+
+def test_a_damaged_message_that_an_operator_named_is_skipped_and_counted_once() -> None:
+    scenery = Scenery(skip_damaged=("examples.test/0@4", "examples.test/0@5"))
+    _damage(scenery, 4)
+    scenery.begin({"old/0": 2})
+    scenery.learn()
+    assert scenery.cursors.spans(0) == (OffsetSpan("old/0", 2, RECORDS),)
+    scenery.cursors.discard(0, {"old/0": 2}, None)  # the push was refused
+    scenery.intake.read_again(["old/0"])
+    scenery.learn()
+    assert scenery.messages.skipped == 1, "the message at offset 5 is sound, so it was learned"
 
 
 def test_a_mark_beyond_the_end_of_the_topic_is_refused_with_accept_gap_too() -> None:

@@ -302,8 +302,19 @@ def test_predictions_by_model_name_and_by_an_alias_named_learned_stay_apart_from
 
 def test_examples_of_other_fields_stop_the_feeder_with_their_position() -> None:
     evaluated = EvaluatedModel()
-    source = Source("examples", 1)
-    evaluated.reader.append(source, b"no batch of examples")
-    offset = evaluated.reader.held(source)[1] - 1
-    with pytest.raises(EvaluationError, match=rf"examples/1, offset {offset}: expected a batch"):
+    where = SpecText("other.toml", '[fields.other]\nnumber = 1\ntransform = "id"\n')
+    other = Examples.empty(parse_fields(where.tables(), where))
+    record = evaluated.reader.append(Source("examples", 1), pack_examples(other))
+    with pytest.raises(EvaluationError, match=rf"examples/1@{record.offset}: .*fingerprint"):
         evaluated.steps(200)
+
+
+def test_damaged_messages_are_skipped_and_counted_and_change_no_figure() -> None:
+    evaluated = EvaluatedModel()
+    evaluated.steps(200)
+    before = evaluated.folded()
+    for topic in ("examples", "scores"):
+        evaluated.reader.append(Source(topic, 0), b"no Arrow batch")
+    evaluated.steps(20)
+    assert evaluated.feeder.figures.unusable == 2
+    assert evaluated.folded() == before
