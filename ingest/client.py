@@ -39,6 +39,7 @@ from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 
 from headrace.counted_nouns import counted
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -271,7 +272,7 @@ class _Requests:
             self._retry_after_s = float(retry_after)
         try:
             answer = _decode(response.data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             answer = _Answer()  # from a proxy before the collector
         if response.status == 200 or answer.refused:
             return self._left(events, answer.refused)

@@ -184,6 +184,37 @@ def test_documents_name_no_package_without_headrace() -> None:
     assert found == []
 
 
+def _incomplete(handled: ast.Try) -> bool:
+    """Whether handlers name some of the errors of a decoder of msgspec, and not all."""
+    named = " ".join(ast.unparse(each.type) for each in handled.handlers if each.type)
+    if "msgspec.DecodeError" in named or "msgspec.MsgspecError" in named:
+        return True
+    converts = any("msgspec.convert" in ast.unparse(each) for each in handled.body)
+    return "msgspec.ValidationError" in named and "UNDECODABLE" not in named and not converts
+
+
+def test_a_handler_of_bytes_that_msgspec_cannot_decode_names_all_its_errors() -> None:
+    found = [
+        f"{_name(path)}:{node.lineno}"
+        for path in SOURCES
+        if "msgspec." in (source := path.read_text()) and "except" in source
+        for node in _statements(ast.parse(source))
+        if isinstance(node, ast.Try) and _incomplete(node)
+    ]
+    assert found == [], "except UNDECODABLE instead"
+
+
+def test_digests_of_secrets_are_compared_in_constant_time() -> None:
+    equal = re.compile(r"(digest|given|secret)\w* *[!=]= |[!=]= *(self\._)?(digest|given|secret)")
+    found = [
+        f"{_name(path)}: {line.strip()}"
+        for path in (ROOT / "ingest/http").glob("*tokens.py")
+        for line in path.read_text().splitlines()
+        if equal.search(line)
+    ]
+    assert found == [], "hmac.compare_digest instead"
+
+
 def test_a_public_class_name_is_unique_in_the_product() -> None:
     names = Counter(
         node.name

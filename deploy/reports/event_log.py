@@ -13,6 +13,7 @@ import zstandard
 
 from headrace.deploy.errors import BadOption
 from headrace.ingest.logs import CLICKS, IMPRESSIONS, NoEventsError, TableLog, path_of
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -72,7 +73,7 @@ def _heads(
     for line in _lines(directory, stem, layout):
         try:
             yield _decode_head.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             continue  # a dead letter
 
 
@@ -122,6 +123,6 @@ def _impressions(directory: Path, layout: LogLayout | None) -> Iterator[dict[str
     for line in _lines(directory, IMPRESSIONS, layout):
         try:
             _decode_head.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             continue
         yield orjson.loads(line)

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.counted_nouns import counted
 from headrace.ingest.http import RequestRefused
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.ingest.collector.backpressure import CollectorLimits
@@ -94,7 +95,7 @@ def split(body: bytes, kind: str, limits: CollectorLimits) -> list[bytes]:
         else:
             try:
                 events = [bytes(raw) for raw in _split_array(body)]
-            except (msgspec.MsgspecError, RecursionError) as error:
+            except UNDECODABLE as error:
                 found = f"{len(body)} bytes that are not: {error}"
                 raise RequestRefused(400, "", "an array of JSON objects", found) from None
     if not events:

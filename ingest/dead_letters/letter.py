@@ -19,6 +19,7 @@ import msgspec
 import orjson
 
 from headrace.ingest.events import LARGEST_VALUE_BYTES, Reason
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,9 +54,10 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     append_ms: int
     value_bytes: int
     value: str | None = None
-    value_base64: str | None = None
+    value_base64: bytes | None = None
+    """An event that is not UTF-8; msgspec reads and writes bytes as base64."""
     key: str | None = None
-    key_base64: str | None = None
+    key_base64: bytes | None = None
 
     @property
     def origin(self) -> Origin:
@@ -71,7 +73,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     def event_bytes(self) -> bytes:
         """The event as it came, truncated to LARGEST_VALUE_BYTES."""
         if self.value_base64 is not None:
-            return base64.b64decode(self.value_base64)
+            return self.value_base64
         return (self.value or "").encode()
 
     @property
@@ -122,7 +124,7 @@ def unpack(value: bytes) -> Letter | SettledLetters | None:
     """Return the content of a message of the topic; None if it is not headrace's."""
     try:
         message = _decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
     return message.settled if isinstance(message, _SettledMessage) else message
 

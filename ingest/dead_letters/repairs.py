@@ -25,6 +25,7 @@ import orjson
 from headrace.ingest.dead_letters.letter import Letter, Origin
 from headrace.ingest.dead_letters.letter_retry import DISCARD, Repair, why_refused
 from headrace.ingest.errors import StreamError
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,7 +47,7 @@ class EditableLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     key: str | None = None
     value: str | None = None
     """The message, if it is not a JSON object; ignored when read back."""
-    value_base64: str | None = None
+    value_base64: bytes | None = None
     event: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
@@ -92,7 +93,7 @@ class FileRepairs:
     def _take(self, line: bytes, where: str) -> None:
         try:
             shown = _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise BadRepair(
                 f"{where}: expected a line of `dead-letters show --json`, got: {error}"
             ) from error

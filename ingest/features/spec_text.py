@@ -33,7 +33,7 @@ class SpecText:
         """Return the parsed TOML. Raises SpecError if the text is not TOML."""
         try:
             return tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # ValueError: a number of 4,300 digits, too
             place = re.search(r"\(at line (\d+)", str(error))
             line = int(place.group(1)) if place else self.text.count("\n") + 1
             raise SpecError(f"{self.path}:{line}: expected TOML, found: {error}") from error
@@ -53,7 +53,7 @@ class SpecText:
                 continue
             try:
                 tables = tomllib.loads("\n".join(lines[:end]))
-            except tomllib.TOMLDecodeError:
+            except (ValueError, RecursionError):
                 continue  # inside a value of several lines
             reached = _depth(tables, keys)
             if reached > depth:

@@ -24,6 +24,7 @@ from headrace.ingest.kafka import (
     retry_for,
     translated,
 )
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.ingest.features import FieldSet
@@ -64,7 +65,7 @@ def load_checkpoint(text: str, fingerprint: str, where: str) -> SavedCheckpoint:
     """Return the checkpoint that a joiner of the same fields saved. Raises BadCheckpoint."""
     try:
         saved = msgspec.json.decode(text, type=SavedCheckpoint)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise BadCheckpoint(
             f"{where}: expected the checkpoint of a joiner in the metadata of its committed "
             f"offset, got {text[:80]!r}: {error}"

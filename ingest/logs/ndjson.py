@@ -23,6 +23,7 @@ from headrace.ingest.errors import StreamError
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, request_key
 from headrace.ingest.logs.layout import PACKED, SUFFIXES
 from headrace.ingest.runtime import wall_ms
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +129,7 @@ def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
         key = request = None
         try:
             head = decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             pass  # sent anyway: the joiner writes it to the dead letters with the reason
         else:
             if EARLIEST_MS <= head.timestamp_ms <= latest_ms:

@@ -16,6 +16,7 @@ import msgspec
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS
 from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.runtime import wall_ms
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,7 @@ _order = itemgetter(0, 1)
 def _own_time(value: bytes, before_ms: int, latest_ms: int) -> int:
     try:
         time_ms = _time_of(value).timestamp_ms
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         return before_ms
     return int(time_ms) if EARLIEST_MS <= time_ms <= latest_ms else before_ms
 

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.ingest.errors import BackfillRefused
 from headrace.ingest.kafka import EventTopics, Source, last_records, partition_counts
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,7 +77,7 @@ def event_time_ms(event: bytes) -> int | None:
     """Return the time of an event; None if it is unreadable."""
     try:
         return int(msgspec.json.decode(event, type=_Timestamp).timestamp_ms)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError):
+    except (*UNDECODABLE, ValueError, OverflowError):
         return None
 
 

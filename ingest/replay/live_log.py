@@ -18,6 +18,7 @@ import msgspec
 from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.logs import Line
 from headrace.ingest.runtime import wall_ms
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,6 +106,6 @@ def _moved(line: Line, time_ms: int, suffix: str) -> Line:
 def _decoded(value: bytes) -> dict[str, Any] | None:
     try:
         event = msgspec.json.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
     return event if isinstance(event, dict) else None

@@ -23,6 +23,7 @@ import msgspec
 from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka import BY_KEY, STATUS_TOPIC, KafkaWriter, Source
 from headrace.ingest.runtime.clock import wall_ms
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,7 @@ def unpack(blob: bytes) -> ProcessStatus:
     """Return the status of `pack`. Raises UnreadableStatus."""
     try:
         return msgspec.json.decode(blob, type=ProcessStatus)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise UnreadableStatus(f"expected the status of a process, got {error}") from error
 
 

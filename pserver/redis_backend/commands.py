@@ -24,6 +24,7 @@ from headrace.pserver.errors import Resharded, StoreError, Unreachable
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.server_requirements import function_name
 from headrace.pserver.rows import MOST_SUB_HASHES
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,7 +202,7 @@ class RedisCommands:
 def _generation_in(shape: bytes) -> int:
     try:
         return msgspec.json.decode(shape, type=_Generation).generation
-    except msgspec.DecodeError:  # the reader of the whole shape reports it
+    except UNDECODABLE:  # the reader of the whole shape reports it
         return 0
 
 

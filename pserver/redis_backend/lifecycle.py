@@ -29,6 +29,7 @@ from headrace.pserver.redis_backend.commands import names_of_all
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.row_io import BucketLayout, written
 from headrace.pserver.rows import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -115,7 +116,7 @@ class ModelLifecycle:
         key = self._calls.shape_key
         try:
             stored = msgspec.json.decode(found, type=StoredShape)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise StoreError(f"{key.decode()} cannot be read: {error}") from error
         expected = RESHARDED_FORMAT if stored.generation else FORMAT
         if stored.format != expected:

@@ -1,8 +1,8 @@
 from .log_relay import LogRelay as LogRelay
 from .relay_block import BlockHeader as BlockHeader
 from .relay_block import RelayPosition as RelayPosition
+from .relay_block import block_header as block_header
 from .relay_block import pack_block as pack_block
-from .relay_block import unpack_block as unpack_block
 from .relay_section import COUNTERS as COUNTERS
 from .relay_section import LARGEST_HALF as LARGEST_HALF
 from .relay_section import RelayedColumns as RelayedColumns

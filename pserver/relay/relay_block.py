@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import struct
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from headrace.pserver.errors import CorruptEntry
 from headrace.pserver.relay.relay_section import (
@@ -36,6 +37,7 @@ from headrace.pserver.relay.relay_section import (
     unpack_section,
 )
 from headrace.pserver.rows import SourceReached  # noqa: TC001  (msgspec reads the annotation)
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.pserver.relay.relay_section import RelayForm
@@ -58,9 +60,9 @@ class BlockHeader(msgspec.Struct, frozen=True):
     fingerprint: str
     """The fingerprint of the model spec, as in Shape."""
     bucket: int
-    width: int
+    width: Annotated[int, Meta(ge=0)]
     """Floats of a row in the model."""
-    rows: int
+    rows: Annotated[int, Meta(ge=0)]
     start: RelayPosition | None
     """The position that the rows change from; None: of a base, which needs no earlier block."""
     stop: RelayPosition
@@ -113,15 +115,15 @@ def pack_block(header: BlockHeader, rows: FoldedRows, columns: RelayedColumns | 
     return b"".join((struct.pack("<I", len(head)), head, body))
 
 
-def unpack_block(blob: bytes) -> tuple[BlockHeader, FoldedRows]:
-    """Return header and rows of a block; floats that were left out are zeros.
+def block_header(blob: bytes) -> BlockHeader:
+    """Return the header of a block.
 
     Raises CorruptEntry if the bytes are not a block in a format of this version.
     """
     try:
         (length,) = struct.unpack_from("<I", blob)
         header = _decode.decode(blob[4 : 4 + length].rstrip(b" "))
-    except (struct.error, msgspec.DecodeError) as error:
+    except (struct.error, *UNDECODABLE) as error:
         raise CorruptEntry(
             f"relay block of {len(blob)} bytes has no readable header: {error}"
         ) from error
@@ -136,12 +138,21 @@ def unpack_block(blob: bytes) -> tuple[BlockHeader, FoldedRows]:
             f"relay block: expected format {_PLAIN} or {_SECTIONS}, {expected} bytes and columns "
             f"below {header.width}, got format {header.format}, {len(blob)} bytes and {columns}"
         )
+    return header
+
+
+def block_rows(blob: bytes, header: BlockHeader) -> FoldedRows:
+    """Return the rows of a block; floats that were left out are zeros.
+
+    The rows may need more memory than the block: compare the header's width with the model's first.
+    """
+    sections, (length,) = _sections(header), struct.unpack_from("<I", blob)
     ends = [*accumulate((section_bytes(each) for each in sections), initial=4 + length)]
     parts = [
         unpack_section(each, header.width, blob, at)
         for each, at in zip(sections, ends, strict=False)
     ]
-    return header, joined(parts)
+    return joined(parts)
 
 
 def _sections(header: BlockHeader) -> list[BlockSection]:

@@ -16,10 +16,11 @@ that are gone have no other columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from headrace.pserver.rows import NEVER, FoldedRows
 
@@ -65,7 +66,7 @@ class RelayForm:
 class BlockSection(msgspec.Struct, frozen=True):
     """The header of a section."""
 
-    rows: int
+    rows: Annotated[int, Meta(ge=0)]
     columns: list[int]
     counters: list[str]
     half: bool = False

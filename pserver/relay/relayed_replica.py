@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.relay.relay_block import RelayPosition, unpack_block
+from headrace.pserver.relay.relay_block import RelayPosition, block_header, block_rows
 from headrace.pserver.replica import LogPosition
 from headrace.pserver.rows import FoldedRows, RowTable
 
@@ -96,12 +96,14 @@ class RelayedReplica:
 
         Raises CorruptEntry, and StoreError if the block is of another model.
         """
-        header, rows = unpack_block(blob)
+        header = block_header(blob)
+        self._check_model(header)
+        rows = block_rows(blob, header)
         if header.final:
             if self._restored is None:
                 raise StoreError("relay block: expected rows as they are, got final weights")
             rows = self._restored(rows)
-        bucket = self._checked(header, rows)
+        bucket = self._checked_bucket(header, rows)
         if header.start is None:
             return self._take_base(header, rows, len(blob))
         self._bases.pop(bucket, None)
@@ -116,14 +118,16 @@ class RelayedReplica:
         self._move(header, position)
         return Relayed(bucket, header, len(blob))
 
-    def _checked(self, header: BlockHeader, rows: FoldedRows) -> int:
-        shape = self.shape
-        expected = shape.fingerprint, shape.width
+    def _check_model(self, header: BlockHeader) -> None:
+        expected = self.shape.fingerprint, self.shape.width
         if (header.fingerprint, header.width) != expected:
             raise StoreError(
                 f"relay block: expected fingerprint and width {expected}, got "
                 f"{header.fingerprint!r} and {header.width}"
             )
+
+    def _checked_bucket(self, header: BlockHeader, rows: FoldedRows) -> int:
+        shape = self.shape
         if (
             not 0 <= header.bucket < shape.buckets
             or (shape.bucket_of(rows.ids) != header.bucket).any()

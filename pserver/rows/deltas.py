@@ -18,12 +18,14 @@ u32[n]. Columns and not rows, because every reader and writer of entries is vect
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from headrace.pserver.errors import CorruptEntry
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -93,9 +95,9 @@ class SourceReached(msgspec.Struct, frozen=True, array_like=True):
 class EntryHeader(msgspec.Struct, frozen=True):
     """The header of an entry."""
 
-    width: int
+    width: Annotated[int, Meta(ge=0)]
     """Floats of a row."""
-    rows: int
+    rows: Annotated[int, Meta(ge=0)]
     event_ms: int
     """Greatest event time that the pushing learner has learned from; 0 if unknown."""
     append_ms: int
@@ -160,7 +162,7 @@ def unpack_entry(blob: bytes) -> tuple[EntryHeader, RowDeltas | Deletions]:
     try:
         (length,) = struct.unpack_from("<I", blob)
         header = _decode.decode(blob[4 : 4 + length].rstrip(b" "))
-    except (struct.error, msgspec.DecodeError) as error:
+    except (struct.error, *UNDECODABLE) as error:
         raise CorruptEntry(
             f"log entry of {len(blob)} bytes has no readable header: {error}"
         ) from error

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from headrace.pserver.store import Shape
+from headrace.undecodable import UNDECODABLE
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -134,12 +135,12 @@ def decode(blob: bytes) -> Manifest:
         if found != FORMAT:
             raise BadManifest(f"expected format {FORMAT}, got {found}")
         manifest = msgspec.json.decode(body, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise BadManifest(f"cannot be read: {error}") from error
     for each in manifest.files:
         if not _FILE_NAME.fullmatch(each.file):
             raise BadManifest(f"expected names of files in its own folder, got {each.file!r}")
     listed = [each.bucket for each in manifest.files]
-    if listed != list(range(manifest.buckets)):
+    if len(listed) != manifest.buckets or listed != [*range(len(listed))]:
         raise BadManifest(f"expected a file for each of {manifest.buckets} buckets, got {listed}")
     return manifest

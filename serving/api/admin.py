@@ -26,6 +26,7 @@ from headrace.serving.api.load_shedding import LoadShedder, read_body
 from headrace.serving.errors import BadAlias
 from headrace.serving.models import models_of
 from headrace.serving.requests import JSON, RequestLimits, as_response, encode
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,5 +189,5 @@ def _check_sender(request: Request) -> None:
 def _switch(body: bytes) -> Switch:
     try:
         return _decode(body)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise RequestRefused(422, "", '{"model": NAME}', str(error)) from error

@@ -43,6 +43,7 @@ from headrace.serving.requests import (
     shown,
     tensor_of,
 )
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -196,7 +197,7 @@ def _decoded(body: bytes, headers: Mapping[str, str]) -> tuple[InferRequest, mem
         return _decode(memoryview(body)[:length]), memoryview(body)[length:]
     except msgspec.ValidationError as error:
         raise RequestRefused(400, "", "an inference request", str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         found = f"{length} bytes: {error}"
         raise RequestRefused(400, "", "a JSON object in UTF-8", found) from error
 

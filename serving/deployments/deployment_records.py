@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headrace.undecodable import UNDECODABLE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -88,7 +90,7 @@ class Deployments:
             if kind == _ALIAS:
                 target = msgspec.json.decode(value, type=AliasRecord).target if value else None
                 return replace(self, aliases=_with(self.aliases, name, target))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             log.warning("ignored a record of the topic deployments, key %r: %s", key, error)
         return self
 

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from headrace.ingest.examples import Kind
 from headrace.ingest.features import hash_strings, hash_text
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +117,7 @@ def unpack(blob: bytes) -> EvaluationRows:
     """Decode a message. Raises UnreadableRows."""
     try:
         rows = _unpack.decode(blob)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise UnreadableRows(f"rows of evaluation: expected MessagePack, got: {error}") from error
     if rows.format != FORMAT:
         raise UnreadableRows(

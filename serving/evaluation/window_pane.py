@@ -19,6 +19,7 @@ import numpy as np
 from headrace.ingest.features import ABSENT
 from headrace.serving.evaluation.messages import CLICKED, LEARNED, SCORED, SERVED, SHOWN
 from headrace.serving.evaluation.tally import MeasuredValues, Tally, merge
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -302,7 +303,7 @@ def unpack(blob: bytes) -> PaneSummary:
     """Decode a summary. Raises UnreadableSummary."""
     try:
         wire = _decoder.decode(blob)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise UnreadableSummary(f"summary: expected MessagePack, got: {error}") from error
     if wire.format != _FORMAT:
         raise UnreadableSummary(f"summary: expected format {_FORMAT}, got {wire.format}")

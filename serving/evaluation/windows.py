@@ -26,6 +26,7 @@ from headrace.serving.evaluation.window_pane import (
     combine,
     narrowed,
 )
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -314,7 +315,7 @@ def read_minutes(
 def _published(value: bytes, topic: str) -> WindowMetrics:
     try:
         return msgspec.json.decode(value, type=WindowMetrics)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise EvaluationError(
             f"topic {topic}: expected evaluation metrics, got: {error}"
         ) from error

@@ -28,6 +28,7 @@ import msgspec
 
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.traffic_split import canonical, models_of, split_of
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -196,5 +197,5 @@ def _read(file: Path) -> dict[str, Alias]:
         raise BadAlias(f"expected to read aliases from {file}, got: {error}") from error
     try:
         return _decode(content)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except UNDECODABLE as error:
         raise BadAlias(f"{file}: expected aliases written by a server, got: {error}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.serving.requests import some_of
+from headrace.undecodable import UNDECODABLE
 
 LARGEST_BODY = 128 << 10
 """Bytes of a body that is read again. A larger one would delay its answer by milliseconds."""
@@ -37,7 +38,7 @@ def unknown_counts(body: bytes, known: frozenset[str]) -> dict[str, int]:
         return {}
     try:
         request = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return {}  # the body is of another protocol
     rows, context = some_of(request.candidates or request.instances or ()), request.context or {}
     counts = dict.fromkeys((name for name in context if name not in known), len(rows))

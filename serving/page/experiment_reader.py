@@ -18,6 +18,7 @@ from headrace.learner.experiments import arm_state
 from headrace.learner.experiments.live import EXPERIMENTS_TOPIC, histories_of
 from headrace.serving.deployments import DEPLOYMENTS_TOPIC
 from headrace.serving.promotion import decoded_promotion
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -114,7 +115,7 @@ def shown_experiments(records: Iterable[Record]) -> dict[str, Any]:
         elif (record.key or b"").startswith(_PROMOTION) and record.value:
             try:
                 promotions.append(decoded_promotion(record.value))
-            except msgspec.MsgspecError as error:
+            except UNDECODABLE as error:
                 log.debug("a promotion of another version: %s", error)
     return {
         "experiments": [

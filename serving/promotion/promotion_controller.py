@@ -14,8 +14,6 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import msgspec
-
 from headrace.ingest import KafkaUnreachable, MissingTopic, TransactionAborted
 from headrace.ingest.kafka import (
     STATUS_TOPIC,
@@ -43,6 +41,7 @@ from headrace.serving.promotion.promotion_state import (
 from headrace.serving.promotion.promotion_steps import PromotionFigures, next_promotion, waits_for
 from headrace.serving.promotion.served_loss import ServedLoss, canary_began_ms, served_loss
 from headrace.serving.promotion.status_figures import StatusFigures
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     import threading
@@ -207,7 +206,7 @@ def read_promotion_state(kafka: KafkaSettings, model: str) -> DeployedState:
         return DeployedState(deployments, decoded_promotion(value) if value else None)
     except MissingTopic:
         return DeployedState(deployments, None)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise UnknownPromotion(
             f"topic {DEPLOYMENTS_TOPIC}, {key.decode()}: expected a promotion of this version, "
             f"got: {error}"

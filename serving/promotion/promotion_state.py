@@ -134,7 +134,7 @@ def promotion_key(model: str) -> bytes:
 
 
 def decoded_promotion(value: bytes) -> Promotion:
-    """Return the promotion of a record. Raises msgspec.MsgspecError."""
+    """Return the promotion of a record. Raises the errors of UNDECODABLE."""
     return _decode(value)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.ingest.kafka import LARGEST_MESSAGE_BYTES, Source, TopicSpec
-from headrace.pserver.relay import unpack_block
+from headrace.pserver.relay import block_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ def last_positions(blocks: Iterable[bytes]) -> dict[int, RelayPosition]:
     """
     found: dict[int, RelayPosition] = {}
     for blob in blocks:
-        header, _ = unpack_block(blob)
+        header = block_header(blob)
         if header.last:
             found[header.bucket] = header.stop
         else:

@@ -22,6 +22,7 @@ from headrace.ingest.features import Transform, known_fields
 from headrace.ingest.http import RequestRefused
 from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
 from headrace.serving.requests.limits import too_large
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,11 +115,11 @@ class RequestDecoder:
             request = decode(body)
         except msgspec.ValidationError as error:
             raise _explain(str(error), body, kind) from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            found = f"{len(body)} bytes: {error}"
-            raise RequestRefused(422, "", "a JSON object in UTF-8", found) from error
         except RecursionError as error:
             raise RequestRefused(422, "", "a flat JSON object", "one too deeply nested") from error
+        except UNDECODABLE as error:
+            found = f"{len(body)} bytes: {error}"
+            raise RequestRefused(422, "", "a JSON object in UTF-8", found) from error
         rows, name = self._rows(request)
         context = request.context or {}
         for source in self._numeric:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.serving.requests.candidates import REQUEST_ID
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ def split_key(body: bytes, name: str) -> bytes | None:
             return found
         rows = in_rows(body)
         return next((key_of(each.key) for each in rows.candidates or rows.instances or ()), None)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path  # noqa: TC003  (msgspec reads annotations)
 import msgspec
 
 from headrace.deploy.errors import DeployError
+from headrace.undecodable import UNDECODABLE
 
 FORMAT = 1
 
@@ -98,7 +99,7 @@ def read_unit_costs(path: Path) -> UnitCosts:
     """Return the constants in a file that `headrace calibrate` wrote. Raises DeployError."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=UnitCosts)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise DeployError(
             f"{path}: expected constants of `headrace calibrate`, found: {error}"
         ) from error

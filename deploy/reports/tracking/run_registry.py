@@ -20,6 +20,7 @@ import msgspec
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +78,7 @@ class RunRegistry:
         path = self.folder / run_id / RECORD
         try:
             return _decode(path.read_bytes())
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNDECODABLE) as error:
             raise UnknownRun(f"{path}: expected the record of a run, found: {error}") from error
 
     def ids(self) -> list[str]:

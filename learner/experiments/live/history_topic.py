@@ -63,7 +63,7 @@ def histories_of(records: Iterable[Record]) -> dict[str, PublishedHistory]:
     stops: dict[str, bool] = {}
     orders: dict[str, dict[str, bytes]] = {}
     for record in records:
-        name, _, rest = (record.key or b"").decode().partition("/")
+        name, _, rest = (record.key or b"").decode(errors="replace").partition("/")
         if rest == _STOP:
             stops[name] = bool(record.value)
         elif rest == FRONT or rest.startswith(LATE):

@@ -14,8 +14,9 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.relay.relay_block import (
     BlockHeader,
     RelayPosition,
+    block_header,
+    block_rows,
     pack_block,
-    unpack_block,
 )
 from headrace.pserver.relay.relayed_replica import Relayed, RelayedReplica
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -115,7 +116,8 @@ def test_rows_that_are_gone_and_weights_of_zero_are_told_apart() -> None:
     at = RelayPosition(1, b"12345678")
     header = BlockHeader("fingerprint", 0, spec.width, 0, None, at, 0, 0, [], [])
     blob = pack_block(header, rows, final.form)
-    found, back = unpack_block(blob)
+    found = block_header(blob)
+    back = block_rows(blob, found)
     assert (found.format, [each.gone for each in found.sections]) == (2, [True, False])
     assert dict(zip(back.ids.tolist(), back.exist().tolist(), strict=True)) == {
         1024 + user: True,

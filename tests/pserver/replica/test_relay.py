@@ -16,7 +16,7 @@ from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.relay.log_relay import LogRelay
-from headrace.pserver.relay.relay_block import RelayPosition, unpack_block
+from headrace.pserver.relay.relay_block import RelayPosition, block_header, block_rows
 from headrace.pserver.relay.relay_section import RelayedColumns
 from headrace.pserver.relay.relayed_replica import Gap, Relayed, RelayedReplica
 from headrace.pserver.replica.replica import Replica
@@ -107,7 +107,7 @@ class Relaying(RuleBasedStateMachine):
     def new_relay(self) -> None:
         last: dict[int, RelayPosition] = {}
         for bucket, blob in self.topic:
-            header, _ = unpack_block(blob)
+            header = block_header(blob)
             if header.last:
                 last[bucket] = header.stop
             else:
@@ -168,7 +168,8 @@ def relayed(
 def test_a_row_that_many_entries_of_an_interval_change_is_relayed_once() -> None:
     [_, interval], direct = relayed(40)
     [(bucket, blob)] = interval
-    header, rows = unpack_block(blob)
+    header = block_header(blob)
+    rows = block_rows(blob, header)
     assert (bucket, header.start is None) == (0, False)
     assert rows.ids.tolist() == sorted(set(rows.ids.tolist()))
     assert len(rows.ids) <= len(direct.table)
@@ -213,7 +214,9 @@ def test_a_value_too_large_for_16_bits_makes_its_block_full_precision() -> None:
     rows = FoldedRows(one, many, one, seen, seen, np.array([[1e6, 1.0]], np.float32))
     at = RelayPosition(1, b"12345678")
     header = BlockHeader("fingerprint", 0, WIDTH, 0, None, at, 0, 0, [], [])
-    found, back = unpack_block(pack_block(header, rows, RelayedColumns((0, 1), half=True)))
+    blob = pack_block(header, rows, RelayedColumns((0, 1), half=True))
+    found = block_header(blob)
+    back = block_rows(blob, found)
     assert (found.half, found.wide) == (False, True)
     assert (back.values.tolist(), back.shows.tolist()) == ([[1e6, 1.0]], [2**40])
 
@@ -241,7 +244,7 @@ def test_a_failover_that_rewrites_relayed_history_leads_to_a_new_base() -> None:
     for _ in range(3):
         relay.step()
     [(_, block)] = relay.blocks()
-    assert unpack_block(block)[0].start is None
+    assert block_header(block).start is None
     reader.take(block)
     direct = Replica(store, SHAPE)
     direct.poll()
@@ -281,7 +284,7 @@ def test_a_restarted_relay_continues_and_writes_a_base_only_after_a_gap(*, trimm
     last = {}
     for bucket, blob in relay.blocks():
         reader.take(blob)
-        last[bucket] = unpack_block(blob)[0].stop
+        last[bucket] = block_header(blob).stop
     for _ in range(5):
         store.push([pusher.next()])
     if trimmed:
@@ -290,7 +293,7 @@ def test_a_restarted_relay_continues_and_writes_a_base_only_after_a_gap(*, trimm
     again.resume(last)
     again.step()
     [(_, block)] = again.blocks()
-    assert (unpack_block(block)[0].start is None) is trimmed
+    assert (block_header(block).start is None) is trimmed
     reader.take(block)
     direct = Replica(store, SHAPE)
     direct.poll()

@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from headrace.undecodable import UNDECODABLE
+
 FIRST_PATH = b""
 
 
@@ -78,6 +80,6 @@ def decoded_message(value: bytes) -> Message | None:
     """Return a message; None for bytes of another form."""
     try:
         found: Message = _decoder.decode(value)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
     return found
