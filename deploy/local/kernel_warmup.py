@@ -2,8 +2,10 @@
 
 The kernels of joiner, learner and server are compiled at their first call and cached on disk for
 later processes. On a fresh clone that takes half a minute, which would count as part of the first
-run. Before the parts start, one impression and its click therefore go through the same joiner and
-learner in this process, with lists for Kafka and memory for the parameter server (`warm`).
+run. Before the parts start, a few hundred requests therefore go through the same joiner and learner
+in this process, with lists for Kafka and memory for the parameter server (`warm`). A single
+impression is not enough: indexes that grow, several partitions and the candidates of a request have
+kernels of their own.
 
 Each process has to load its kernels and libraries as well. Joiners, learners and servers do that
 before they are ready (`warm_joiner`, `warm_learner`, `warm_server`), so that the first click and
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -49,18 +51,26 @@ from headrace.learner.models import open_model
 from headrace.pserver import MemoryStore, Shape
 from headrace.pserver.replica import Replica
 from headrace.pserver.rows import RowTable
+from headrace.serving.requests import sample_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.ingest.kafka import Outgoing
     from headrace.learner.spec import ModelSpec
 
 SHOWN_MS = 1_700_000_000_000
+_PARTITIONS = 2
+_REQUESTS, _CANDIDATES = 300, 3
+"""Enough that every index and memory of joiner and learner grows once."""
+_CLICK_EVERY = 7
+"""Coprime to candidates and partitions, so that clicks are everywhere."""
 
 
 def warm(spec: ModelSpec) -> int:
-    """Join and learn one impression and its click; return the number of rows."""
+    """Join and learn some requests and their clicks; return the number of rows."""
     written = _join(spec)
-    examples = ListReader({Source(examples_topic(spec.name), 0): []})
+    examples = _examples_reader(spec)
     for message in written:
         if message.target.topic == examples_topic(spec.name):
             examples.append(message.target, message.value, SHOWN_MS)
@@ -77,8 +87,10 @@ def warm_learner(spec: ModelSpec) -> int:
 
     Its examples are made without a joiner, whose kernels a learner does not need.
     """
-    topic = ListReader({Source(examples_topic(spec.name), 0): []})
-    topic.append(Source(examples_topic(spec.name), 0), pack(_examples(spec)), SHOWN_MS)
+    topic = _examples_reader(spec)
+    for partition in range(_PARTITIONS):
+        source = Source(examples_topic(spec.name), partition)
+        topic.append(source, pack(_examples(spec, partition)), SHOWN_MS)
     return _learn(spec, topic)
 
 
@@ -104,25 +116,52 @@ def warm_server(spec: ModelSpec) -> None:
     model.asked_rows.of_statistics(table, features, times)
 
 
-def _examples(spec: ModelSpec) -> Examples:
-    """Return what a joiner makes of one impression and its click."""
-    fields = spec.fields
-    kinds, labels, times = [Kind.SHOWN, Kind.CLICKED], [0, 1], [SHOWN_MS, SHOWN_MS + 1]
+def _examples_reader(spec: ModelSpec) -> ListReader:
+    topic = examples_topic(spec.name)
+    return ListReader({Source(topic, partition): [] for partition in range(_PARTITIONS)})
+
+
+class _Impression(NamedTuple):
+    partition: int
+    request: str
+    name: str
+    shown_ms: int
+    clicked: bool
+    fields: dict[str, Any]
+
+
+def _impressions(spec: ModelSpec) -> Iterator[_Impression]:
+    for request in range(_REQUESTS):
+        for candidate in range(_CANDIDATES):
+            number = request * _CANDIDATES + candidate
+            partition, clicked = request % _PARTITIONS, number % _CLICK_EVERY == 0
+            named = partition, f"r{request}", f"i{number}", SHOWN_MS + request
+            yield _Impression(*named, clicked, sample_fields(spec.fields, candidate))
+
+
+def _examples(spec: ModelSpec, partition: int) -> Examples:
+    """Return what a joiner makes of the impressions and clicks of a partition."""
+    fields, mine = spec.fields, [i for i in _impressions(spec) if i.partition == partition]
+    clicked = [each for each in mine if each.clicked]
+    kinds, labels = [Kind.SHOWN] * len(mine) + [Kind.CLICKED] * len(clicked), [0] * len(mine)
     if fields.label.policy == Policy.WINDOW:
-        kinds, labels, times = [Kind.CLOSED], [1], [SHOWN_MS]
-    count = len(kinds)
-    nothing = pa.nulls(count, pa.string())
+        kinds, clicked = [Kind.CLOSED] * len(mine), []
+        labels = [each.clicked for each in mine]
+    mine += clicked
+    count, nothing = len(mine), pa.nulls(len(mine), pa.string())
+    shown_ms = np.array([each.shown_ms for each in mine], np.int64)
+    times = shown_ms + (np.array(kinds) == Kind.CLICKED) * _REQUESTS
     return Examples(
         fingerprint=fields.fingerprint,
-        watermark_ms=SHOWN_MS + 1,
+        watermark_ms=int(times[-1]),
         kinds=np.array(kinds, np.uint8),
-        labels=np.array(labels, np.uint8),
-        event_ms=np.array(times, np.int64),
-        shown_ms=np.full(count, SHOWN_MS, np.int64),
-        append_ms=np.array(times, np.int64),
-        impression_ids=pa.array(["warm"] * count, pa.string()),
-        request_ids=nothing,
-        features=Encoder(fields).encode([{}] * count),
+        labels=np.array([*labels, *[1] * len(clicked)], np.uint8),
+        event_ms=times,
+        shown_ms=shown_ms,
+        append_ms=times,
+        impression_ids=pa.array([each.name for each in mine]),
+        request_ids=pa.array([each.request for each in mine]),
+        features=Encoder(fields).encode([each.fields for each in mine]),
         slices=dict.fromkeys(fields.slice_by, nothing),
         weights=np.ones(count, np.float32) if fields.weights.declared else None,
         negative_rate=fields.weights.negative_rate,
@@ -131,18 +170,23 @@ def _examples(spec: ModelSpec) -> Examples:
 
 def _join(spec: ModelSpec) -> list[Outgoing]:
     topics = EventTopics()
-    shown, clicked = Source(topics.impressions, 0), Source(topics.clicks, 0)
-    reader = ListReader({shown: [], clicked: []})
-    impression = {"impression_id": "warm", "timestamp_ms": SHOWN_MS}
-    window_ms = spec.fields.label.window_ms
-    for source, event in (
-        (shown, impression),
-        (clicked, impression | {"timestamp_ms": SHOWN_MS + 1}),
+    partitions, both = range(_PARTITIONS), (topics.impressions, topics.clicks)
+    reader = ListReader({Source(topic, each): [] for topic in both for each in partitions})
+
+    def send(topic: str, partition: int, time_ms: int, event: dict[str, Any]) -> None:
+        value = orjson.dumps(event | {"timestamp_ms": time_ms})
+        reader.append(Source(topic, partition), value, time_ms)
+
+    for each in _impressions(spec):
+        named = {"impression_id": each.name, "request_id": each.request}
+        send(topics.impressions, each.partition, each.shown_ms, each.fields | named)
+        if each.clicked:
+            send(topics.clicks, each.partition, each.shown_ms + 1, named)
+    for partition in partitions:
         # after the window, so that it closes under every label policy
-        (shown, {"timestamp_ms": SHOWN_MS + window_ms + 2}),
-        (clicked, {"timestamp_ms": SHOWN_MS + window_ms + 2}),
-    ):
-        reader.append(source, orjson.dumps(event), SHOWN_MS)
+        for topic in both:
+            closed_ms = SHOWN_MS + _REQUESTS + spec.fields.label.window_ms + 2
+            send(topic, partition, closed_ms, {})
     transactions = ListTransactions()
     ports = memory_ports(reader, transactions, steady_ms)
     joiner = Joiner(ports, spec.name, spec.fields, topics, JoinerPacing())
