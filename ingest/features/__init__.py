@@ -8,7 +8,7 @@ example counts, and samples negatives.
 `spec_text` is the text of a spec, with the line of each error, and `spec_sections` reads its
 sections. `unknown_fields` finds what no field reads, and `number_ids` computes the ids of plain
 numbers without numba. `field_sources` lists those that events and requests carry, and
-`recent_coverage` counts how many of them do.
+`recent_coverage` counts how many of them do. `cells` reads the cells of files and rows.
 """
 
 import lazy_loader

@@ -43,6 +43,7 @@ from .spec_text import SpecError as SpecError
 from .spec_text import SpecText as SpecText
 from .spec_text import found_name as found_name
 from .spec_text import one_of as one_of
+from .spec_text import toml_text as toml_text
 from .unknown_fields import UnknownField as UnknownField
 from .unknown_fields import first_unknown as first_unknown
 from .unknown_fields import known_fields as known_fields

@@ -11,11 +11,11 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.ingest.features.cells import is_list, values_of
 from headrace.ingest.features.hashing import (
     ABSENT,
     hash_integers,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class ArrowColumns:
     """The columns of n events, for `Encoder.encode_columns`. A missing column is absent n times.
 
-    Raises TypeError for a column of a type that no event can have (bytes, decimals, objects).
+    Raises TypeError for a column of a type that no event can have (objects).
     """
 
     def __init__(self, count: int, columns: Mapping[str, pa.Array]) -> None:
@@ -46,7 +46,7 @@ class ArrowColumns:
     def hashes(self, source: str) -> Ids:
         """Return the hash of each value's canonical text, ABSENT if it has none; (n,)."""
         values = self._columns.get(source)
-        if values is None or _is_list(values.type):
+        if values is None or is_list(values.type):
             return np.full(self._count, ABSENT, np.uint64)
         return _hashes(values)
 
@@ -68,7 +68,7 @@ class ArrowColumns:
         values = self._columns.get(source)
         if values is None:
             return np.zeros(0, np.uint64), np.zeros(self._count, np.int64)
-        if not _is_list(values.type):
+        if not is_list(values.type):
             present = values.is_valid().to_numpy(zero_copy_only=False)
             return _hashes(values.drop_null()), present.astype(np.int64)
         lengths = pc.list_value_length(values).fill_null(0).to_numpy()
@@ -92,24 +92,15 @@ def _hashes(values: pa.Array) -> Ids:
 
 
 def _plain(name: str, values: pa.Array) -> pa.Array:
-    """Return a column as strings, integers, floats, booleans or lists; without NaN and infinity."""
-    kind = values.type
-    if pt.is_dictionary(kind):
-        return _plain(name, values.cast(kind.value_type))
-    if pt.is_large_string(kind) or pt.is_string_view(kind) or pt.is_null(kind):
-        return values.cast(pa.string())
-    if pt.is_floating(kind):
-        return pc.if_else(pc.is_finite(values), values, pa.scalar(None, kind))
-    if pt.is_temporal(kind):
-        found = values.dictionary_encode()
-        texts = [orjson.dumps(value).decode().strip('"') for value in found.dictionary.to_pylist()]
-        return pa.array(texts, pa.string()).take(found.indices)
-    if pt.is_string(kind) or pt.is_integer(kind) or pt.is_boolean(kind) or _is_list(kind):
-        return values
+    """Return a column as strings, integers, floats, booleans or lists of them."""
+    found = values_of(values)
+    kind = found.type
+    if pt.is_null(kind):
+        return found.cast(pa.string())
+    if pt.is_string(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind):
+        return found
+    if is_list(kind) and not pt.is_nested(kind.value_type):
+        return found
     raise TypeError(
         f"column {name!r}: expected texts, numbers, booleans, times or lists of them, got {kind}"
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))

@@ -9,6 +9,7 @@ rules of its own.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ class SpecText:
 
     def __init__(self, path: Path | str, text: str) -> None:
         self.path = str(path)
-        self.text = text
+        self.text = text.removeprefix("\ufeff")  # an editor of Windows writes it
 
     def tables(self) -> dict[str, object]:
         """Return the parsed TOML. Raises SpecError if the text is not TOML."""
@@ -64,6 +65,11 @@ class SpecText:
     def error(self, keys: Iterable[str], expected: str, found: str) -> SpecError:
         """Return the error to raise about the value at `keys`."""
         return SpecError(f"{self.path}:{self.line_of(*keys)}: expected {expected}, found {found}")
+
+
+def toml_text(text: str) -> str:
+    """Return a text as a value of TOML, whatever its characters."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def one_of(known: Iterable[str], found: str) -> str:

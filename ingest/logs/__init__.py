@@ -5,10 +5,10 @@ NDJSON file into events by a `layout`, and `table_file` reads such a file in blo
 replay, the survey, `headrace suggest` and reports all read logs through this folder.
 
 `opening` has `open_log`, and `sorted_log` sorts a log that is out of order. `layout_guess` writes a
-layout from the rows that `first_rows` reads; `layouts` has those of well-known data sets. Five
-modules read single things: `header_line` the head of a CSV, `time_columns` times and clicks,
-`nested_columns` objects, `decimal_commas` numbers, and `line_numbers` the numbers of lines for
-messages. `click_words` counts the words of a click column.
+layout from the rows that `first_rows` reads, and `guessed_times` finds its times; `layouts` has
+those of well-known data sets. `byte_streams` unpacks files. Four modules read single things:
+`header_line` the head of a CSV, `nested_columns` objects, `decimal_commas` numbers, and
+`line_numbers` the numbers of lines for messages. `ingest.features.cells` reads the cells.
 """
 
 import lazy_loader

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.ingest.features.cells import texts_of
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from headrace.ingest.logs.layout import FileLayout
@@ -18,19 +20,27 @@ _ROWS = 50_000
 
 def first_rows(path: Path, kind: str, file: FileLayout) -> dict[str, pa.Array]:
     """Return the columns of the first 50,000 rows. Raises RepeatedNames, SpecError."""
-    parts: list[dict[str, pa.Array]] = []
-    rows = 0
+    parts: list[tuple[int, dict[str, pa.Array]]] = []
     for block in TableFile(path, kind, file).blocks():
         if not isinstance(block, UnreadableRow) and block.rows:
-            parts.append(block.arrow)
-            rows += block.rows
-            if rows >= _ROWS:
+            parts.append((block.rows, block.arrow))
+            if sum(rows for rows, _ in parts) >= _ROWS:
                 break
-    names = list(dict.fromkeys(name for part in parts for name in part))
+    return joined_columns(parts)
+
+
+def joined_columns(parts: Sequence[tuple[int, dict[str, pa.Array]]]) -> dict[str, pa.Array]:
+    """Return the columns of blocks of rows as one; a block of NDJSON may lack a column.
+
+    A column whose type differs between blocks becomes canonical texts.
+    """
+    names = dict.fromkeys(name for _, part in parts for name in part)
     columns = {}
     for name in names:
-        arrays = [part[name] for part in parts if name in part]
+        arrays = [part.get(name, pa.nulls(rows)) for rows, part in parts]
         kinds = {each.type for each in arrays if not pa.types.is_null(each.type)}
-        kind_of = kinds.pop() if len(kinds) == 1 else pa.string() if kinds else pa.null()
-        columns[name] = pa.concat_arrays([each.cast(kind_of) for each in arrays])
+        if len(kinds) > 1:
+            arrays = [texts_of(each) for each in arrays]
+        kind = next(iter(kinds), pa.null()) if len(kinds) < 2 else pa.string()
+        columns[name] = pa.concat_arrays([each.cast(kind) for each in arrays])
     return columns

@@ -7,23 +7,32 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.ingest.features import SpecError
+from headrace.ingest.logs.byte_streams import refusal_of, unpacked
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 _DELIMITERS = (",", "\t", ";", "|")
-_CODECS = {".gz": "gzip", ".zst": "zstd"}
 _MOST_BYTES = 1 << 16
 _VALUE = re.compile(r"^\s*([+-]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
 """A number or a time, which are no names of columns."""
 
 
 def delimiter_of(path: Path) -> str:
-    """Return the character that most likely separates the columns."""
-    with pa.OSFile(str(path), "rb") as file:
-        packed = _CODECS.get(path.suffix)
-        stream = pa.CompressedInputStream(file, packed) if packed else file
-        first = stream.read(_MOST_BYTES).split(b"\n")[0].decode("utf-8", "replace")
+    """Return the character that most likely separates the columns. Raises SpecError."""
+    try:
+        with pa.OSFile(str(path), "rb") as file:
+            text = unpacked(file, path).read(_MOST_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise refusal_of(path, error) from error
+    first = text.split(b"\n")[0].decode("utf-8", "replace").strip()
+    if first.startswith("sep=") and len(first) == len("sep=") + 1:
+        raise SpecError(
+            f"{path}: expected the names of columns in the first line, got {first!r}: remove this "
+            "line, which only spreadsheets read"
+        )
     return max(_DELIMITERS, key=first.count)
 
 

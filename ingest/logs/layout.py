@@ -4,21 +4,21 @@
     format = "csv"              # csv, parquet or ndjson; without it, by the file's name
     delimiter = ","             # of csv
     columns = ["label", "I1"]   # of csv without a header line
-    numbers = ["I1"]            # of csv: columns with numbers instead of text
+    numbers = ["I1"]            # of csv: columns with numbers or flags instead of text
     decimal_commas = ["price"]  # columns with numbers such as 3,5
 
     [event]
     impression_id = "id"        # a column; without it, made of the file's name and the row's number
     request_id = "session"      # a column; optional
-    timestamp = "time"          # a column, with
+    timestamp = "time"          # a column, or two as ["date", "time"], with
     timestamp_format = "ms"     #   s, ms, us or ns since 1970, iso, or a pattern of strptime
     time_zone = "Europe/Paris"    # of times without a zone; without it they are UTC
     start = 2014-05-01T00:00:00Z  # or, without a column of times: the time of the first row,
-    rows_per_s = 75.0             #   and the rows of one second
+    rows_per_s = 75.0             #   and the rows of one second; beside numbers: their zero
 
     [click]                     # optional: without it the file has only impressions
     column = "clicked"          # a click unless empty, 0, -1, false, "no", "nein" ...
-    values = ["ja"]             # optional: the texts of that column that mean a click
+    values = ["ja"]             # optional: the values of that column that mean a click
     timestamp = "click_time"    # a column, in the format above; or
     delay_ms = 10_000           #   the time from its impression
     value = "dwell"             # a column; optional
@@ -44,12 +44,15 @@ import pyarrow.compute as pc
 
 from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError, SpecText, one_of
+from headrace.ingest.features.cells import FRACTION, PER_MS
+from headrace.ingest.logs.byte_streams import CODECS
 from headrace.ingest.logs.header_line import value_among
 
-SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".ndjson": "ndjson"}
-PACKED = (".zst", ".gz")
-FRACTION = ".%f"
-"""End of a pattern of strptime: a fraction of the second, which Arrow does not parse itself."""
+SUFFIXES = {
+    **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".ndjson", ".jsonl", ".json"), "ndjson"),
+}
 
 
 class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +65,7 @@ class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: list[str] = []
     """Names of the columns of a CSV without a header line."""
     numbers: list[str] = []
-    """Columns of a CSV that become numbers in the events; all others become text."""
+    """Columns of a CSV that become numbers, true or false in the events; all others become text."""
     decimal_commas: list[str] = []
     """Columns whose numbers have a decimal comma, such as `3,5` or `1.234,5`. They become numbers
     in the events, too."""
@@ -75,19 +78,28 @@ class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Column with a unique id. Without it, the file's name and the row's number make one."""
     request_id: str | None = None
     """Column with the id that items of one page view share."""
-    timestamp: str | None = None
-    """Column with the time of the impression. Either this or `start` is required."""
+    timestamp: str | list[str] | None = None
+    """Column with the time of the impression, or two, such as `["date", "time"]`, whose texts are
+    joined by a blank. This or `start` is required."""
     timestamp_format: str = "ms"
-    """`ms`, `s`, `us` or `ns` since 1970, `iso`, or a pattern of strptime, which may end in `.%f`.
-    A Parquet column of timestamps needs none."""
+    """`ms`, `s`, `us` or `ns` since 1970, `iso`, or a pattern of strptime. In a pattern, `.%f` or
+    `,%f` is a fraction of the second. A Parquet column of timestamps needs none."""
     time_zone: str | None = None
     """Zone of times without one, such as `Europe/Berlin`; without it, they are UTC. In the hour
     that clocks repeat in autumn, a time is taken as the first of the two. Refused beside numbers,
     which count from 1970 in UTC."""
     start: datetime | None = None
-    """Time of the first row, for a file without times; `timestamp` must then be omitted."""
+    """Time of the first row, for a file without times. Beside `timestamp`, whose format must then
+    be `ms`, `s`, `us` or `ns`: the time that its numbers count from, instead of 1970."""
     rows_per_s: float = 1000.0
-    """Rows that share a second, with `start`."""
+    """Rows that share a second, with `start` alone."""
+
+    @property
+    def time_columns(self) -> list[str]:
+        """The columns that make the time of the impression."""
+        if isinstance(self.timestamp, list):
+            return self.timestamp
+        return [self.timestamp] if self.timestamp else []
 
 
 class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,13 +107,18 @@ class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     column: str | None = None
     """Column that says whether the item was clicked. This or `timestamp` is required. Without
-    `values`, these mean no click: an empty value, `0`, a negative number, and the words `false`,
-    `f`, `no`, `n`, `off`, `none`, `null`, `nein`, `non`, `nee`, `nej`, `nei`, `nie`, `ei`, `não`.
-    Any other value is a click."""
-    values: list[str] = []
-    """Texts of `column` that mean a click, in any case; all others mean none."""
+    `values`, these mean no click: an empty value, a number that is not positive, a time before
+    2000, and the words `false`, `f`, `no`, `n`, `off`, `none`, `null`, `NA`, `NaN`, `nein`, `non`,
+    `nee`, `nej`, `nei`, `nie`, `ei`, `não`. These mean a click: a positive number, a time, and the
+    words `true`, `t`, `yes`, `y`, `on`, `x`, `ja`, `j`, `oui`, `si`, `sì`, `sí`, `sim`, `tak`,
+    `kyllä`. Another word is refused."""
+    values: list[str | int | float | bool] = []
+    """Values of `column` that mean a click, in any case; all others mean none. `["*"]` takes each
+    word as a click that does not mean none."""
     timestamp: str | None = None
-    """Column with the time of the click, empty without one, in the format of the impressions."""
+    """Column with the time of the click, in the format of the impressions. No click are: an empty
+    value, `0`, a negative number, a time before 2 January 1970 or from 2099 on, and a time before
+    that of the impression by more than a minute."""
     delay_ms: int = 0
     """Milliseconds from the impression to the click, with `column`."""
     value: str | None = None
@@ -143,7 +160,7 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         named = {
             "[event] impression_id": event.impression_id,
             "[event] request_id": event.request_id,
-            "[event] timestamp": event.timestamp,
+            **{f"[event] timestamp{'[1]' * i}": name for i, name in enumerate(event.time_columns)},
         }
         if click is not None:
             named["[click] column"] = click.column
@@ -170,7 +187,7 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return event field -> column, for a file with these columns."""
         if self.fields:
             return self.fields
-        taken = {self.event.impression_id, self.event.request_id, self.event.timestamp}
+        taken = {self.event.impression_id, self.event.request_id, *self.event.time_columns}
         if self.click is not None:
             taken |= {self.click.column, self.click.timestamp, self.click.value}
         return {column: column for column in there if column not in taken}
@@ -186,14 +203,15 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
 
 def format_of(path: Path) -> str:
     """Return the format of a file by its name. Raises SpecError."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    if name.suffix not in SUFFIXES:
-        expected = one_of(SUFFIXES, name.suffix)
+    name = path.with_suffix("") if path.suffix.lower() in CODECS else path
+    suffix = name.suffix.lower()
+    if suffix not in SUFFIXES:
+        expected = one_of(SUFFIXES, suffix)
         raise SpecError(
             f"{path}: expected a name that ends with {expected}, got {path.name!r}. Export a "
             "spreadsheet as CSV. If a table has another name, set format in [file] of a layout"
         )
-    return SUFFIXES[name.suffix]
+    return SUFFIXES[suffix]
 
 
 def load_layout(name: str) -> LogLayout:
@@ -205,7 +223,7 @@ def load_layout(name: str) -> LogLayout:
     if packaged.is_file():
         return parse_layout(packaged.read_text("utf-8"), f"{name}.toml")
     try:
-        return parse_layout(Path(name).read_text("utf-8"), name)
+        return parse_layout(Path(name).read_text("utf-8-sig"), name)
     except (OSError, UnicodeDecodeError) as error:
         known = sorted(
             file.name[:-5]
@@ -239,18 +257,8 @@ def parse_layout(text: str, path: str) -> LogLayout:
 
 
 def _check(layout: LogLayout, where: SpecText) -> None:
-    event, click = layout.event, layout.click
-    if (event.timestamp is None) == (event.start is None):
-        found = "both" if event.start else "neither"
-        raise where.error(("event",), "either timestamp or start", found)
-    if event.start is not None:
-        start = event.start if event.start.tzinfo else event.start.replace(tzinfo=UTC)
-        if start.timestamp() * 1000 < EARLIEST_MS:
-            raise where.error(("event", "start"), "a start in 2000 or later", str(start))
-    _check_pattern(event.timestamp_format, where)
-    _check_zone(event, where)
-    if event.rows_per_s <= 0:
-        raise where.error(("event", "rows_per_s"), "more than 0 rows", str(event.rows_per_s))
+    click = layout.click
+    _check_event(layout.event, where)
     if len(layout.file.delimiter) != 1:
         found = repr(layout.file.delimiter)
         raise where.error(("file", "delimiter"), "one character", found)
@@ -267,12 +275,34 @@ def _check(layout: LogLayout, where: SpecText) -> None:
             raise where.error(("fields", name), expected, name)
 
 
+def _check_event(event: EventLayout, where: SpecText) -> None:
+    if isinstance(event.timestamp, list) and len(event.timestamp) != 2:
+        found = f"{len(event.timestamp)} columns"
+        raise where.error(("event", "timestamp"), "one column, or a date and a time of day", found)
+    if event.timestamp is None and event.start is None:
+        raise where.error(("event",), "timestamp or start", "neither")
+    if event.timestamp and event.start and event.timestamp_format not in PER_MS:
+        expected = "start alone, or beside times that count from it in s, ms, us or ns"
+        raise where.error(("event", "timestamp_format"), expected, event.timestamp_format)
+    if event.start is not None:
+        start = event.start if event.start.tzinfo else event.start.replace(tzinfo=UTC)
+        if start.timestamp() * 1000 < EARLIEST_MS:
+            raise where.error(("event", "start"), "a start in 2000 or later", str(start))
+    _check_pattern(event.timestamp_format, where)
+    _check_zone(event, where)
+    if event.rows_per_s <= 0:
+        raise where.error(("event", "rows_per_s"), "more than 0 rows", str(event.rows_per_s))
+
+
 def _check_pattern(form: str, where: SpecText) -> None:
     expected = ""
-    if "%f" in form.removesuffix(FRACTION):
-        expected = '%f at the end, after a dot, or "iso"'
+    if "%f" in FRACTION.sub("", form, 1):
+        expected = '%f once, after a point or a comma, or "iso"'
     elif "%Z" in form:
-        expected = "%z for an offset such as +0100, or time_zone: names such as CET are not read"
+        expected = (
+            "%z for an offset such as +0100, the text UTC or GMT itself, or time_zone: other names "
+            "such as CET are not read"
+        )
     if expected:
         raise where.error(("event", "timestamp_format"), expected, form)
 

@@ -12,16 +12,15 @@ Tables of other shapes are logs too: see `table_log`.
 from __future__ import annotations
 
 import heapq
-import io
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
-import zstandard
 
 from headrace.ingest.errors import StreamError
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, request_key
-from headrace.ingest.logs.layout import PACKED, SUFFIXES
+from headrace.ingest.logs.byte_streams import CODECS, opened_text
+from headrace.ingest.logs.layout import SUFFIXES
 from headrace.ingest.runtime import wall_ms
 from headrace.undecodable import UNDECODABLE
 
@@ -139,19 +138,9 @@ def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
         yield Line(time_ms, is_click, key, value, request)
 
 
-def opened_text(file: BinaryIO, path: Path) -> BinaryIO:
-    """Return the lines of an open file, unpacked if its name ends in .zst."""
-    if path.suffix == ".zst":
-        unpacked = zstandard.ZstdDecompressor().stream_reader(
-            file, read_across_frames=True, closefd=False
-        )
-        return io.BufferedReader(cast("io.RawIOBase", unpacked), 1 << 20)
-    return file
-
-
 def _is_table(path: Path) -> bool:
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    return name.suffix in SUFFIXES and name.stem not in (IMPRESSIONS, CLICKS)
+    name = path.with_suffix("") if path.suffix.lower() in CODECS else path
+    return name.suffix.lower() in SUFFIXES and name.stem not in (IMPRESSIONS, CLICKS)
 
 
 def path_of(directory: Path, stem: str) -> Path:

@@ -1,9 +1,7 @@
 """Makes flat columns of nested ones: the object `user` with the key `id` becomes `user.id`.
 
 Events are flat, but logs often are not. Arrays stay arrays, since a bag reads them; an array of
-objects stays as it is, and its rows are refused. Arrow's other ways to write a text, an array or a
-number (dictionaries, large and view types, decimals) become the plain one, so that the rest of this
-folder needs to read only that.
+objects stays as it is, and its rows are refused.
 """
 
 from __future__ import annotations
@@ -12,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from headrace.ingest.features.cells import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,29 +59,8 @@ def without_empty(column: pa.Array) -> pa.Array:
 
 def _flat(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     if not pa.types.is_struct(column.type):
-        yield name, _plain(column)
+        yield name, plain(column)
         return
     for place, part in enumerate(column.type.fields):
         # struct_field keeps the nulls of the object itself
         yield from _flat(f"{name}.{part.name}", pc.struct_field(column, [place]))
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _plain(column.dictionary_decode())
-    plain = _plain_type(kind)
-    return column if plain == kind else column.cast(plain)
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_list(kind) or types.is_list(kind) or types.is_fixed_size_list(kind):
-        item = kind.value_type
-        inner = item.value_type if types.is_dictionary(item) else item
-        return pa.list_(_plain_type(inner))
-    if types.is_decimal(kind) or types.is_float16(kind):
-        return pa.float64()
-    return kind

@@ -9,19 +9,22 @@ and an empty text is absent in every format, since CSV has no other way to write
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from headrace.counted_nouns import counted
 from headrace.ingest.features import SpecError
+from headrace.ingest.features.cells import array_of
+from headrace.ingest.logs.byte_streams import BYTE_ORDER_MARK, CODECS, refusal_of, unpacked
 from headrace.ingest.logs.decimal_commas import with_point, with_points
-from headrace.ingest.logs.layout import PACKED
 from headrace.ingest.logs.line_numbers import CsvLines, after_skipped
 from headrace.ingest.logs.nested_columns import flat_columns, flat_row, leaves_of, without_empty
 
@@ -37,7 +40,8 @@ _ODD_ROWS = 1_000
 """Rows of another width at the beginning of a file, after which it is refused."""
 _COLUMN_NUMBER = re.compile(r"column #(\d+)")
 """From 0, in Arrow's messages."""
-_CODECS = {".zst": "zstd", ".gz": "gzip"}
+_NO_NUMBER = (b"NaN", b"Infinity")
+"""Numbers of Python's writer that JSON lacks; absent, as in Parquet."""
 
 
 class UnreadableRow(NamedTuple):
@@ -93,7 +97,12 @@ class TableBlock:
         if self._arrow is not None:
             return self._arrow
         assert self._plain is not None
-        return {name: _array(values) for name, values in self._plain.items()}
+        return {name: array_of(values) for name, values in self._plain.items()}
+
+    @property
+    def plain(self) -> dict[str, list[Any]]:
+        """The columns whose values have their types of JSON row by row; empty for other files."""
+        return self._plain or {}
 
 
 class RepeatedNames(SpecError):
@@ -128,34 +137,26 @@ class TableFile:
                 return
             with self.path.open("rb") as file:
                 read = self._csv if self._kind == "csv" else self._ndjson
-                for block in read(self._unpacked(pa.PythonFile(file, mode="r"))):
+                for block in read(unpacked(pa.PythonFile(file, mode="r"), self.path)):
                     if not file.closed:  # Arrow closes a file that it has read to the end
                         self.bytes_read = file.tell()
                     yield block
             self.bytes_read = self.path.stat().st_size
-        except (pa.ArrowInvalid, OSError) as error:
-            if "invalid UTF8" in str(error):
-                raise SpecError(
-                    f"{self.path}: expected UTF-8, got other bytes{self._place_of(error)}: convert "
-                    "the file, as with iconv -f latin1 -t utf-8"
-                ) from error
-            raise SpecError(f"{self.path}: expected a {self._kind} file, got: {error}") from error
+        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+            raise refusal_of(self.path, error, self._place_of(error)) from error
 
     def _place_of(self, error: Exception) -> str:
         """Return the column that Arrow's message numbers, as the end of a phrase."""
         found = _COLUMN_NUMBER.search(str(error))
         names = self._layout.columns
-        if not names and self.path.suffix not in PACKED:
+        if isinstance(error, UnicodeDecodeError):
+            return " in its first line"
+        if not names and self.path.suffix.lower() not in CODECS:
             with self.path.open("rb") as file:
                 header = file.readline(_BYTES_A_BLOCK).decode("utf-8", "replace").strip()
             names = header.split(self._layout.delimiter)
         known = found is not None and int(found[1]) < len(names)
         return f" in the column {names[int(found[1])]!r}" if found and known else ""
-
-    def _unpacked(self, file: pa.NativeFile) -> pa.NativeFile:
-        if self.path.suffix not in PACKED:
-            return file
-        return pa.CompressedInputStream(file, _CODECS[self.path.suffix])
 
     def _parquet(self) -> Iterator[TableBlock]:
         size, done = self.path.stat().st_size, 0
@@ -176,7 +177,8 @@ class TableFile:
         if self.path.stat().st_size == 0:
             return
         # opened now: a downloaded file may be gone when a message names one of its lines
-        lines = CsvLines(self._unpacked(pa.OSFile(str(self.path))), self._layout.delimiter)
+        text = unpacked(pa.OSFile(str(self.path)), self.path)
+        lines = CsvLines(text, self._layout.delimiter)
         try:
             yield from self._csv_rows(stream, lines)
         except pa.ArrowInvalid:
@@ -199,8 +201,10 @@ class TableFile:
             return "skip"
 
         reader = _parsed(stream, self._layout, note)
-        self._refuse_repeated(reader.schema.names)
-        wanted = self._choose(reader.schema.names)
+        # blanks and line breaks in a cell of the header are its format
+        names = [" ".join(name.split()) for name in reader.schema.names]
+        self._refuse_repeated(names)
+        wanted = [(name, names.index(name)) for name in self._choose(names)]
         done, number, last = 0, 1 if self._layout.columns else 2, b""
         for batch in reader:
             last = _last_texts(batch, odd)
@@ -211,9 +215,9 @@ class TableFile:
             odd.clear()
             widths.clear()
             for start in range(0, batch.num_rows, _ROWS_A_BLOCK):
-                part = batch.select(wanted).slice(start, _ROWS_A_BLOCK)
+                part = batch.slice(start, _ROWS_A_BLOCK)
                 between = tuple(skipped)
-                columns = dict(zip(part.schema.names, part.columns, strict=True))
+                columns = {name: _trimmed(part.column(place)) for name, place in wanted}
                 lines_of = _lines_of(number, between, lines)
                 yield TableBlock(done, part.num_rows, self._with_points(columns), line_of=lines_of)
                 done += part.num_rows
@@ -268,20 +272,30 @@ class TableFile:
         lines: list[int] = []
         done = 0
         for number, line in _text_lines(stream):
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                row = None
-            if isinstance(row, dict):
+            row = _object_in(line)
+            if row is None and not done and not rows:
+                self._refuse_json_over_lines(line)
+            if row is not None:
                 rows.append(row)
                 lines.append(number)
-            if rows and (len(rows) == _ROWS_A_BLOCK or not isinstance(row, dict)):
+            if rows and (len(rows) == _ROWS_A_BLOCK or row is None):
                 yield self._block_of(rows, done, lines)
                 done, rows, lines = done + len(rows), [], []
-            if not isinstance(row, dict):
+            if row is None:
                 yield UnreadableRow(line, partial(int, number))
         if rows:
             yield self._block_of(rows, done, lines)
+
+    def _refuse_json_over_lines(self, line: bytes) -> None:
+        """Raise SpecError if the first line begins an array, or an object of several lines."""
+        text = line.strip()
+        if text == b"{" or text.startswith(b"["):
+            found = "an array" if text.startswith(b"[") else "an object over several lines"
+            flag = "'.[]' " if text.startswith(b"[") else ". "
+            raise SpecError(
+                f"{self.path}: expected one JSON object in each line (NDJSON), got {found}: "
+                f"convert it, as with jq -c {flag}{self.path.name} > log.ndjson"
+            )
 
     def _block_of(self, rows: list[dict[str, Any]], first: int, lines: Sequence[int]) -> TableBlock:
         rows = [flat_row(row) for row in rows]
@@ -327,21 +341,31 @@ def _present(value: Any) -> Any:
     return None if value == "" else value
 
 
-def _array(values: list[Any]) -> pa.Array:
+def _trimmed(column: pa.Array) -> pa.Array:
+    """Return the texts of a CSV without the blanks around them, null where nothing is left."""
+    return without_empty(pc.utf8_trim_whitespace(column))
+
+
+def _object_in(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a line, None without one."""
     try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if each is None else _text(each) for each in values], pa.string())
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        if not any(each in line for each in _NO_NUMBER):
+            return None
+        try:
+            row = json.loads(line, parse_constant=lambda _: None)
+        except ValueError:
+            return None
+    return row if isinstance(row, dict) else None
 
 
 def _text_lines(stream: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not empty with their numbers, from 1."""
     rest, first = b"", 1
     while read := stream.read(_BYTES_A_BLOCK):
+        if first == 1 and not rest:
+            read = read.removeprefix(BYTE_ORDER_MARK)
         *lines, rest = (rest + read).split(b"\n")
         for number, line in enumerate(lines, first):
             if text := line.rstrip(b"\r"):

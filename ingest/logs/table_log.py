@@ -8,12 +8,14 @@ event.
 from __future__ import annotations
 
 import heapq
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.ingest.events import (
     AHEAD_MS,
@@ -23,21 +25,54 @@ from headrace.ingest.events import (
     TIME,
     request_key,
 )
-from headrace.ingest.features import SpecError
+from headrace.ingest.features import SpecError, toml_text
+from headrace.ingest.features.cells import (
+    PER_MS,
+    ClickWords,
+    UnknownWord,
+    clicked_in,
+    joined_times,
+    milliseconds_of,
+    split,
+    texts_of,
+    typed,
+    typed_cells,
+    values_of,
+)
 from headrace.ingest.logs.layout import BagLayout
 from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
-from headrace.ingest.logs.time_columns import PER_MS, click_times, milliseconds_of
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from headrace.ingest.logs.layout import LogLayout
+    import numpy.typing as npt
+
+    from headrace.ingest.logs.layout import EventLayout, LogLayout
     from headrace.ingest.logs.table_file import TableBlock
 
 Event = dict[str, Any]
+
+_NO_TIME = pa.scalar(None, pa.int64())
+_DAY_MS = 86_400_000
+_LEAST_MS = 2 * _DAY_MS
+"""Times of 1970 and before, in any zone, say "never", as 0, -1 and the year 1 do."""
+_NEVER_MS = 4_070_908_800_000
+"""The year 2099, from which on a time says "never". Those of another unit are later than 9999."""
+_YEAR_10000_MS = 253_402_300_800_000
+_SKEW_MS = 60_000
+"""By so much a click may precede its impression: a coarser unit, or another clock."""
+
+
+class Clicks(NamedTuple):
+    """The clicks of the rows of a block."""
+
+    times: pa.Array
+    """In milliseconds, null without a click; (n,)."""
+    odd: npt.NDArray[np.bool_]
+    """Rows whose time of a click is unreadable, or cannot be one: they count as not clicked."""
 
 
 class TableLog:
@@ -76,7 +111,7 @@ class TableLog:
                 yield heapq.heappop(waiting)[2]
             key = impression[IMPRESSION_ID].encode()
             request = request_key(impression.get(REQUEST_ID))
-            value = orjson.dumps(impression, default=_as_json)
+            value = orjson.dumps(impression)
             yield Line(time_ms, False, key, value, request)
             if click is not None:
                 number += 1
@@ -104,12 +139,12 @@ class TableLog:
     def times(self, block: TableBlock) -> pa.Array:
         """Return the times of a block's impressions in milliseconds, null where unreadable."""
         event = self.layout.event
-        if event.timestamp is not None:
-            column = block.arrow.get(event.timestamp, pa.nulls(block.rows))
+        start_ms = 0 if event.start is None else _milliseconds(event.start)
+        if event.time_columns:
+            column = time_cells(block, event)
             self._check_zone(column)
-            return milliseconds_of(column, event.timestamp_format, event.time_zone)
-        assert event.start is not None
-        start_ms = _milliseconds(event.start)
+            times = milliseconds_of(column, event.timestamp_format, event.time_zone)
+            return pc.add(times, start_ms) if start_ms else times
         places = range(block.first, block.first + block.rows)
         return pa.array([int(start_ms + 1000 * i / event.rows_per_s) for i in places], pa.int64())
 
@@ -128,13 +163,51 @@ class TableLog:
                 "count from 1970 in UTC, or set the timestamp_format of the texts"
             )
 
-    def click_times(self, block: TableBlock, times: pa.Array) -> pa.Array:
-        """Return the times of a block's clicks in milliseconds, null without a click."""
-        click = self.layout.click
+    def clicks(self, block: TableBlock, times: pa.Array) -> Clicks:
+        """Return the clicks of a block. times: of its impressions. Raises SpecError."""
+        click, event = self.layout.click, self.layout.event
         named = click and (click.timestamp or click.column)
+        nothing = np.zeros(block.rows, np.bool_)
         if click is None or named not in block.arrow:
-            return pa.nulls(block.rows, pa.int64())
-        return click_times(block.arrow, click, self.layout.event, times)
+            return Clicks(pa.nulls(block.rows, pa.int64()), nothing)
+        cells = block.arrow[str(named)]
+        if click.timestamp is not None:
+            return _timed_clicks(cells, event, times)
+        try:
+            clicked = clicked_in(cells, click.values)
+        except UnknownWord as error:
+            words = ClickWords()
+            words.add(cells)
+            raise SpecError(
+                f"{self.path}, {block.place(error.row)}: {error} in the column {named!r} with the "
+                f"values {words.in_words()}. Name those that mean a click in the layout: "
+                f'[click] values = [{toml_text(error.word)}], or ["*"] if each text means one'
+            ) from error
+        shown = pc.add(times, click.delay_ms)
+        return Clicks(pc.if_else(pa.array(clicked), shown, _NO_TIME), nothing)
+
+    def fields(self, block: TableBlock) -> dict[str, pa.Array]:
+        """Return the fields of a block's events, by name, as values that events have."""
+        numbers, found = self.layout.numbers, {}
+        for name, field in self.layout.field_columns(list(block.arrow)).items():
+            column = field.column if isinstance(field, BagLayout) else field
+            if column not in block.arrow:
+                continue
+            values = values_of(block.arrow[column])
+            if isinstance(field, BagLayout):
+                values = split(values, field.separator)
+            found[name] = typed(values) if column in numbers else values
+        if (requests := self.layout.event.request_id) in block.arrow:
+            found[REQUEST_ID] = texts_of(block.arrow[str(requests)])
+        return found
+
+    def ids(self, block: TableBlock) -> pa.Array | None:
+        """Return the ids of a block's impressions, empty if missing; None if rows number them."""
+        column = self.layout.event.impression_id
+        if column is None:
+            return None
+        cells = block.arrow.get(column, pa.nulls(block.rows))
+        return pc.fill_null(texts_of(cells), "")
 
     def _rows(self) -> Iterator[bytes | tuple[Event, Event | None]]:
         for block in self._file.blocks():
@@ -144,11 +217,13 @@ class TableLog:
                 yield from self._events(block)
 
     def _events(self, block: TableBlock) -> Iterator[tuple[Event, Event | None]]:
-        fields = self._fields(block)
+        fields = {
+            name: self._cells_of(name, values, block) for name, values in self.fields(block).items()
+        }
         ids = self._ids(block)
         shown_ms = self.times(block)
         times = shown_ms.to_pylist()
-        clicks = self._clicks(block, ids, self.click_times(block, shown_ms).to_pylist())
+        clicks = self._clicks(block, ids, self.clicks(block, shown_ms).times.to_pylist())
         names = list(fields)
         rows = zip(*fields.values(), strict=True) if fields else repeat(())
         for row, impression_id, time_ms, click in zip(rows, ids, times, clicks, strict=False):
@@ -160,27 +235,22 @@ class TableLog:
                 impression[TIME] = time_ms
             yield impression, click
 
-    def _ids(self, block: TableBlock) -> list[str]:
-        column = self.layout.event.impression_id
-        stem = self.path.name.partition(".")[0]
-        if column is None:
-            return [f"{stem}-{block.first + i}" for i in range(block.rows)]
-        # a row without an id becomes an event without one: a dead letter
-        return ["" if value is None else str(value) for value in _column(block, column)]
+    def _cells_of(self, name: str, values: pa.Array, block: TableBlock) -> Sequence[Any]:
+        """Return the values of a field, each with its own type, though a column has only one."""
+        column = (self.layout.fields or {name: name}).get(name)
+        if isinstance(column, str) and name != REQUEST_ID:
+            if column in self.layout.numbers:
+                return typed_cells(block.arrow[column])
+            if column in block.plain:
+                return block.plain[column]
+        return values.to_pylist()  # type: ignore[no-any-return]
 
-    def _fields(self, block: TableBlock) -> dict[str, Sequence[Any]]:
-        numbers = self.layout.numbers
-        fields: dict[str, Sequence[Any]] = {}
-        for name, field in self.layout.field_columns(list(block.columns)).items():
-            if isinstance(field, BagLayout):
-                texts = _column(block, field.column)
-                fields[name] = [None if t is None else str(t).split(field.separator) for t in texts]
-            else:
-                values = _column(block, field)
-                fields[name] = [_number(v) for v in values] if field in numbers else values
-        if (request := self.layout.event.request_id) is not None:
-            fields[REQUEST_ID] = [None if v is None else str(v) for v in _column(block, request)]
-        return fields
+    def _ids(self, block: TableBlock) -> list[str]:
+        found = self.ids(block)
+        if found is not None:
+            return found.to_pylist()  # type: ignore[no-any-return]
+        stem = self.path.name.partition(".")[0]
+        return [f"{stem}-{block.first + i}" for i in range(block.rows)]
 
     def _clicks(
         self, block: TableBlock, ids: Sequence[str], times: Sequence[int | None]
@@ -188,7 +258,9 @@ class TableLog:
         click = self.layout.click
         if click is None:
             return [None] * block.rows
-        values = _column(block, click.value) if click.value else [None] * block.rows
+        values: Sequence[Any] = [None] * block.rows
+        if click.value in block.arrow:
+            values = typed_cells(values_of(block.arrow[str(click.value)]))
         clicks: list[Event | None] = []
         for impression_id, time_ms, value in zip(ids, times, values, strict=True):
             if time_ms is None:
@@ -196,38 +268,43 @@ class TableLog:
                 continue
             clicks.append({IMPRESSION_ID: impression_id, TIME: time_ms})
             if value is not None:
-                clicks[-1] = {**clicks[-1], "value": _number(value)}  # type: ignore[dict-item]
+                clicks[-1] = {**clicks[-1], "value": value}  # type: ignore[dict-item]
         return clicks
 
 
-def _column(block: TableBlock, name: str) -> Sequence[Any]:
-    return block.columns.get(name) or [None] * block.rows
+def time_cells(block: TableBlock, event: EventLayout) -> pa.Array:
+    """Return the cells of a block with the times of its impressions, null without such a column."""
+    there = [block.arrow[name] for name in event.time_columns if name in block.arrow]
+    if len(there) < max(1, len(event.time_columns)):
+        return pa.nulls(block.rows)
+    return joined_times(there)
 
 
-def _number(value: Any) -> Any:
-    """Return the number of a text that has one; other values unchanged."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        pass
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    return number if abs(number) != float("inf") and number == number else value
+def _timed_clicks(cells: pa.Array, event: EventLayout, shown: pa.Array) -> Clicks:
+    """Return the clicks of a column of times.
+
+    A date is that of the day of its impression or later, not of midnight before it.
+    """
+    times = milliseconds_of(cells, event.timestamp_format, event.time_zone)
+    given = _bools(pc.is_valid(cells))
+    if pa.types.is_string(cells.type) or pa.types.is_boolean(cells.type):
+        given = clicked_in(cells, ["*"])
+    at = pc.fill_null(times, 0).to_numpy(zero_copy_only=False)
+    read = _bools(pc.is_valid(times))
+    never = read & ((at < _LEAST_MS) | ((at >= _NEVER_MS) & (at < _YEAR_10000_MS)))
+    shown_ms = pc.fill_null(shown, 0).to_numpy(zero_copy_only=False)
+    skew = np.where(at % _DAY_MS == 0, _DAY_MS, _SKEW_MS)
+    good = read & ~never & (at >= np.maximum(EARLIEST_MS, shown_ms - skew))
+    good &= at <= wall_ms() + AHEAD_MS
+    clicked = pa.array(np.maximum(at, shown_ms), pa.int64(), mask=~good)
+    return Clicks(clicked, given & ~good & ~never)
+
+
+def _bools(column: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _milliseconds(moment: datetime) -> int:
     known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round(known.timestamp() * 1000)
-
-
-def _as_json(value: Any) -> Any:
-    """Return a JSON form of a value that orjson cannot write; Parquet has many types."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return str(value)

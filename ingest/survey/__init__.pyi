@@ -2,11 +2,12 @@ from .event_tallies import RefusalTally as RefusalTally
 from .findings import FieldCoverage as FieldCoverage
 from .findings import LogSurvey as LogSurvey
 from .findings import RefusedEvents as RefusedEvents
+from .findings import all_clicked as all_clicked
 from .findings import duration as duration
 from .findings import number_advice as number_advice
 from .log_survey import LEAST_ALIKE as LEAST_ALIKE
 from .log_survey import survey_log as survey_log
+from .table_refusals import odd_click as odd_click
 from .table_refusals import refused_rows as refused_rows
 from .table_refusals import unreadable_line as unreadable_line
 from .table_refusals import untimely_rows as untimely_rows
-from .table_survey import are_numbers as are_numbers

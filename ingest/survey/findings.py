@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from headrace.counted_nouns import counted, counted_of
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
-from headrace.ingest.logs import all_clicked, has_decimal_comma
+from headrace.ingest.logs import has_decimal_comma
 
 _UNITS = {"seconds": 1e3, "milliseconds": 1.0, "microseconds": 1e-3, "nanoseconds": 1e-6}
 _OF_TIME = (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD)
@@ -182,7 +182,7 @@ class LogSurvey:
         if self.unread_clicks:
             words = "counts" if self.unread_clicks == 1 else "count"
             found.append(
-                f"{counted(self.unread_clicks, 'row has', 'rows have')} an unreadable time of a "
+                f"{counted(self.unread_clicks, 'row has', 'rows have')} no usable time of a "
                 f"click and {words} as not clicked: {self.unread_advice}"
             )
         found += self._click_warnings()
@@ -263,6 +263,20 @@ class LogSurvey:
                 f"{duration(self.window_ms)} are refused: sort the log by time, or use --sort"
             )
         ]
+
+
+def all_clicked(rows: int, column: str | None, words: str) -> str:
+    """Return the message about a log in which every impression has a click.
+
+    column: that of the clicks, if the layout names one; words: its texts with their counts.
+    """
+    found = f"expected impressions with and without a click, got a click for all {rows:,}"
+    if column is None:
+        return f"{found}: a model learns only that everything is clicked. Compare the click times"
+    return (
+        f"{found}: the column {column!r} has the values {words}. Name the words that mean a click "
+        'in the layout: [click] values = ["…"]'
+    )
 
 
 def unit_of(time: float | None) -> str | None:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason, read_event
-from headrace.ingest.logs import CLICKED, NOT_CLICKED, guess_time_format
+from headrace.ingest.features.cells import WORDS, guess_time_format, milliseconds_of, text_of
+from headrace.ingest.logs import time_cells
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ def refused_rows(
     place = int(np.argmax(wrong))
     advice = ""
     if reason is Reason.NO_TIME:
-        advice = time_advice(block, event.timestamp, event.timestamp_format, place)
+        advice = _time_advice(time_cells(block, event).slice(place, 1), event, event.timestamp)
     return RefusedEvents(
         reason,
         int(np.count_nonzero(wrong)),
         f"{name}, {block.place(place)}",
         row_text(block, place),
-        _raw_time(block, event.timestamp, place),
+        _raw_time(time_cells(block, event)[place].as_py()),
         advice,
     )
 
@@ -81,30 +82,37 @@ def row_text(block: TableBlock, place: int) -> str:
     return shortened(", ".join(f"{name}={value!r}" for name, value in row.items()))
 
 
-def time_advice(block: TableBlock, column: str | None, form: str, place: int) -> str:
-    """Return why a column has no time in a row."""
-    if column is None or column not in block.arrow:
+def odd_click(block: TableBlock, event: EventLayout, column: str, place: int) -> str:
+    """Return why the cell of a column of click times counts as not clicked in a row."""
+    return _time_advice(block.arrow[column].slice(place, 1), event, column)
+
+
+def _time_advice(cell: pa.Array, event: EventLayout, column: str | list[str] | None) -> str:
+    """Return why a cell, (1,), is not the time that a column should have."""
+    form, value = event.timestamp_format, cell[0].as_py()
+    if column is None:
         return ""
-    value = block.arrow[column].slice(place, 1)
-    text = value[0].as_py()
-    if text is None or not str(text).strip():
+    if value is None or not str(value).strip():
         return f"the column {column!r} is empty there"
-    fitting = guess_time_format(value)
+    if milliseconds_of(cell, form, event.time_zone).null_count == 0:
+        return (
+            f"expected a time since 2000 that is not before the impression, got {str(value)!r} in "
+            f"the column {column!r}"
+        )
+    fitting = guess_time_format(cell)
     remedy = "Correct timestamp_format in the layout, or the file"
-    if str(text).strip().lower() in (*CLICKED, *NOT_CLICKED):
+    if text_of(value).strip().lower() in WORDS:
         remedy = f'If it says whether there was a click, write column = "{column}" in [click]'
     elif fitting is not None:
         remedy = f'Set timestamp_format = "{fitting}" in the layout'
     return (
-        f"expected a time as in timestamp_format = {form!r}, got {text!r} in the column "
+        f"expected a time as in timestamp_format = {form!r}, got {value!r} in the column "
         f"{column!r}. {remedy}"
     )
 
 
-def _raw_time(block: TableBlock, column: str | None, place: int) -> float | None:
-    if column is None or column not in block.arrow:
-        return None
+def _raw_time(value: object) -> float | None:
     try:
-        return float(block.arrow[column][place].as_py())
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None

@@ -5,21 +5,22 @@ The columns of a row decide whether the joiner would refuse its events, so no ev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.decoding import TEXT, hash_texts
-from headrace.ingest.events import REQUEST_ID, Reason
+from headrace.ingest.events import Reason
 from headrace.ingest.features import Transform
-from headrace.ingest.logs import BagLayout, ClickWords, UnreadableRow
+from headrace.ingest.features.cells import ClickWords, are_numbers, is_list
+from headrace.ingest.logs import BagLayout, UnreadableRow
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 from headrace.ingest.survey.table_refusals import (
+    odd_click,
     refused_rows,
     row_text,
-    time_advice,
     unreadable_line,
     untimely_rows,
 )
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     Longs = npt.NDArray[np.int64]
 
-_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)
 
 
@@ -89,12 +89,13 @@ class TableReader:
         self, block: TableBlock, coverage: Sequence[FieldCoverage], now_ms: int
     ) -> SurveyedRows:
         times = self.log.times(block)
-        clicks = self.log.click_times(block, times)
+        clicks, odd = self.log.clicks(block, times)
         shown_ms = pc.fill_null(times, 0).to_numpy(zero_copy_only=False)
         hashes, no_id = self._ids(block)
         good = np.ones(block.rows, np.bool_)
         columns = self.log.layout.field_columns(list(block.arrow))
-        nested = np.full(block.rows, any(_nested(block, column) for column in columns.values()))
+        fields = self.log.fields(block)
+        nested = np.full(block.rows, any(map(_is_nested, fields.values())))
         for reason, wrong in (
             *untimely_rows(times, now_ms),
             (Reason.BAD_ID, no_id),
@@ -103,10 +104,15 @@ class TableReader:
             self._refuse(reason, wrong & good, block)
             good &= ~wrong
         for each in coverage:
-            _cover(each, block, columns, self.log.layout.event.request_id, good)
+            _cover(each, fields, columns, good)
         clicked = clicks.is_valid().to_numpy(zero_copy_only=False)
-        self._look_for_unread_clicks(block, clicked)
         click = self.log.layout.click
+        if odd.any() and click is not None:
+            if not self.unread_clicks:
+                place = int(np.argmax(odd))
+                event = self.log.layout.event
+                self.unread_advice = odd_click(block, event, str(click.timestamp), place)
+            self.unread_clicks += int(np.count_nonzero(odd))
         if click is not None and click.column in block.arrow:
             self.words.add(block.arrow[click.column])
         clicked_ms = pc.fill_null(clicks, 0).to_numpy(zero_copy_only=False)
@@ -118,17 +124,16 @@ class TableReader:
             int(np.count_nonzero(clicked)),
             clicked[good],
             clicked_ms[good],
-            set(columns),
+            set(fields),
         )
 
     def _ids(
         self, block: TableBlock
     ) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[np.bool_]]:
-        name = self.log.layout.event.impression_id
-        if name is None:
+        texts = self.log.ids(block)
+        if texts is None:
             return None, np.zeros(block.rows, np.bool_)
-        texts = block.arrow.get(name, pa.nulls(block.rows)).cast(pa.string())
-        texts = pa.concat_arrays([pc.fill_null(texts, "")])  # offsets from 0
+        texts = pa.concat_arrays([texts])  # offsets from 0
         _, offsets, data = texts.buffers()
         bounds = np.frombuffer(offsets, np.int32)[: block.rows + 1].astype(np.int64)
         begins, ends = bounds[:-1], bounds[1:]
@@ -146,40 +151,22 @@ class TableReader:
         event = self.log.layout.event
         self._refused.add(refused_rows(reason, wrong, block, event, str(self.path)))
 
-    def _look_for_unread_clicks(self, block: TableBlock, clicked: npt.NDArray[np.bool_]) -> None:
-        """Count the rows whose column of click times has a value that is not a time."""
-        layout = self.log.layout
-        column = layout.click.timestamp if layout.click is not None else None
-        if column is None or column not in block.arrow:
-            return
-        texts = pc.utf8_trim_whitespace(block.arrow[column].cast(pa.string()))
-        given = pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False)
-        unread = given & ~clicked
-        if unread.any() and not self.unread_clicks:
-            place = int(np.argmax(unread))
-            form = layout.event.timestamp_format
-            self.unread_advice = time_advice(block, column, form, place)
-        self.unread_clicks += int(np.count_nonzero(unread))
-
 
 def _cover(
     each: FieldCoverage,
-    block: TableBlock,
+    fields: dict[str, pa.Array],
     columns: dict[str, str | BagLayout],
-    request_id: str | None,
     good: npt.NDArray[np.bool_],
 ) -> None:
-    column = request_id if each.source == REQUEST_ID else columns.get(each.source)
-    split = isinstance(column, BagLayout)
-    name = column.column if isinstance(column, BagLayout) else column
-    if name is None or name not in block.arrow:
+    values = fields.get(each.source)
+    if values is None:
         return
-    each.column = name
-    values = block.arrow[name]
+    column = columns.get(each.source, each.source)
+    each.column = column.column if isinstance(column, BagLayout) else column
     present = good & values.is_valid().to_numpy(zero_copy_only=False)
     each.present += int(np.count_nonzero(present))
-    listed = split or pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
-    wrong = np.zeros(block.rows, np.bool_)
+    listed = is_list(values.type)
+    wrong = np.zeros(len(values), np.bool_)
     if each.transform == Transform.BAG and not listed:
         each.single += int(np.count_nonzero(present))
         each.example = each.example or _value(values, present)
@@ -192,29 +179,13 @@ def _cover(
         each.example = each.example or _value(values, wrong)
 
 
-def are_numbers(values: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which values of a column a number can be read from; shape (n,)."""
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        known = not pa.types.is_temporal(values.type)
-        return np.full(len(values), known)
-    numeric = pc.fill_null(pc.match_substring_regex(values, _NUMBER), False)
-    found: npt.NDArray[np.bool_] = numeric.to_numpy(zero_copy_only=False)
-    return found
-
-
 def _value(values: pa.Array, chosen: npt.NDArray[np.bool_]) -> str:
     return shortened(str(values[int(np.argmax(chosen))].as_py())) if chosen.any() else ""
 
 
-def _nested(block: TableBlock, column: str | BagLayout) -> bool:
-    if isinstance(column, BagLayout) or column not in block.arrow:
-        return False
-    kind = block.arrow[column].type
-    inner: Any = kind
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = kind.value_type
-        return bool(pa.types.is_nested(inner))
-    return bool(pa.types.is_struct(inner) or pa.types.is_map(inner))
+def _is_nested(values: pa.Array) -> bool:
+    kind = values.type
+    return bool(pa.types.is_nested(kind.value_type if is_list(kind) else kind))
 
 
 def _one_refused() -> SurveyedRows:

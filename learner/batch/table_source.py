@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
-from headrace.ingest.events import REQUEST_ID
 from headrace.ingest.examples import Examples
-from headrace.ingest.features import Transform, canonical, real
-from headrace.ingest.logs import BagLayout, TableBlock, TableLog, UnreadableRow
+from headrace.ingest.features import Transform
+from headrace.ingest.features.cells import are_numbers
+from headrace.ingest.logs import TableBlock, TableLog, UnreadableRow
 from headrace.ingest.runtime import available_cores, wall_ms
 from headrace.ingest.survey import (
-    are_numbers,
     number_advice,
+    odd_click,
     refused_rows,
     unreadable_line,
     untimely_rows,
@@ -95,7 +94,11 @@ class TableSource:
         self._threads = threads or min(available_cores(), _MOST_THREADS)
         self._now_ms = wall_ms() if now_ms is None else now_ms
         self._rows: list[int] | None = None
-        self._checked = self._order_told = False
+        self._checked_file = ""
+        self._known: set[str] = set()
+        """Columns of the files so far."""
+        self._missing: set[str] = set()
+        self._order_told = self._clicks_told = False
 
     @property
     def identity(self) -> str:
@@ -137,23 +140,37 @@ class TableSource:
                     yield _ReadBlock(file.url, log, block, FilePosition(number, count), *shares)
 
     def _check_columns(self, block: TableBlock, url: str) -> None:
-        """Compare the columns of the first block with the fields. Raises UnreadableData."""
-        if self._checked:
+        """Compare the columns of the first block of a file with the fields and the files before.
+
+        Raises UnreadableData.
+        """
+        if self._checked_file == url:
             return
-        self._checked = True
-        self._warn_of_texts(block, url)
+        if not self._checked_file:
+            self._warn_of_texts(block, url)
+        self._checked_file = url
+        there = self._layout.field_columns(list(block.arrow))
         try:
-            missing = self._encoder.lacking(self._layout.field_columns(list(block.arrow)))
+            missing = self._encoder.lacking(there)
         except ValueError as error:
             hint = "[fields] in the layout names columns that differ from the spec"
             raise UnreadableData(f"{url}: {error}; {hint}") from error
-        if not missing:
-            return
-        log.warning(
-            "%s: expected a column for each field of the spec, got none for %s. The model learns "
-            "without them as long as files lack them",
-            *(url, ", ".join(missing)),
-        )
+        lost = sorted(self._known.intersection(missing))
+        missing = [each for each in missing if each not in self._missing]
+        self._known.update(there)
+        self._missing.update(missing)
+        if lost and not block.plain:  # rows of NDJSON may lack a field for a while
+            raise UnreadableData(
+                f"{url}: expected the columns of the files before, got none for {', '.join(lost)}. "
+                f"Its columns are {', '.join(sorted(there))}. Rename the column in this file, or "
+                "fit the files apart"
+            )
+        if missing:
+            log.warning(
+                "%s: expected a column for each field of the spec, got none for %s. The model "
+                "learns without them as long as files lack them",
+                *(url, ", ".join(missing)),
+            )
 
     def _warn_of_texts(self, block: TableBlock, url: str) -> None:
         """Warn of each field of numbers whose column has other texts in the first block."""
@@ -187,7 +204,8 @@ class TableSource:
             nothing, line = Examples.empty(self._fields), unreadable_line(block, url)
             return ExampleBlock(nothing, read.after, read.read, (line,))
         times = log.times(block)
-        clicks, columns = log.click_times(block, times), self._columns(block)
+        (clicks, odd), columns = log.clicks(block, times), log.fields(block)
+        self._warn_of_clicks(odd, block, url)
         good, refused = self._timely(times, block, url)
         if refused:
             kept = pa.array(good)
@@ -203,6 +221,20 @@ class TableSource:
         shown_ms = np.asarray(times.to_numpy(), np.int64)
         self._warn_of_order(shown_ms, url)
         return ExampleBlock(examples, read.after, read.read, refused, read.begun, shown_ms)
+
+    def _warn_of_clicks(self, odd: npt.NDArray[np.bool_], block: TableBlock, url: str) -> None:
+        """Warn once of times of clicks that cannot be one: the model learns them as no click."""
+        click = self._layout.click
+        if self._clicks_told or click is None or not odd.any():
+            return
+        self._clicks_told = True
+        place = int(np.argmax(odd))
+        log.warning(
+            "%s, %s: %s. %s of the first such %s rows count as not clicked",
+            *(url, block.place(place)),
+            odd_click(block, self._layout.event, str(click.timestamp), place),
+            *(f"{np.count_nonzero(odd):,}", f"{block.rows:,}"),
+        )
 
     def _warn_of_order(self, times: npt.NDArray[np.int64], url: str) -> None:
         """Warn once of rows that come after a newer one: the fit may take hours."""
@@ -227,33 +259,3 @@ class TableSource:
                 refused.append(refused_rows(reason, wrong, block, self._layout.event, url))
                 good &= ~wrong
         return good, tuple(refused)
-
-    def _columns(self, block: TableBlock) -> dict[str, pa.Array]:
-        """Return the fields of a block's events."""
-        numbers, columns = self._layout.numbers, {}
-        for name, field in self._layout.field_columns(list(block.arrow)).items():
-            if isinstance(field, BagLayout):
-                values = block.arrow.get(field.column)
-                if values is not None:
-                    columns[name] = pc.split_pattern(values.cast(pa.string()), field.separator)
-            elif field in block.arrow:
-                values = block.arrow[field]
-                columns[name] = _as_numbers(values) if field in numbers else values
-        request = self._layout.event.request_id
-        if request is not None and request in block.arrow:
-            columns[REQUEST_ID] = block.arrow[request].cast(pa.string())
-        return columns
-
-
-def _as_numbers(values: pa.Array) -> pa.Array:
-    """Return texts with each number in its canonical form: 2.0 and 2 are one value."""
-    if not (pt.is_string(values.type) or pt.is_large_string(values.type)):
-        return values
-    found = values.dictionary_encode()
-    texts = [_canonical(text) for text in found.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(found.indices)
-
-
-def _canonical(text: str) -> str | None:
-    number = real(text)
-    return canonical(number) if np.isfinite(number) else text

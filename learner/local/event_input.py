@@ -1,8 +1,9 @@
 """Turns iterables of events and DataFrames into messages, as a producer would send them.
 
 A message is JSON, the input of the joiner's decoder, so a value has the same meaning as in the
-service. Anything with `__arrow_c_stream__` is a DataFrame (pandas, polars, Arrow, DuckDB); a
-missing value is an absent field. Times may be datetimes; without a zone they are UTC.
+service, and the same in `learn` and in `predict`. Anything with `__arrow_c_stream__` is a DataFrame
+(pandas, polars, Arrow, DuckDB); a missing value is an absent field. Times may be datetimes; without
+a zone they are UTC.
 """
 
 from __future__ import annotations
@@ -12,10 +13,20 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from headrace.ingest.events import IMPRESSION_ID, TIME
+from headrace.ingest.features.cells import (
+    UnknownWord,
+    array_of,
+    clicked_in,
+    event_value,
+    milliseconds_of,
+    plain_event,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,15 +35,25 @@ Event: TypeAlias = "Mapping[str, object]"
 Events: TypeAlias = "Iterable[Event] | Any"
 """An iterable of mappings, or a DataFrame."""
 
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_OPTIONS = orjson.OPT_NON_STR_KEYS
 
 
-def rows_of(events: Events) -> Iterator[Event]:
-    """Yield the events of an iterable or a DataFrame. Raises TypeError for anything else."""
+def rows_of(events: Events, label: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the events of an iterable or a DataFrame with values as in JSON.
+
+    A missing value of a DataFrame is an absent field, and null in the column `label`. Raises
+    TypeError for anything else, and for a value that no event can have.
+    """
     if hasattr(events, "__arrow_c_stream__"):
         for batch in pa.RecordBatchReader.from_stream(events):
-            for row in batch.to_pylist():
-                yield {name: value for name, value in row.items() if _is_present(value)}
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            timed = TIME in columns and pa.types.is_temporal(columns[TIME].type)
+            times = {TIME: milliseconds_of(columns[TIME], "ms")} if timed else {}
+            values = {name: values_of(column) for name, column in columns.items()} | times
+            for row in pa.table(values).to_pylist():
+                yield {
+                    name: value for name, value in row.items() if value is not None or name == label
+                }
         return
     if isinstance(events, Mapping) or not isinstance(events, Iterable):
         raise TypeError(
@@ -42,35 +63,47 @@ def rows_of(events: Events) -> Iterator[Event]:
     for event in events:
         if not isinstance(event, Mapping):
             raise TypeError(f"expected every event to be a mapping, got {type(event).__name__}")
-        yield event
+        yield _timed(event)
+
+
+def _timed(event: Event) -> dict[str, Any]:
+    """Return an event with values as in JSON, and a datetime as its milliseconds."""
+    value = event.get(TIME)
+    if isinstance(value, np.datetime64):
+        value = value.astype("M8[us]").item()
+    if isinstance(value, datetime) and value == value:  # not NaT
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        event = {**event, TIME: math.floor(aware.timestamp() * 1000)}
+    return plain_event(event)
+
+
+def context_of(event: Event | None) -> dict[str, Any]:
+    """Return the shared fields of candidates with values as in JSON. Raises TypeError."""
+    return _timed(event or {})
 
 
 def time_of(event: Event) -> int:
-    """Return an event's time in milliseconds; 0 where it has none that can be used."""
+    """Return the time in milliseconds of an event that `rows_of` made; 0 without a usable one."""
     value = event.get(TIME)
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return int(aware.timestamp() * 1000)
-    if isinstance(value, int | float) and math.isfinite(value):
-        return int(value)
-    return 0
+    return int(value) if isinstance(value, int | float) else 0
 
 
-def message_of(event: Event, time_ms: int) -> bytes:
-    """Return an event as JSON. Raises TypeError where a value has no JSON form."""
-    if isinstance(event.get(TIME), datetime):
-        event = {**event, TIME: time_ms}
+def message_of(event: Event) -> bytes:
+    """Return an event that `rows_of` made as JSON."""
     return orjson.dumps(event, option=_OPTIONS)
 
 
-def labelled(rows: Iterable[Event], label: str, first: int) -> tuple[list[Event], list[Event]]:
+def labelled(
+    rows: Iterable[Event], label: str, first: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Split rows with a label column into impressions and clicks.
 
     A click has the time of its impression: the column does not say how long it took. A row without
-    `impression_id` gets a number, counted from `first`. Raises ValueError for a row without label.
+    `impression_id` gets a number, counted from `first`. Raises ValueError for a row without label,
+    and for a label that is neither a click nor none.
     """
-    impressions: list[Event] = []
-    clicks: list[Event] = []
+    impressions: list[dict[str, Any]] = []
+    labels: list[Any] = []
     for place, row in enumerate(rows):
         if label not in row:
             raise ValueError(
@@ -78,12 +111,18 @@ def labelled(rows: Iterable[Event], label: str, first: int) -> tuple[list[Event]
                 f"{sorted(row)}"
             )
         event = {IMPRESSION_ID: f"local-{first + place}", **row}
-        clicked = bool(event.pop(label))
+        labels.append(event_value(event.pop(label)))
         impressions.append(event)
-        if clicked:
-            clicks.append({IMPRESSION_ID: event[IMPRESSION_ID], TIME: event.get(TIME)})
+    try:
+        clicked = clicked_in(array_of(labels))
+    except UnknownWord as error:
+        raise ValueError(
+            f"label: {error} in the column {label!r} of row {error.row}. Pass the comparison "
+            "with the value that means a click"
+        ) from error
+    clicks: list[dict[str, Any]] = [
+        {IMPRESSION_ID: event[IMPRESSION_ID], TIME: event.get(TIME)}
+        for event, is_click in zip(impressions, clicked, strict=True)
+        if is_click
+    ]
     return impressions, clicks
-
-
-def _is_present(value: object) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))

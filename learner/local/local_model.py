@@ -24,7 +24,7 @@ from headrace.ingest.kafka import MessageBlock, Record, Source
 from headrace.ingest.logs import guess_layout, load_layout, open_log
 from headrace.ingest.runtime import wall_ms
 from headrace.learner.inputs import last_slate, slate_order
-from headrace.learner.local.event_input import labelled, message_of, rows_of, time_of
+from headrace.learner.local.event_input import context_of, labelled, message_of, rows_of, time_of
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop import Scores
 from headrace.learner.spec import ModelSpec, load_spec
@@ -116,15 +116,17 @@ class LocalModel:
         now, and a later one is refused. With `policy = "window"`, an example is learned when its
         window closes: by a later call, or by `flush`.
 
-        `label`: a column of the impressions that is true for clicked ones. Pass no clicks with it;
-        `impression_id` is then optional. Raises ValueError if a row lacks the column. Raises
-        TypeError if the events are neither mappings nor a DataFrame, or contain a value that JSON
-        cannot represent.
+        `label`: a column of the impressions that says whether they were clicked, as 0 and 1, -1
+        and 1, true and false, yes and no, a count, or a time. Pass no clicks with it;
+        `impression_id` is then optional. Raises ValueError if a row lacks the column, or has
+        another word in it. Raises TypeError if the events are neither mappings nor a DataFrame, or
+        contain a value that JSON cannot represent.
         """
         if label is None:
-            shown, clicked = list(rows_of(impressions)), list(rows_of(clicks))
+            shown, clicked = [*rows_of(impressions)], [*rows_of(clicks)]
         else:
-            shown, clicked = labelled(rows_of(impressions), label, self._rows_seen)
+            rows = rows_of(impressions, label)
+            shown, clicked = labelled(rows, label, self._rows_seen)
             self._rows_seen += len(shown)
         for side, events in ((EventSide.IMPRESSIONS, shown), (EventSide.CLICKS, clicked)):
             self._offer(side, events)
@@ -174,7 +176,7 @@ class LocalModel:
             self._send(
                 side,
                 [
-                    (_append_time(time_ms, now_ms), message_of(event, time_ms))
+                    (_append_time(time_ms, now_ms), message_of(event))
                     for time_ms, event in timed[begin : begin + _EVENTS_A_TURN]
                 ],
             )
@@ -198,7 +200,7 @@ class LocalModel:
         """
         ticks = set[tuple[str, int]]()  # refused if no event so far has a usable time
         if until_ms > 0:
-            tick = message_of({TIME: until_ms}, until_ms)
+            tick = message_of({TIME: until_ms})
             for side in EventSide:
                 ticks.add((side.name.lower(), self._offsets[side]))
                 self._send(side, [(until_ms, tick)])
@@ -261,14 +263,13 @@ class LocalModel:
         that the model does not read, such as a misspelled name; by default, such fields are
         ignored. The model does not change.
         """
-        own = list(rows_of(candidates))
+        own, shared = list(rows_of(candidates)), context_of(context)
         if strict:
-            _check_known(own, context or {}, self.spec)
+            _check_known(own, shared, self.spec)
         if not own:
             return np.zeros(0, np.float64)
-        shared = {TIME: wall_ms() if at_ms is None else at_ms, **(context or {})}
-        own = [_with_time(event) for event in own]
-        features = self._encoder.encode_candidates(_with_time(shared), own)
+        shared = {TIME: wall_ms() if at_ms is None else at_ms, **shared}
+        features = self._encoder.encode_candidates(shared, own)
         common_ms = time_of(shared)
         times = [time_of(event) if TIME in event else common_ms for event in own]
         return self._model.predict(features, np.array(times, np.int64))
@@ -333,7 +334,3 @@ def _check_known(candidates: Sequence[Event], context: Event, spec: ModelSpec) -
     unknown = first_unknown(context, rows, known_fields(spec.fields))
     if unknown:
         raise ValueError(f"{unknown.path}: expected {unknown.expected}, got {unknown.found}")
-
-
-def _with_time(event: Event) -> Event:
-    return {**event, TIME: time_of(event)} if TIME in event else event

@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from headrace.ingest.events import AHEAD_MS, REQUEST_ID, TIME
 from headrace.ingest.examples import Examples, Kind
 from headrace.ingest.features import ArrowColumns, Encoder, weights_of
+from headrace.ingest.features.cells import milliseconds_of, numbers_of
 from headrace.ingest.survey import LEAST_ALIKE
 
 if TYPE_CHECKING:
@@ -133,13 +134,11 @@ def times_of(columns: Mapping[str, pa.Array], count: int, default_ms: int) -> np
     values = columns.get(TIME)
     if values is None:
         return np.full(count, default_ms, np.int64)
-    if pt.is_timestamp(values.type) or pt.is_date(values.type):
-        values = values.cast(pa.timestamp("ms"), safe=False)
-    elif not (pt.is_integer(values.type) or pt.is_floating(values.type)):
+    if not pt.is_temporal(values.type) and numbers_of(values) is None:
         raise TypeError(
             f"column {TIME!r}: expected milliseconds as numbers, or times, got {values.type}"
         )
-    numbers = values.cast(pa.int64(), safe=False).fill_null(default_ms)
+    numbers = milliseconds_of(values, "ms").fill_null(default_ms)
     times: npt.NDArray[np.int64] = numbers.to_numpy()
     return times
 

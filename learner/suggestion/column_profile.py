@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.counted_nouns import counted
+from headrace.ingest.features.cells import is_list, numbers_of, texts_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,7 +21,6 @@ _ID_NAME = re.compile(
     r"|(?-i:[a-z]I[dD]s?$)",  # listenerId
     re.IGNORECASE,
 )
-_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _FEW = 64
 """Numbers with at most so many values are categories: each value gets a weight of its own."""
 _LONG_TEXT = 60
@@ -53,7 +53,7 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
     if not present:
         return ColumnProfile(name, "", "always absent", 0)
     kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if is_list(kind):
         items = pc.list_flatten(column)
         if pa.types.is_nested(items.type):
             return ColumnProfile(name, "", "nested values, which events cannot have", 0)
@@ -64,8 +64,6 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
         )
     if pa.types.is_nested(kind):
         return ColumnProfile(name, "", "nested values, which events cannot have", 0)
-    if pa.types.is_temporal(kind):
-        return ColumnProfile(name, "", "a time: only timestamp_ms is read as a time", 0)
     distinct = pc.count_distinct(column, mode="only_valid").as_py()
     shown = f"{counted(distinct, 'value')}{absent}"
     if distinct == 1 and not column.null_count:
@@ -86,12 +84,9 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
         return ColumnProfile(
             name, "log_bucket", f"numbers from {low:g} to {high:g}{absent}", distinct
         )
-    if (
-        numbers is None
-        and (pc.mean(pc.utf8_length(column.cast(pa.string()))).as_py() or 0) > _LONG_TEXT
-    ):
+    if numbers is None and (pc.mean(pc.utf8_length(texts_of(column))).as_py() or 0) > _LONG_TEXT:
         return ColumnProfile(name, "", f"{shown}, long texts", distinct)
-    encoded = column.cast(pa.string()).dictionary_encode()
+    encoded = texts_of(column).dictionary_encode()
     codes = pc.fill_null(encoded.indices, distinct).to_numpy(zero_copy_only=False)
     return ColumnProfile(name, "id", shown, distinct, codes.astype(np.int32))
 
@@ -110,23 +105,6 @@ def early_rates(
     rates = (clicks + prior_shows * rate) / (shows + prior_shows)
     of_rows: npt.NDArray[np.float64] = rates[codes]
     return of_rows
-
-
-def numbers_of(column: pa.Array) -> npt.NDArray[np.float64] | None:
-    """Return the numbers of a column of numbers or of texts with numbers, else None."""
-    if pa.types.is_boolean(column.type):
-        return None
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        known = pc.match_substring_regex(column, _NUMBER).drop_null()
-        if not pc.all(known).as_py():
-            return None
-        column = pc.utf8_trim_whitespace(column)
-    elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return None
-    values: npt.NDArray[np.float64] = (
-        column.drop_null().cast(pa.float64()).to_numpy(zero_copy_only=False)
-    )
-    return values
 
 
 def _whole(numbers: npt.NDArray[np.float64]) -> bool:

@@ -13,17 +13,17 @@ import pyarrow.compute as pc
 
 from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError
+from headrace.ingest.features.cells import ClickWords, array_of, guess_time_format, text_of
 from headrace.ingest.logs import (
     CLICKS,
     IMPRESSIONS,
-    BagLayout,
-    ClickWords,
     TableLog,
     UnreadableRow,
-    guess_time_format,
+    joined_columns,
     open_log,
     opened_text,
     path_of,
+    time_cells,
 )
 from headrace.ingest.runtime import wall_ms
 
@@ -67,9 +67,8 @@ def sample_log(path: Path, layout: LogLayout | None, rows: int) -> LogSample:
 
 
 def _of_table(log: TableLog, rows: int) -> LogSample:
-    columns: dict[str, list[pa.Array]] = {}
+    parts: list[tuple[int, dict[str, pa.Array]]] = []
     times, clicks, requests, first = [], [], [], None
-    request = log.layout.event.request_id
     said = ClickWords()
     click = log.layout.click
     count, whole = 0, True
@@ -82,15 +81,12 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
         first = first or block
         shown = log.times(block)
         times.append(shown)
-        clicks.append(log.click_times(block, shown))
+        clicks.append(log.clicks(block, shown).times)
         if click is not None and click.column in block.arrow:
             said.add(block.arrow[click.column])
-        if request in block.arrow:
-            requests.append(block.arrow[request].cast(pa.string()))
-        else:
-            requests.append(pa.nulls(block.rows, pa.string()))
-        for name, column in log.layout.field_columns(list(block.arrow)).items():
-            columns.setdefault(name, []).append(_field(block, column))
+        fields = log.fields(block)
+        requests.append(fields.pop(REQUEST_ID, pa.nulls(block.rows, pa.string())))
+        parts.append((block.rows, fields))
         count += block.rows
     shown_ms = pc.fill_null(pa.chunked_array(times, pa.int64()), 0).to_numpy()
     if first is not None:
@@ -100,7 +96,7 @@ def _of_table(log: TableLog, rows: int) -> LogSample:
     delays = pc.fill_null(clicked, 0).to_numpy()[labels] - shown_ms[labels]
     has_times = click is not None and click.timestamp is not None
     none = np.zeros(0, np.int64)
-    joined = {name: _joined(parts, count) for name, parts in columns.items()}
+    joined = joined_columns(parts)
     known = delays if has_times else none
     numbers = _numbers(pa.chunked_array(requests, pa.string()).combine_chunks())
     return LogSample(joined, shown_ms, labels, known, whole, numbers, said.in_words())
@@ -110,33 +106,15 @@ def _check_times(log: TableLog, first: TableBlock, times: npt.NDArray[np.int64])
     """Raise SpecError if most times are before 2000 or ahead, as those in another unit are."""
     event = log.layout.event
     wrong = int(np.count_nonzero((times < EARLIEST_MS) | (times > wall_ms() + AHEAD_MS)))
-    if event.timestamp is None or event.timestamp not in first.arrow or 2 * wrong <= times.size:
+    if event.timestamp is None or 2 * wrong <= times.size:
         return
-    column = first.arrow[event.timestamp]
+    column = time_cells(first, event)
     form = guess_time_format(column)
     meant = f': write timestamp_format = "{form}"' if form else ""
     raise SpecError(
         f"{log.path}: expected times since 2000 in {event.timestamp!r} with timestamp_format = "
         f'"{event.timestamp_format}", got others in {wrong:,} of {times.size:,} rows, such as '
         f"{column[0].as_py()!r}{meant}"
-    )
-
-
-def _field(block: TableBlock, column: str | BagLayout) -> pa.Array:
-    if isinstance(column, BagLayout):
-        return pc.split_pattern(block.arrow[column.column].cast(pa.string()), column.separator)
-    return block.arrow[column]
-
-
-def _joined(parts: list[pa.Array], rows: int) -> pa.Array:
-    kinds = {part.type for part in parts if not pa.types.is_null(part.type)}
-    kind = kinds.pop() if len(kinds) == 1 else pa.string() if kinds else pa.null()
-    whole = pa.concat_arrays([part.cast(kind) for part in parts])
-    # NDJSON may lack a column in some blocks
-    return (
-        whole
-        if len(whole) == rows
-        else pa.concat_arrays([whole, pa.nulls(rows - len(whole), kind)])
     )
 
 
@@ -159,12 +137,12 @@ def _of_directory(path: Path, rows: int) -> LogSample:
     )
     names = dict.fromkeys(name for event in shown for name in event)
     columns = {
-        name: _array([event.get(name) for event in shown])
+        name: array_of([event.get(name) for event in shown])
         for name in names
         if name not in (IMPRESSION_ID, REQUEST_ID, TIME)
     }
     names_of = [event.get(REQUEST_ID) for event in shown]
-    requests = _numbers(_array([None if each is None else str(each) for each in names_of]))
+    requests = _numbers(array_of([None if each is None else text_of(each) for each in names_of]))
     return LogSample(columns, times, labels, delays - times[labels], whole, requests)
 
 
@@ -190,10 +168,3 @@ def _events(path: Path, stem: str) -> Iterator[dict[str, Any]]:
 def _time(event: dict[str, Any]) -> int:
     time_ms = event.get(TIME)
     return int(time_ms) if isinstance(time_ms, int | float) and time_ms >= EARLIEST_MS else 0
-
-
-def _array(values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates, numbers_of
+from headrace.ingest.features.cells import numbers_of
+from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

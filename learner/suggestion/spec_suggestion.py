@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.counted_nouns import counted
 from headrace.ingest.features import SpecError
-from headrace.ingest.logs import all_clicked
+from headrace.ingest.survey import all_clicked
 from headrace.learner.spec import CHOICE, LOGISTIC_REGRESSION, parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.cross_search import find_crosses

@@ -205,13 +205,13 @@ def test_a_log_in_which_everything_is_clicked_is_refused_with_the_words_of_its_c
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "log.csv"
-    rows = [f"{T0_MS + i},u{i % 9},{'gesehen' if i % 4 else 'gekauft'}" for i in range(400)]
+    rows = [f"{T0_MS + i},u{i % 9},{'yes' if i % 4 else 'ja'}" for i in range(400)]
     path.write_text("\n".join(["time,user,label", *rows]) + "\n")
     head = '[event]\ntimestamp = "time"\n[click]\ncolumn = "label"\n'
-    with pytest.raises(SpecError, match=r"got a click for all 400: .*gesehen \(300\), gekauft"):
+    with pytest.raises(SpecError, match=r"got a click for all 400: .*yes \(300\), ja"):
         suggest_spec(path, parse_layout(head, "l.toml"))
     assert "100 of them clicked" in suggest_spec(
-        path, parse_layout(head + 'values = ["gekauft"]', "l.toml")
+        path, parse_layout(head + 'values = ["ja"]', "l.toml")
     )
 
 

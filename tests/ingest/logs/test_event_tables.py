@@ -252,7 +252,7 @@ def test_a_start_without_a_zone_is_in_utc(tmp_path: Path, start: str) -> None:
     ("text", "said"),
     [
         ('[event]\ntimestamp = "t"\n[file]\nformat = "xml"', r"l\.toml:4: .*'xml'"),
-        ("[event]\n", r"l\.toml:1: expected either timestamp or start, found neither"),
+        ("[event]\n", r"l\.toml:1: expected timestamp or start, found neither"),
         ('[event]\ntimestamp = "t"\ntimezone = "CET"', r"l\.toml:3: .*mean .time_zone.*timezone"),
         ('[event]\ntimestamp = "t"\n[click]\ncolumn = 3', r"l\.toml:4: .*got `int`"),
         ('[event]\ntimestamp = "t"\n[click]\n', "either column or timestamp, found neither"),

@@ -204,7 +204,7 @@ def test_click_times_that_cannot_be_read_are_counted_with_the_first(tmp_path: Pa
     found = survey_log(file, FIELDS, LAYOUT)
     assert (found.clicks, found.unread_clicks) == (0, 2)
     [warning] = [each for each in found.warnings() if "time of a click" in each]
-    assert warning.startswith("2 rows have an unreadable time of a click and count as not clicked")
+    assert warning.startswith("2 rows have no usable time of a click and count as not clicked")
     assert "got '2024-03-01T08:00:04' in the column 'clicked'" in warning
 
 
@@ -213,9 +213,23 @@ def test_words_where_times_of_clicks_are_expected_lead_to_the_key_column(tmp_pat
     file.write_text("time,user,clicked\n1709280001000,u,no\n1709280002000,u,yes\n")
     [warning] = [w for w in survey_log(file, FIELDS, LAYOUT).warnings() if "time of a click" in w]
     assert warning.endswith(
-        "got 'no' in the column 'clicked'. If it says whether there was a click, write "
+        "got 'yes' in the column 'clicked'. If it says whether there was a click, write "
         'column = "clicked" in [click]'
     )
+
+
+def test_a_word_that_may_mean_either_is_refused_with_the_words_and_the_key_that_names_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,label\n{T0_MS},u,gesehen\n{T0_MS},u,\n{T0_MS},u,gekauft\n")
+    text = '[event]\ntimestamp = "time"\n[click]\ncolumn = "label"'
+    with pytest.raises(SpecError) as refused:
+        survey_log(path, FIELDS, parse_layout(text, "l.toml"), now_ms=NOW_MS)
+    assert str(refused.value).startswith(f"{path}, line 2: expected a click or none")
+    assert "with the values gesehen (1), empty (1), gekauft (1)" in str(refused.value)
+    any_text = parse_layout(f'{text}\nvalues = ["*"]', "l.toml")
+    assert survey_log(path, FIELDS, any_text, now_ms=NOW_MS).clicks == 2
 
 
 @pytest.mark.parametrize(
@@ -223,8 +237,8 @@ def test_words_where_times_of_clicks_are_expected_lead_to_the_key_column(tmp_pat
     [
         (["0", "0", "0"], "expected clicks, got none in 3 impressions"),
         (
-            ["gekauft", "gesehen", "gesehen"],
-            "got a click for all 3: the column 'label' has the values gesehen (2), gekauft (1)",
+            ["ja", "yes", "yes"],
+            "got a click for all 3: the column 'label' has the values yes (2), ja (1)",
         ),
     ],
 )

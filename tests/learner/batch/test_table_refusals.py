@@ -201,3 +201,31 @@ def test_a_fit_counts_its_clicks_and_the_loss_before_learning(
     assert done.log_loss == pytest.approx(done.normalized_entropy * entropy)
     assert done.order.disordered == 0
     assert "order of time" not in caplog.text
+
+
+def test_a_column_that_a_later_file_lacks_is_refused_with_that_file(
+    rows: pa.Table, tmp_path: Path
+) -> None:
+    renamed = rows.rename_columns(["person" if n == "user" else n for n in rows.column_names])
+    pyarrow.parquet.write_table(rows, tmp_path / "p0.parquet")
+    pyarrow.parquet.write_table(renamed, tmp_path / "p1.parquet")
+    expected = r"p1\.parquet: expected the columns of the files before, got none for user\."
+    with pytest.raises(UnreadableData, match=expected):
+        fit(f"{tmp_path}/*.parquet", tmp_path / "models", FitSettings(save_every_s=0))
+
+
+def test_click_times_that_say_never_are_no_clicks_in_a_fit(tmp_path: Path) -> None:
+    lines = ["time,user,item,clicked_at"]
+    lines += [
+        f"2026-03-01 08:00:{i:02},u,a,{'1970-01-01 00:00:00' if i else '2026-03-01 08:00:09'}"
+        for i in range(40)
+    ]
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    text = '[event]\ntimestamp = "time"\ntimestamp_format = "iso"\n[click]\n'
+    source = TableSource(
+        [str(tmp_path / "log.csv")],
+        parse_layout(f'{text}timestamp = "clicked_at"', "layout.toml"),
+        shop_spec(),
+    )
+    [block] = source.blocks(FilePosition())
+    assert (len(block.examples), int(block.examples.labels.sum())) == (40, 1)

@@ -1,0 +1,348 @@
+"""Files as spreadsheets, databases, loggers and data frames write them: read right, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.ingest.logs.opening import open_log
+from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.survey.log_survey import survey_log
+from headrace.learner.suggestion import suggest_spec
+from tests.ingest.logs.surveyed_events import FIELDS, T0_MS, click, impression
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.ingest.logs.layout import LogLayout
+
+AT = datetime(2026, 3, 1, 8, tzinfo=UTC)
+AT_MS = int(AT.timestamp() * 1000)
+BY_CLICK = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"', "l.toml")
+BY_TIME = parse_layout(
+    '[event]\ntimestamp = "time"\ntimestamp_format = "iso"\n[click]\ntimestamp = "clicked_at"', "l"
+)
+
+
+def read(path: Path, layout: LogLayout) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the impressions and the clicks of a file."""
+    events: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    for line in TableLog(path, layout).lines():
+        if line.value.startswith(b"{"):  # other lines are no rows
+            events[line.is_click].append(json.loads(line.value))
+    return events
+
+
+def guessed(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    return read(path, guess_layout(path).layout)
+
+
+def csv_file(folder: Path, header: str, *rows: str, name: str = "log.csv") -> Path:
+    path = folder / name
+    path.write_text("\n".join([header, *rows]) + "\n", "utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------ labels and clicks
+
+
+@pytest.mark.parametrize(
+    "never", ["1970-01-01 00:00:00", "1970-01-01", "9999-12-31", "0", "-1", ""]
+)
+def test_a_time_of_a_click_that_says_never_is_no_click(tmp_path: Path, never: str) -> None:
+    rows = [f"2026-03-01 08:00:0{i},a,{never}" for i in range(4)]
+    path = csv_file(
+        tmp_path, "time,item,clicked_at", *rows, "2026-03-01 08:00:04,a,2026-03-01 08:00:06"
+    )
+    _, clicks = read(path, BY_TIME)
+    assert [each["timestamp_ms"] for each in clicks] == [AT_MS + 6000]
+    found = survey_log(path, FIELDS, BY_TIME)
+    assert (found.clicks, found.joined.late) == (1, 0)
+    assert "window_s" not in "\n".join(found.warnings())
+    assert guess_layout(path).layout.click == BY_TIME.click
+
+
+@pytest.mark.parametrize(("never", "unit"), [(0, "s"), (-1, "s"), (0, "ms")])
+def test_a_number_that_says_never_is_no_click(tmp_path: Path, never: int, unit: str) -> None:
+    scale = 1000 if unit == "s" else 1
+    times = [(AT_MS + 1000 * i) // scale for i in range(4)]
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(
+        pa.table({"time": times, "clicked_at": [never, times[1], never, None]}), path
+    )
+    text = f'[event]\ntimestamp = "time"\ntimestamp_format = "{unit}"\n'
+    layout = parse_layout(f'{text}[click]\ntimestamp = "clicked_at"', "l.toml")
+    assert [each["timestamp_ms"] for each in read(path, layout)[1]] == [AT_MS + 1000]
+    assert survey_log(path, FIELDS, layout).clicks == 1
+
+
+def test_a_click_long_before_its_impression_is_counted_and_no_click(tmp_path: Path) -> None:
+    path = csv_file(
+        tmp_path,
+        "time,item,clicked_at",
+        "2026-03-01 08:00:00,a,2026-02-01 08:00:00",
+        "2026-03-01 08:00:30,a,2026-03-01 08:00:29",
+        "2026-03-01 08:00:40,a,2026-03-01",
+    )
+    found = survey_log(path, FIELDS, BY_TIME)
+    assert (found.clicks, found.unread_clicks) == (2, 1)
+    assert "expected a time since 2000 that is not before the impression" in found.unread_advice
+
+
+def test_texts_and_numbers_of_a_label_mean_the_same(tmp_path: Path) -> None:
+    labels = ["0", "-2", "1", "NA", "0.00", "2", "NaN", ""]
+    rows = [f"{AT_MS + i},a,{label}" for i, label in enumerate(labels)]
+    _, clicks = read(csv_file(tmp_path, "time,item,clicked", *rows), BY_CLICK)
+    assert [each["impression_id"] for each in clicks] == ["log-2", "log-5"]
+
+
+# ------------------------------------------------------------------------------------------- ids
+
+
+def test_decimals_of_many_digits_stay_apart(tmp_path: Path) -> None:
+    path, first = tmp_path / "log.parquet", 1 << 53
+    items = pa.array([Decimal(first + i) for i in range(4)], pa.decimal128(20, 0))
+    pa.parquet.write_table(
+        pa.table({"time": [AT_MS + i for i in range(4)], "item": items, "clicked": [0, 1, 0, 1]}),
+        path,
+    )
+    assert [each["item"] for each in read(path, BY_CLICK)[0]] == [first + i for i in range(4)]
+
+
+def test_bytes_that_are_not_utf_8_are_hexadecimal(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    cells = {"item": pa.array([b"\x9a\x01\xff", b"caf\xc3\xa9"]), "request_id": [b"\x9a", b"a"]}
+    pa.parquet.write_table(pa.table({"time": [AT_MS, AT_MS], "clicked": [0, 1], **cells}), path)
+    assert [each["item"] for each in read(path, BY_CLICK)[0]] == ["9a01ff", "café"]
+    assert [each["request_id"] for each in guessed(path)[0]] == ["9a", "a"]
+
+
+def test_a_suggestion_reads_ids_of_64_bits_and_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    columns = {
+        "time": [AT_MS + i for i in range(200)],
+        "tweet": [1_900_000_000_000_000_001 + i // 2 for i in range(200)],
+        "key": [bytes([154, i // 2]) for i in range(200)],
+        "clicked": [i % 2 for i in range(200)],
+    }
+    pa.parquet.write_table(pa.table(columns), path)
+    spec = suggest_spec(path, guess_layout(path).layout)
+    assert "# 100 values" in spec
+
+
+def test_a_guess_reads_whole_numbers_and_flags_that_a_data_frame_wrote(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "time,item,prem,clicked", f"{AT_MS},1.0,True,0", f"{AT_MS},,False,1")
+    shown, _ = guessed(path)
+    assert [(each.get("item"), each["prem"]) for each in shown] == [(1, True), (None, False)]
+    assert 'numbers = ["item", "prem"]' in guess_layout(path).text
+
+
+@pytest.mark.parametrize("written", ["{}, {}", "[{}, {}]", "['{}', '{}']", "[{} {}]"])
+def test_items_of_a_list_in_a_cell_have_no_blanks_or_brackets(tmp_path: Path, written: str) -> None:
+    cells = [written.format(i % 5, (i // 5) % 5) for i in range(50)]
+    rows = [f'{AT_MS + i},"{cell}",{i % 2}' for i, cell in enumerate(cells)]
+    shown, _ = guessed(csv_file(tmp_path, "time,genres,clicked", *rows))
+    assert [each["genres"] for each in shown] == [
+        [str(i % 5), str((i // 5) % 5)] for i in range(50)
+    ]
+
+
+# ----------------------------------------------------------------------------------------- times
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "%Y-%m-%d %H:%M:%S.%f UTC",
+        "%Y-%m-%d %H:%M:%S,%f",
+        "%m/%d/%Y %H:%M",
+        "%m/%d/%Y %I:%M:%S %p",
+        "%d.%m.%Y %H:%M",
+    ],
+)
+def test_times_of_other_writers_are_those_of_the_events(tmp_path: Path, pattern: str) -> None:
+    moments = [AT + timedelta(hours=5 * i) for i in range(40)]
+    rows = [f'"{each:{pattern}}",a,{i % 2}' for i, each in enumerate(moments)]
+    shown, _ = guessed(csv_file(tmp_path, "time,item,clicked", *rows))
+    assert [each["timestamp_ms"] for each in shown] == [
+        int(each.timestamp() * 1000) for each in moments
+    ]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [["0", "7", "14"], ["yesterday", "today", "now"], ["08:00:00", "08:00:07", "08:00:09"]],
+)
+def test_a_time_that_no_format_reads_is_refused_with_lines_to_start_from(
+    tmp_path: Path, times: list[str]
+) -> None:
+    path = csv_file(tmp_path, "time,item,clicked", *(f"{each},a,1" for each in times))
+    with pytest.raises(SpecError) as refused:
+        guess_layout(path)
+    message = str(refused.value)
+    assert message.startswith(f"{path}: expected times in the column 'time', got {times[0]!r}")
+    kept = parse_layout(message.partition("\n\n")[2], "layout.toml")
+    assert kept.event.start is not None
+
+
+def test_day_and_month_that_the_data_does_not_decide_are_asked_about(tmp_path: Path) -> None:
+    rows = [f"03/04/2026 08:00:0{i},a,{i % 2}" for i in range(4)]
+    with pytest.raises(SpecError, match=r"where %d/%m/%Y %H:%M:%S and %m/%d/%Y %H:%M:%S both"):
+        guess_layout(csv_file(tmp_path, "time,item,clicked", *rows))
+
+
+def test_numbers_count_from_a_start_that_the_layout_names(tmp_path: Path) -> None:
+    text = '[event]\ntimestamp = "time"\ntimestamp_format = "s"\nstart = 2026-03-01T08:00:00Z'
+    shown, _ = read(csv_file(tmp_path, "time,item", "0,a", "7,a"), parse_layout(text, "l.toml"))
+    assert [each["timestamp_ms"] for each in shown] == [AT_MS, AT_MS + 7000]
+    with pytest.raises(SpecError, match="expected start alone, or beside times that count from it"):
+        parse_layout(text.replace('"s"', '"iso"'), "l.toml")
+
+
+def test_a_change_of_unit_inside_a_file_is_refused_row_by_row(tmp_path: Path) -> None:
+    rows = [f"{(AT_MS + i) // (1 if i < 26 else 1000)},a,{i % 2}" for i in range(30)]
+    path = csv_file(tmp_path, "time,item,clicked", *rows)
+    found = survey_log(path, FIELDS, guess_layout(path).layout)
+    [refused] = found.refused
+    assert (refused.count, refused.place) == (4, f"{path}, line 28")
+    assert "looks like seconds" in refused.details
+
+
+def test_a_date_and_a_time_of_day_in_two_columns_make_the_time(tmp_path: Path) -> None:
+    path = csv_file(
+        tmp_path, "date,time,item,clicked", "2026-03-01,08:00:00,a,0", "2026-03-01,23:00:00,a,1"
+    )
+    shown, _ = guessed(path)
+    assert [each["timestamp_ms"] for each in shown] == [AT_MS, AT_MS + 15 * 3_600_000]
+    assert [set(each) for each in shown] == [{"impression_id", "timestamp_ms", "item"}] * 2
+    assert 'timestamp = ["date", "time"]' in guess_layout(path).text
+
+
+@pytest.mark.parametrize("last", [datetime(9999, 12, 31), datetime(1, 1, 1)])
+def test_an_open_ended_date_is_a_value(tmp_path: Path, last: datetime) -> None:
+    path, kind = tmp_path / "log.parquet", pa.timestamp("us")
+    times = [AT.replace(tzinfo=None) + timedelta(seconds=i) for i in range(30)]
+    columns = {
+        "time": pa.array([*times[:-1], last], kind),
+        "valid_to": pa.array([last] * 30, kind),
+        "clicked": [i % 2 for i in range(30)],
+    }
+    pa.parquet.write_table(pa.table(columns), path)
+    found = survey_log(path, FIELDS, guess_layout(path).layout)
+    assert [each.count for each in found.refused] == [1]
+    assert read(path, BY_CLICK)[0][0]["valid_to"] == last.isoformat()
+
+
+# ----------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("name", ["clicks.ndjson.zst", "log.csv.zst", "log.csv.gz"])
+@pytest.mark.parametrize("size", [40, 60_000])
+def test_a_file_that_ends_in_the_middle_is_refused(tmp_path: Path, name: str, size: int) -> None:
+    if name.startswith("clicks"):
+        lines = [json.dumps(impression(i)) for i in range(size)]
+        (tmp_path / "impressions.ndjson").write_text("\n".join(lines))
+        text = "\n".join(json.dumps(click(i)) for i in range(size))
+    else:
+        text = "time,item,clicked\n" + "".join(f"{AT_MS + i},a{i},{i % 2}\n" for i in range(size))
+    pack = gzip.compress if name.endswith(".gz") else zstandard.compress
+    packed = pack(text.encode())
+    path = tmp_path / name
+    path.write_bytes(packed[: len(packed) * 6 // 10])
+    wanted = rf"{name}: expected a whole file, got one that ends in the middle: copy it again"
+    of_directory = name.startswith("clicks")
+    with pytest.raises(SpecError, match=wanted):
+        survey_log(*((tmp_path, FIELDS) if of_directory else (path, FIELDS, BY_CLICK)))
+    log = open_log(tmp_path) if of_directory else open_log(path, BY_CLICK)
+    with pytest.raises(SpecError, match=wanted):
+        list(log.lines())
+    if not of_directory and size < 100:
+        with pytest.raises(SpecError, match=wanted):
+            guess_layout(path)
+
+
+def test_blanks_around_the_cells_of_a_csv_are_no_part_of_them(tmp_path: Path) -> None:
+    path = csv_file(
+        tmp_path, "time, item, clicked", "2026-03-01 08:00:00, a, 0", "2026-03-01 08:00:07, b, 1"
+    )
+    shown, clicks = guessed(path)
+    assert ([each["item"] for each in shown], len(clicks)) == (["a", "b"], 1)
+    assert "item" in suggest_spec(path, guess_layout(path).layout)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+@pytest.mark.parametrize("name", ["log.csv", "LOG.CSV", "log.jsonl", "LOG.NDJSON", "log.csv.gz"])
+def test_a_mark_of_the_encoding_and_the_case_of_a_name_change_nothing(
+    tmp_path: Path, name: str, encoding: str
+) -> None:
+    text = f"time,größe,clicked\n{AT_MS},ä,0\nx,y\n{AT_MS},b,1\n"
+    if "csv" not in name.lower():
+        rows = [
+            {"time": AT_MS, "größe": "ä", "clicked": 0},
+            [],
+            {"time": AT_MS, "größe": "b", "clicked": 1},
+        ]
+        text = "\n".join(json.dumps(each, ensure_ascii=False) for each in rows)
+    data = text.encode(encoding)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    first = guessed(path)[0][0]
+    assert (first["timestamp_ms"], first["größe"], len(first)) == (AT_MS, "ä", 3)
+
+
+def test_bytes_that_are_not_utf_8_in_a_header_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes("time,größe\n1,2\n".encode("latin-1"))
+    with pytest.raises(SpecError, match=r"expected UTF-8, got other bytes in its first line: conv"):
+        guess_layout(path)
+
+
+def test_a_line_break_in_a_cell_of_the_header_is_a_blank(tmp_path: Path) -> None:
+    rows = [f"{AT_MS + i},{i % 5},{i % 2}" for i in range(40)]
+    path = csv_file(tmp_path, 'time,"my\nitem",clicked', *rows)
+    assert 'source = "my item"' in suggest_spec(path, guess_layout(path).layout)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "remedy"),
+    [
+        ('[{"a": 1}, {"a": 2}]', "an array", "jq -c '.[]' log.json"),
+        ('{\n  "a": 1\n}\n', "an object over several lines", "jq -c . log.json"),
+    ],
+)
+def test_json_that_is_not_one_object_a_line_is_refused_with_the_command_that_converts_it(
+    tmp_path: Path, text: str, found: str, remedy: str
+) -> None:
+    path = tmp_path / "log.json"
+    path.write_text(text)
+    with pytest.raises(SpecError) as refused:
+        guess_layout(path)
+    assert f"got {found}: convert it, as with {remedy}" in str(refused.value)
+
+
+def test_numbers_that_json_lacks_are_absent_in_ndjson(tmp_path: Path) -> None:
+    path = tmp_path / "log.ndjson"
+    rows = [{"time": AT_MS + i, "price": float("nan"), "clicked": i % 2} for i in range(4)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert ["price" in each for each in read(path, BY_CLICK)[0]] == [False] * 4
+
+
+def test_the_first_line_that_only_spreadsheets_read_is_refused(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "sep=;", "time;item", f"{T0_MS};a")
+    with pytest.raises(SpecError, match="got 'sep=;': remove this line"):
+        guess_layout(path)
+
+
+def test_a_layout_that_begins_with_a_mark_of_its_encoding_is_read() -> None:
+    assert parse_layout('\ufeff[event]\ntimestamp = "t"', "l.toml").event.timestamp == "t"
