@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka import producer_config, translate, translated
+from headrace.ingest.kafka import listed_topics, producer_config, translate, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,8 +112,7 @@ class Delivery:
                     "error_cb": self._on_error,
                 }
             )
-        with translated("connecting", settings.bootstrap):
-            self._producer.list_topics(timeout=settings.connect_timeout_s)
+        listed_topics(self._producer, settings)
 
     @property
     def lost(self) -> bool:

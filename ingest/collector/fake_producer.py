@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,7 @@ class FakeProducer:
         del timeout
         if self.down:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001
-        return None
+        return ClusterMetadata()
 
     def purge(self) -> None:
         """Fail all messages that wait, at the next poll."""

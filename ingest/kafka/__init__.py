@@ -4,9 +4,10 @@
 the real ones, `fakes` the lists of tests. `transactional_ports` bundles the clients of a loop that
 works in transactions. Other folders import these names from here and never import a Kafka client.
 
-`topics` has the names and settings of every topic, `settings` those of connections, and `retention`
-tells how long Kafka keeps what. `retry` has the waiting, `error_translation` the errors,
-`client_log` the log lines of the client, and `watchdog` ends a process whose client hangs.
+`topics` has the names and settings of every topic, `topic_leaders` waits for new ones, `settings`
+has those of connections, and `retention` tells how long Kafka keeps what. `retry` has the waiting,
+`error_translation` the errors, `advertised_brokers` the check of addresses, `client_log` the log
+lines of the client, and `watchdog` ends a process whose client hangs.
 """
 
 import lazy_loader

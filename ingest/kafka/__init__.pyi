@@ -1,3 +1,4 @@
+from .advertised_brokers import listed_topics as listed_topics
 from .error_translation import answer_of as answer_of
 from .error_translation import translate as translate
 from .error_translation import translated as translated
@@ -49,6 +50,7 @@ from .topics import REPLAYS_TOPIC as REPLAYS_TOPIC
 from .topics import STATUS_TOPIC as STATUS_TOPIC
 from .topics import EventTopics as EventTopics
 from .topics import TopicSpec as TopicSpec
+from .topics import change_settings as change_settings
 from .topics import check_co_partitioned as check_co_partitioned
 from .topics import check_topic_settings as check_topic_settings
 from .topics import ensure_topics as ensure_topics

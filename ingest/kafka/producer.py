@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.counted_nouns import counted
+from headrace.ingest.kafka.advertised_brokers import listed_topics
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
@@ -86,8 +87,7 @@ class KafkaWriter:
                 }
             )
         try:
-            with translated("connecting", settings.bootstrap):
-                self._producer.list_topics(timeout=settings.connect_timeout_s)
+            listed_topics(self._producer, settings)
         except BaseException:
             self._producer.close()  # its callbacks keep this writer, and its threads would go on
             raise

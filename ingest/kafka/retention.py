@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka.admin import AdminClient, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
+from headrace.ingest.kafka.advertised_brokers import listed_topics
 from headrace.ingest.kafka.error_translation import answer_of, translated
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def read_retention(settings: KafkaSettings, topics: Sequence[str]) -> KafkaReten
     """
     timeout_s = settings.connect_timeout_s
     admin = AdminClient(settings.connection())
-    with translated("listing topics", settings.bootstrap):
-        metadata = admin.list_topics(timeout=timeout_s)
+    metadata = listed_topics(admin, settings, "listing topics")
     broker = Resource(ResourceType.BROKER, str(min(metadata.brokers)))
     physical = [settings.names.physical(topic) for topic in topics]
     named = [Resource(ResourceType.TOPIC, topic) for topic in physical if topic in metadata.topics]

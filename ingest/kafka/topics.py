@@ -18,22 +18,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
     ResourceType,
 )
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
 from headrace.counted_nouns import counted
-from headrace.ingest.errors import KafkaUnreachable, MissingTopic, NotAllowed, TopicMismatch
+from headrace.ingest.errors import MissingTopic, NotAllowed, TopicMismatch
+from headrace.ingest.kafka.advertised_brokers import answering_admin
 from headrace.ingest.kafka.error_translation import answer_of, translate, translated
-from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.topic_leaders import await_leaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -53,6 +55,8 @@ _INPUT_DAYS = 7
 _EXAMPLES_DAYS = 28
 """Longer than the input, so that any past model can be rebuilt from the examples."""
 
+
+_SET = AlterConfigOpType.SET
 
 AS_THE_BROKER_SAYS = -1
 """Replicas by the broker's default.replication.factor."""
@@ -132,13 +136,17 @@ def replays_spec() -> TopicSpec:
     return TopicSpec(REPLAYS_TOPIC, 1, {"cleanup.policy": "compact"})
 
 
+_GROWS = "`headrace topics grow` adds partitions. "
+_CHANGES = "`headrace ingest topics --change-settings` changes settings of a model's topics"
+
+
 def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[str]:
     """Create the missing topics and verify the others.
 
     Returns the settings where an operator chose differently, one line each. Raises TopicMismatch
     with every difference that matters, KafkaUnreachable, NotAllowed.
     """
-    admin = _connected(settings)
+    admin = answering_admin(settings)
     counts = partition_counts(settings, [spec.name for spec in specs], admin)
     _create(settings, admin, [spec for spec in specs if spec.name not in counts])
     existing = [spec for spec in specs if spec.name in counts]
@@ -155,13 +163,43 @@ def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[s
         if spec.name in copied and copied[spec.name] != spec.replicas
     ]
     if differences:
-        raise TopicMismatch("; ".join(differences))
+        fewer = any(counts[spec.name] < spec.partitions for spec in existing)
+        raise TopicMismatch(
+            f"{'; '.join(differences)}. {_GROWS if fewer else ''}{_CHANGES}, or use other topics"
+        )
     return [
         f"topic {spec.name}: {key}={found[spec.name][key]}, headrace's default is {value}"
         for spec in existing
         for key, value in spec.preferred.items()
         if found[spec.name].get(key) not in (None, value)
     ]
+
+
+def change_settings(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[str]:
+    """Change those settings of existing topics on which headrace depends; return one line each.
+
+    A topic that a client created by writing to it has the settings of the brokers. Raises
+    KafkaUnreachable, NotAllowed.
+    """
+    admin = answering_admin(settings)
+    counts = partition_counts(settings, [spec.name for spec in specs], admin)
+    found, changed = _read_configs(settings, admin, list(counts)), []
+    for spec in specs:
+        other = _other_settings(spec, found[spec.name]) if spec.name in counts else {}
+        if not other:
+            continue
+        entries = [ConfigEntry(*each, incremental_operation=_SET) for each in other.items()]
+        name = settings.names.physical(spec.name)
+        asked = [Resource(ResourceType.TOPIC, name, incremental_configs=entries)]
+        answers = admin.incremental_alter_configs(asked, request_timeout=settings.connect_timeout_s)
+        with translated(f"changing the settings of topic {name}", settings.bootstrap):
+            for answer in answers.values():
+                answer_of(answer)
+        changed += [
+            f"topic {spec.name}: {key}={value}, was {found[spec.name].get(key)}"
+            for key, value in other.items()
+        ]
+    return changed
 
 
 def check_topic_settings(settings: KafkaSettings, specs: Iterable[TopicSpec]) -> None:
@@ -171,7 +209,7 @@ def check_topic_settings(settings: KafkaSettings, specs: Iterable[TopicSpec]) ->
     KafkaUnreachable.
     """
     required = {spec.name: spec for spec in specs}
-    admin = _connected(settings)
+    admin = answering_admin(settings)
     counts = partition_counts(settings, required, admin)
     try:
         found = _read_configs(settings, admin, list(counts))
@@ -186,16 +224,14 @@ def check_topic_settings(settings: KafkaSettings, specs: Iterable[TopicSpec]) ->
         )
     ]
     if differences:
-        raise TopicMismatch(
-            f"{'; '.join(differences)}. Change it with kafka-configs --alter, or recreate the topic"
-        )
+        raise TopicMismatch(f"{'; '.join(differences)}. {_CHANGES}, kafka-configs those of others")
 
 
 def partition_counts(
     settings: KafkaSettings, topics: Iterable[str] | None = None, admin: AdminClient | None = None
 ) -> dict[str, int]:
     """Return the number of partitions of each topic that exists; None: of all topics."""
-    admin = admin or _connected(settings)
+    admin = admin or answering_admin(settings)
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=settings.connect_timeout_s)
     names = settings.names
@@ -248,31 +284,6 @@ def check_co_partitioned(settings: KafkaSettings, topics: Sequence[str]) -> int:
     return counts[topics[0]]
 
 
-def _connected(settings: KafkaSettings) -> AdminClient:
-    """Return a client that a broker has answered; if none does, the error has the reason.
-
-    "No broker answers" can mean a wrong password or a listener without TLS. The client reports that
-    only to its error callback.
-    """
-    errors: list[KafkaError] = []
-    # the error raised below has the reason once; the client would log it at every attempt
-    quiet: dict[str, Any] = {"error_cb": errors.append, "log_level": 0}
-    with translated("creating a client", settings.bootstrap):
-        admin = AdminClient({**settings.connection(), **quiet})
-    try:
-        admin.list_topics(timeout=settings.connect_timeout_s)
-    except KafkaException as error:
-        admin.poll(0.0)
-        raise translate(errors[0] if errors else error, "connecting", settings.bootstrap) from error
-    return admin
-
-
-_NOT_YET = (
-    KafkaError._NOENT,  # noqa: SLF001  ("no leaders found", of a topic deleted and recreated)
-    KafkaError.UNKNOWN_TOPIC_OR_PART,  # from a broker that other brokers are ahead of
-)
-
-
 def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
     if not specs:
         return
@@ -294,7 +305,7 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
             # two processes that start together both find it missing: the second one succeeds too
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"creating topic {name}", settings.bootstrap) from error
-    _await_leaders(settings, {spec.name: spec.partitions for spec in specs})
+    await_leaders(settings, {spec.name: spec.partitions for spec in specs})
 
 
 def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int) -> list[str]:
@@ -302,7 +313,7 @@ def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int)
 
     Raises KafkaUnreachable, NotAllowed.
     """
-    admin = _connected(settings)
+    admin = answering_admin(settings)
     counts = partition_counts(settings, topics, admin)
     fewer = [topic for topic, count in counts.items() if count < partitions]
     if fewer:
@@ -315,41 +326,8 @@ def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int)
         for topic, future in asked.items():
             with translated(f"adding partitions to topic {topic}", settings.bootstrap):
                 answer_of(future)
-        _await_leaders(settings, dict.fromkeys(fewer, partitions))
+        await_leaders(settings, dict.fromkeys(fewer, partitions))
     return fewer
-
-
-def _await_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
-    """Wait until every partition has a leader that answers.
-
-    Leaders are elected after the answer; a broker that has just started takes its time.
-    """
-    retry_for(4 * settings.connect_timeout_s)(_ask_leaders, settings, counts)
-
-
-def _ask_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
-    """Return if every partition has a leader that answers; Kafka reports creation before that.
-
-    Uses a client of its own, because a client that asked too early remembers a missing leader.
-    """
-    admin = AdminClient(settings.connection())
-    partitions = [
-        TopicPartition(settings.names.physical(topic), partition)
-        for topic, count in counts.items()
-        for partition in range(count)
-    ]
-    at_end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    with translated("waiting for new topics", settings.bootstrap):
-        asked = admin.list_offsets(
-            dict.fromkeys(partitions, at_end), request_timeout=settings.connect_timeout_s
-        )
-        for answer in asked.values():
-            try:
-                answer_of(answer)
-            except KafkaException as error:
-                if error.args[0].code() not in _NOT_YET:
-                    raise
-                raise KafkaUnreachable(f"no leader yet: {error.args[0].str()}") from error
 
 
 def _read_configs(
@@ -376,11 +354,18 @@ def _differences(spec: TopicSpec, partitions: int, configs: Mapping[str, str]) -
         differences.append(
             f"topic {spec.name}: expected {counted(spec.partitions, 'partition')}, got {partitions}"
         )
-    for key, expected in spec.required.items():
-        found = configs.get(key)
-        enough = found == expected or (
-            key == "max.message.bytes" and found is not None and int(found) >= int(expected)
-        )
-        if not enough:
-            differences.append(f"topic {spec.name}: expected {key}={expected}, got {found}")
+    differences += [
+        f"topic {spec.name}: expected {key}={expected}, got {configs.get(key)}"
+        for key, expected in _other_settings(spec, configs).items()
+    ]
     return differences
+
+
+def _other_settings(spec: TopicSpec, configs: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that headrace depends on and the topic does not have."""
+    return {
+        key: expected
+        for key, expected in spec.required.items()
+        if (found := configs.get(key)) != expected
+        and not (key == "max.message.bytes" and found is not None and int(found) >= int(expected))
+    }

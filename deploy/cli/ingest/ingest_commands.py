@@ -144,10 +144,18 @@ def topics(
             show_default=False,
         ),
     ] = None,
+    change: Annotated[
+        bool,
+        typer.Option(
+            "--change-settings",
+            help="Change those settings of existing topics on which headrace depends, such as "
+            "the type of timestamps of topics that a client created by writing to them.",
+        ),
+    ] = False,
 ) -> None:
     """Create the topics of a model, or check those that exist."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest.kafka import AS_THE_BROKER_SAYS, ensure_topics, topics_for
+    from headrace.ingest.kafka import AS_THE_BROKER_SAYS, change_settings, ensure_topics, topics_for
     from headrace.learner.spec import load_spec
 
     specs = topics_for(
@@ -155,7 +163,10 @@ def topics(
         partitions,
         replicas=AS_THE_BROKER_SAYS if replicas is None else replicas,
     )
-    chosen = ensure_topics(kafka_settings(kafka, kafka_client), specs)
+    settings = kafka_settings(kafka, kafka_client)
+    for line in change_settings(settings, specs) if change else ():
+        typer.echo(line)
+    chosen = ensure_topics(settings, specs)
     for spec in specs:
         typer.echo(f"{spec.name}: {counted(spec.partitions, 'partition')}")
     for line in chosen:

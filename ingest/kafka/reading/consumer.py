@@ -22,6 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, MissingTopic
+from headrace.ingest.kafka.advertised_brokers import listed_topics
 from headrace.ingest.kafka.client_log import client_log
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.protocols import (
@@ -273,9 +274,7 @@ class KafkaReader:
         return member not in (None, self._member)
 
     def _check_topics(self, topics: Sequence[str]) -> list[TopicPartition]:
-        timeout_s = self._settings.connect_timeout_s
-        with translated("connecting", self._settings.bootstrap):
-            metadata = self._consumer.list_topics(timeout=timeout_s)
+        metadata = listed_topics(self._consumer, self._settings)
         physical = [self._settings.names.physical(topic) for topic in topics]
         missing = [topic for topic in physical if topic not in metadata.topics]
         if missing:

@@ -1,0 +1,74 @@
+"""Commands against a Kafka whose brokers advertise an address that nobody can reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.deploy.local.services.kafka import HOST, KafkaNode
+from headrace.deploy.local.services.ports import free_port
+from tests.deploy.command import headrace
+from tests.running_server import jars, running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SPEC = Path(__file__).parents[3] / "examples" / "news_site" / "site.toml"
+COMMANDS = {
+    "ingest topics": ("--model", "SPEC"),
+    "ingest join": ("--model", "SPEC"),
+    "ingest collect": ("--port", "0"),
+    "ingest sink": ("FOLDER",),
+    "ingest dead-letters show": (),
+    "learner run": ("--model", "SPEC"),
+    "topics grow": ("--model", "SPEC", "--partitions", "8"),
+    "up": ("--model", "SPEC"),
+}
+
+
+class KafkaElsewhere(KafkaNode):
+    """A broker that advertises a port where nothing listens."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.advertised = f"{HOST}:{free_port()}"
+
+    def _properties(self) -> dict[str, object]:
+        listener = f"PLAINTEXT://{self.advertised}"
+        return {**super()._properties(), "advertised.listeners": listener}
+
+
+@pytest.fixture(scope="module")
+def own_kafka(stack_directory: Path) -> Iterator[KafkaElsewhere]:
+    """Such a broker."""
+    directory = stack_directory / "kafka-elsewhere"
+    with running_server(KafkaElsewhere(directory, jars(), remove=stack_directory)) as node:
+        yield node
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_names_the_advertised_address_and_its_setting(
+    own_kafka: KafkaElsewhere,
+    valkey: str,
+    command: str,
+    fresh_name: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    spec = tmp_path / "site.toml"
+    spec.write_text(SPEC.read_text().replace('name = "site"', f'name = "{fresh_name("site")}"', 1))
+    if command == "learner run":
+        made = headrace("pserver", "init", "--model", str(spec), HEADRACE_REDIS=valkey)
+        assert made.returncode == 0, made.stderr
+    places = {"SPEC": str(spec), "FOLDER": str(tmp_path)}
+    ended = headrace(
+        *(*command.split(), *(places.get(each, each) for each in COMMANDS[command])),
+        HEADRACE_KAFKA=own_kafka.bootstrap,
+        HEADRACE_REDIS=valkey,
+    )
+    shown = " ".join(ended.stderr.split())
+    assert ended.returncode == 75, shown
+    assert "no Kafka broker answers" not in shown
+    assert "advertised.listeners" in shown
+    assert own_kafka.advertised in shown and own_kafka.bootstrap in shown
