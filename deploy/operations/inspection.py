@@ -47,7 +47,7 @@ def survey_text(survey: Survey, topic: HeldTopic | None) -> Group:
             f"{each.version:,}",
             f"{each.log_bytes:,}",
             _keeper(each),
-            f"{age_s:,.1f} s" if (age_s := _age_s(survey, each)) is not None else UNKNOWN,
+            f"{age_s:,.1f} s" if (age_s := _age_s(each)) is not None else UNKNOWN,
             _lag(each, topic),
             _marks(each),
         )
@@ -92,7 +92,7 @@ def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
                 "log_entries": each.version - each.trimmed,
                 "keeper": each.keeper or None,
                 "lease_left_ms": each.lease_left_ms,
-                "age_s": _age_s(survey, each),
+                "age_s": _age_s(each),
                 "lag": None if topic is None or not each.there else topic.lag(each.marks),
                 "marks": offsets_in(each.marks),
             }
@@ -171,9 +171,9 @@ def _total_bytes(buckets: Sequence[BucketSurvey]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _age_s(survey: Survey, bucket: BucketSurvey) -> float | None:
-    """Return the time since the append of the newest event that the bucket has learned."""
-    return (survey.at_ms - bucket.append_ms) / 1000 if bucket.append_ms else None
+def _age_s(bucket: BucketSurvey) -> float | None:
+    """Return the time from the append of the newest event learned to the look at the bucket."""
+    return max(0, bucket.read_ms - bucket.append_ms) / 1000 if bucket.append_ms else None
 
 
 def _keeper(bucket: BucketSurvey) -> str:

@@ -67,6 +67,8 @@ class BucketSurvey:
     marks: Mapping[str, int] = field(default_factory=dict)
     append_ms: int = 0
     """Kafka's append time of the newest event learned from; 0: unknown, the log is empty."""
+    read_ms: int = 0
+    """When the version and the marks were read, by the clock of its node."""
 
     @property
     def there(self) -> bool:
@@ -140,6 +142,7 @@ def _headed(found: BucketSurvey, head: Any, clock: Any) -> BucketSurvey:
         log_bytes=int(fields[b"appended_bytes"]) - int(fields[b"trimmed_bytes"]),
         keeper=fields[b"keeper"].decode(),
         lease_left_ms=lease_ms - now_ms if lease_ms else None,
+        read_ms=now_ms,
         marks={name: int(mark) for name, mark in named.items() if name not in OWN_FIELDS},
     )
 

@@ -28,6 +28,7 @@ def grow(
         list[Path],
         typer.Option(
             "--model",
+            envvar="HEADRACE_MODEL",
             metavar="FILE",
             help="Model spec (TOML). Repeat it for every model that uses this Kafka.",
             show_default=False,

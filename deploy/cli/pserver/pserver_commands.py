@@ -184,6 +184,8 @@ def inspect(
     from headrace.pserver.inspection import count_in_logs, survey
 
     name = load_spec(model).name
+    # before the marks: what is learned during a long survey must not count as lag
+    topic = _held_topic(name, kafka, kafka_client)
     store = open_store(redis, name, read_only=True)
     try:
         found = survey(store, name)
@@ -194,7 +196,6 @@ def inspect(
     if found.shape is None and not found.buckets:
         assert found.trouble is not None
         raise found.trouble
-    topic = _held_topic(name, kafka, kafka_client)
     if as_json:
         typer.echo(json.dumps(survey_json(found, topic), indent=2))
     else:

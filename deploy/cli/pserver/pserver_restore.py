@@ -16,6 +16,7 @@ from headrace.deploy.cli.options import (
     KafkaClient,
     ModelFile,
     RedisUrl,
+    was_given,
 )
 from headrace.deploy.cli.pserver.pserver_snapshots import (
     EXIT_STOPPED,
@@ -60,6 +61,7 @@ BehindSnapshot = Annotated[
     str | None,
     typer.Option(
         "--kafka",
+        envvar="HEADRACE_KAFKA",
         metavar="HOST:PORT",
         help="With --warm: Kafka bootstrap servers. If set, the new model starts after the events "
         "that the snapshot has learned, and its joiner must have passed them. Default: it starts "
@@ -122,6 +124,7 @@ def register(app: typer.Typer) -> None:
 
 
 def restore(
+    context: typer.Context,
     model: ModelFile,
     place: OptionalPlace = None,
     redis: RedisUrl = REDIS,
@@ -146,7 +149,7 @@ def restore(
     settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
     if warm and copy is None:
         raise BadOption("--warm: expected --as FILE as well, the spec of the larger model")
-    if kafka is not None and not warm:
+    if kafka is not None and not warm and was_given(context, "kafka"):
         raise BadOption(
             "--kafka: expected --warm as well; without it the marks of the snapshot apply"
         )
@@ -157,7 +160,7 @@ def restore(
     elif place is None:
         raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, got neither")
     else:
-        after = None if kafka is None else kafka_settings(kafka, kafka_client)
+        after = kafka_settings(kafka, kafka_client) if warm and kafka is not None else None
         _restore_from(place, spec, redis, settings, after)
 
 
