@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import BadParameter, Context, Option, Typer, echo
+from typer import BadParameter, Option, Typer, echo
 
 if TYPE_CHECKING:
     from headrace.ingest.logs import LogLayout
@@ -86,15 +86,6 @@ def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
     for path in [files] if isinstance(files, Path) else files or []:
         load_spec(path)
     return files
-
-
-def was_given(context: Context, name: str) -> bool:
-    """Return whether an option was on the command line.
-
-    A variable of the environment may be meant for other commands of a fleet.
-    """
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def with_topics_prefix(app: Typer) -> None:

@@ -16,7 +16,6 @@ from headrace.deploy.cli.options import (
     KafkaClient,
     ModelFile,
     RedisUrl,
-    was_given,
 )
 from headrace.deploy.cli.pserver.pserver_snapshots import (
     EXIT_STOPPED,
@@ -149,7 +148,9 @@ def restore(
     settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
     if warm and copy is None:
         raise BadOption("--warm: expected --as FILE as well, the spec of the larger model")
-    if kafka is not None and not warm and was_given(context, "kafka"):
+    source = context.get_parameter_source("kafka")
+    # a variable of the environment may be meant for other commands of the fleet
+    if not warm and source is not None and source.name == "COMMANDLINE":
         raise BadOption(
             "--kafka: expected --warm as well; without it the marks of the snapshot apply"
         )

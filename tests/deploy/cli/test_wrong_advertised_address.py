@@ -1,4 +1,4 @@
-"""Commands against a Kafka whose brokers advertise an address that nobody can reach."""
+"""Commands against a Kafka whose brokers advertise an address where no broker listens."""
 
 from __future__ import annotations
 

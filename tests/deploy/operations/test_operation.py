@@ -12,7 +12,6 @@ import pytest
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations.examples_topic import held_topic
-from headrace.deploy.operations.inspection import survey_json
 from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
@@ -21,8 +20,6 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, examples_topic
 from headrace.pserver import inspection
 from headrace.pserver.inspection import buckets
-from headrace.pserver.inspection.buckets import BucketSurvey
-from headrace.pserver.inspection.model_survey import Survey
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.node_connection import Call
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.inspection.model_survey import Survey
 
 __all__ = ["headrace"]
 
@@ -241,9 +239,8 @@ def test_examples_that_arrive_during_a_survey_are_no_lag(
     kafka: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings, topic = KafkaSettings(kafka), examples_topic(spec.name)
+    settings, topic, look = KafkaSettings(kafka), examples_topic(spec.name), inspection.survey
     ensure_topics(settings, [TopicSpec(topic, 1)])
-    look = inspection.survey
 
     def survey_while_examples_arrive(*arguments: Any) -> Survey:
         found = look(*arguments)
@@ -259,15 +256,6 @@ def test_examples_that_arrive_during_a_survey_are_no_lag(
     monkeypatch.undo()
     _, found = inspected(headrace, *to, "--kafka", kafka)
     assert [each["lag"] for each in found["buckets"]] == [5] * BUCKETS
-
-
-def test_the_age_of_a_bucket_counts_until_the_look_at_that_bucket() -> None:
-    found = [
-        BucketSurvey(bucket, "h:1", append_ms=append_ms, read_ms=read_ms)
-        for bucket, append_ms, read_ms in ((0, 9_000, 9_250), (1, 60_000, 60_500), (2, 0, 60_600))
-    ]
-    shown = survey_json(Survey("m", 9_100.0, [], found, None), None)
-    assert [each["age_s"] for each in shown["buckets"]] == [0.25, 0.5, None]
 
 
 def test_inspect_shows_a_missing_bucket_beside_the_others(
