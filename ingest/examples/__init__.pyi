@@ -1,12 +1,13 @@
 from .arrow_batch import UnreadableBatch as UnreadableBatch
 from .arrow_batch import open_batch as open_batch
+from .batch import BatchNotes as BatchNotes
 from .batch import DamagedExamples as DamagedExamples
 from .batch import Examples as Examples
 from .batch import Kind as Kind
 from .batch import UnreadableExamples as UnreadableExamples
-from .batch import checkpoint_of as checkpoint_of
 from .batch import concatenate as concatenate
 from .batch import examples_of as examples_of
+from .batch import notes_of as notes_of
 from .batch import pack as pack
 from .batch import unpack as unpack
 from .damaged_messages import DamagedMessages as DamagedMessages

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -97,11 +97,17 @@ class Examples:
         )
 
 
-def pack(examples: Examples, checkpoint: str = "") -> bytes:
-    """Return a batch as an Arrow IPC stream of one record batch.
+class BatchNotes(NamedTuple):
+    """Notes of the joiner with a batch: positions of its own, as JSON."""
 
-    `checkpoint`: the position of the joiner with this batch, for `checkpoint_of`.
-    """
+    checkpoint: str = ""
+    """Its position with this batch; in the last batch of a transaction of the partition."""
+    until: str = ""
+    """The position that the last batch of the same transaction carries; in all the others."""
+
+
+def pack(examples: Examples, notes: BatchNotes | None = None) -> bytes:
+    """Return a batch as an Arrow IPC stream of one record batch."""
     features, count = examples.features, len(examples)
     bags = (features.bag_offsets.shape[0] - 1) // count if count else 0
     items = pa.ListArray.from_arrays(features.bag_offsets, features.bag_ids)
@@ -127,7 +133,7 @@ def pack(examples: Examples, checkpoint: str = "") -> bytes:
             "fingerprint": examples.fingerprint,
             "watermark_ms": str(examples.watermark_ms),
             "negative_rate": str(examples.negative_rate),
-            **({"checkpoint": checkpoint} if checkpoint else {}),
+            **{name: text for name, text in (notes or BatchNotes())._asdict().items() if text},
         }
     )
     sink = pa.BufferOutputStream()
@@ -136,13 +142,11 @@ def pack(examples: Examples, checkpoint: str = "") -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def checkpoint_of(blob: bytes) -> str:
-    """Return the position of the joiner that came with a batch; empty if it came without one.
-
-    Raises UnreadableExamples.
-    """
+def notes_of(blob: bytes) -> BatchNotes:
+    """Return what the joiner noted with a batch. Raises UnreadableExamples."""
     try:
-        return open_batch(blob).metadata.get(b"checkpoint", b"").decode()
+        facts = open_batch(blob).metadata
+        return BatchNotes(*(facts.get(name.encode(), b"").decode() for name in BatchNotes._fields))
     except (UnreadableBatch, UnicodeDecodeError) as error:
         raise DamagedExamples(f"expected a batch of examples, got: {error}") from error
 

@@ -4,9 +4,9 @@
 checkpoints to one core, `loop` drives all partitions in transactions, and `joiner_process` adds
 clients, clock and metrics. `committed_state` reads the progress of a joiner from any process.
 
-`last_position` finds where a restarted joiner continues, `partition_growth` adds partitions to
-running models, and `joiner_metrics` counts. `event_coverage` counts which declared fields have
-values.
+`last_position` finds where a restarted joiner continues, and `written_examples` leaves out what is
+in the topic already. `partition_growth` adds partitions to running models, and `joiner_metrics`
+counts. `event_coverage` counts which declared fields have values.
 """
 
 import lazy_loader

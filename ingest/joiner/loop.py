@@ -24,7 +24,7 @@ from headrace.ingest.errors import KafkaUnreachable, OffsetGone, TransactionAbor
 from headrace.ingest.examples import Cut, common_ends
 from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
 from headrace.ingest.joiner.event_coverage import EventCoverage
-from headrace.ingest.joiner.last_position import LastPosition
+from headrace.ingest.joiner.last_position import LastPositions
 from headrace.ingest.joiner.partition import JoinerPartition
 from headrace.ingest.kafka import (
     AtEnd,
@@ -37,7 +37,7 @@ from headrace.ingest.kafka import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.ingest.events import Reason
     from headrace.ingest.features import FieldSet
@@ -121,8 +121,7 @@ class Joiner:
         }
         self._sides = {topic: side for side, topic in self._topics.items()}
         self._examples, self._dead_letters = examples_topic(model), topics.dead_letters
-        last = self._transactions.last
-        self._position = LastPosition(last, self._examples, fields.fingerprint, join_again)
+        self._last = LastPositions(self._transactions, self._examples, fields, join_again)
         self.coverage = EventCoverage(fields, ports.now_ms)
         self._chunks = ChunkReader(fields, self.coverage.count)
         self._owned: set[Source] = set()
@@ -143,13 +142,15 @@ class Joiner:
         """Run every step once; return whether an event was taken.
 
         1. poll    read blocks from Kafka; decode, encode and offer them to the cores
-        2. place   restore newly assigned partitions from their last checkpoint
+        2. place   restore newly assigned partitions from their last checkpoint; write the first one
         3. advance the cores, in the order of event time over all partitions
         4. commit  if due: examples, dead letters, offsets with checkpoints, in one transaction
         5. pace    pause sources that are far ahead, resume those that no longer are
         """
         self._poll(0.0 if self._backlog else timeout_s)
         self._place(self._unplaced)
+        if not self._begin():
+            return False
         moved = self._advance()
         if self._due():
             self._commit()
@@ -229,23 +230,27 @@ class Joiner:
 
     def _place_once(self, numbers: list[int]) -> None:
         shown = [Source(self._topics[EventSide.IMPRESSIONS], number) for number in numbers]
-        places = self._position.of(shown, self._transactions.committed(shown))
+        places = self._last.of(shown)
         topic_ids = tuple(self._reader.topic_id(topic) for topic in self._topics.values())
         starts: dict[Source, int] = {}
         positions: dict[Source, ReadPosition] = {}
         for number in numbers:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
             part = JoinerPartition(self.fields, sources, (topic_ids[0], topic_ids[1]))
-            saved = places[sources[EventSide.IMPRESSIONS]]
+            last = places[sources[EventSide.IMPRESSIONS]]
             held = {side: self._reader.held(source) for side, source in sources.items()}
-            starts |= part.restore(saved, held)
-            if saved is not None:
-                positions |= part.positions(saved)
+            starts |= part.restore(last, held)
+            if last.saved is not None:
+                positions |= part.positions(last.saved)
             self.partitions[number] = part
         self._check_logs(positions)
         self._reader.resume(starts)  # a partition that begins has no paused source
         self._reader.start(starts)
         self.figures.restores += len(numbers)
+
+    def _begin(self) -> bool:
+        """Write a checkpoint into topics without one; return whether all have one."""
+        return self._write({n: part for n, part in self.partitions.items() if part.begins})
 
     def _check_logs(self, positions: dict[Source, ReadPosition]) -> None:
         """Check that the logs still hold what was joined. Raises OffsetGone."""
@@ -311,7 +316,7 @@ class Joiner:
         dirty = [
             (now - part.dirty_since_ms, part)
             for part in self.partitions.values()
-            if part.dirty_since_ms is not None and not part.core.restoring
+            if part.dirty_since_ms is not None and part.ready()
         ]
         age_ms = max((age for age, _ in dirty), default=-1)
         made = sum(part.made for _, part in dirty)
@@ -321,13 +326,11 @@ class Joiner:
 
     def _commit(self) -> None:
         """Write all output with the offsets it came from; on an abort, go back instead."""
-        parts = {
-            number: part
-            for number, part in self.partitions.items()
-            if part.dirty_since_ms is not None and not part.core.restoring
-        }
+        self._write({number: part for number, part in self.partitions.items() if part.ready()})
+
+    def _write(self, parts: Mapping[int, JoinerPartition]) -> bool:
         if not parts:
-            return
+            return True
         messages: list[Outgoing] = []
         offsets, name = {}, self._draw_name()
         reached = [clock for part in parts.values() if len(clock := part.reached_ms())]
@@ -342,7 +345,7 @@ class Joiner:
                 self._transactions.write(messages, offsets)
         except (TransactionAborted, KafkaUnreachable) as error:
             self._abort(parts, error)
-            return
+            return False
         self._aborts.reset()
         self.figures.transactions += 1
         for part in parts.values():
@@ -351,6 +354,7 @@ class Joiner:
             for reason, count in reasons.items():
                 before = self.figures.dead_letters.get(reason, 0)
                 self.figures.dead_letters[reason] = before + count
+        return True
 
     def _abort(self, parts: Iterable[int], error: TransactionAborted | KafkaUnreachable) -> None:
         """Discard output that was not, or perhaps was, written; go back to the last commit.

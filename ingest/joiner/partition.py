@@ -1,21 +1,25 @@
 """One partition of the running joiner: its core, its two sources, and its uncommitted output.
 
 The output of the core stays here until it is committed together with the checkpoint. On an abort
-both are discarded, and the core goes back to the last committed checkpoint.
+both are discarded, and the core goes back to the last committed checkpoint. If the transaction was
+committed in part, what it wrote is left out of the output (`last_position`).
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.ingest.dead_letters import pack as pack_dead_letter
 from headrace.ingest.errors import OffsetGone
-from headrace.ingest.examples import Cut, concatenate, cut, reached_ms
+from headrace.ingest.examples import BatchNotes, Cut, Examples, concatenate, cut, reached_ms
 from headrace.ingest.examples import pack as pack_examples
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.core import EventSide, JoinerCounters, PartitionJoiner
+from headrace.ingest.joiner.last_position import LastPosition
+from headrace.ingest.joiner.written_examples import WrittenExamples
 from headrace.ingest.kafka import Committed, Outgoing, ReadPosition
 
 if TYPE_CHECKING:
@@ -24,10 +28,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.events import Reason
-    from headrace.ingest.examples import Examples
     from headrace.ingest.features import FieldSet
-    from headrace.ingest.joiner.core import ChunkReader, DeadEvents
+    from headrace.ingest.joiner.core import ChunkReader, DeadEvents, JoinerCheckpoint
     from headrace.ingest.kafka import MessageBlock, Source
+
+log = logging.getLogger(__name__)
 
 Held = dict[EventSide, tuple[int, int]]
 """By side: the first offset that Kafka has, and the first that it does not have yet."""
@@ -53,6 +58,10 @@ class JoinerPartition:
         self.dead: list[DeadEvents] = []
         self._batch = self._next_batch = ""
         """Name of the last transaction with examples, as of the last commit and the next one."""
+        self.sealed = False
+        """Whether the last batch in the topic has a checkpoint."""
+        self._last = LastPosition()
+        self._written = WrittenExamples()
         self._fields, self._topic_ids = fields, topic_ids
         self._examples: list[Examples] = []
         self._ends: dict[EventSide, int] = {}  # of sources whose every record was offered
@@ -61,8 +70,10 @@ class JoinerPartition:
 
     # ---------------------------------------------------------------- where to begin
 
-    def restore(self, saved: SavedCheckpoint | None, held: Held) -> dict[Source, int]:
+    def restore(self, last: LastPosition, held: Held) -> dict[Source, int]:
         """Go back to a checkpoint; return the offsets to read from. Raises OffsetGone."""
+        saved, self._last, self._written = last.saved, last, WrittenExamples(last.ahead)
+        self.sealed = last.in_topic and not last.ahead
         self._examples, self.dead, self.made = [], [], 0
         self.dirty_since_ms = self.waiting_since_ms = None
         self._ends.clear()
@@ -132,9 +143,10 @@ class JoinerPartition:
     def advance(self, now_ms: int, limit: int, until_ms: int) -> bool:
         """Advance the core; return whether it took an event or made an example."""
         joined = self.core.advance(now_ms, limit, until_ms)
-        if len(joined.examples):
-            self._examples.append(joined.examples)
-            self.made += len(joined.examples)
+        examples = self._written.without(joined.examples)
+        if len(examples):
+            self._examples.append(examples)
+            self.made += len(examples)
         self.dead += joined.dead
         moved = bool(joined.taken or len(joined.examples))
         if moved:
@@ -147,9 +159,27 @@ class JoinerPartition:
 
     # ---------------------------------------------------------------- writing
 
+    def ready(self) -> bool:
+        """Return whether there is something to commit, and it may be committed.
+
+        Examples that are in the topic ahead of the last checkpoint must be behind the next one.
+        """
+        if self.dirty_since_ms is None or self.core.restoring or self.begins:
+            return False
+        until, left = self._last.until, len(self._written)
+        if left and until is not None and _reached(self.core.checkpoint(), until):
+            log.warning("%s: %d examples of the topic were not joined again", self._where(), left)
+            self._written = WrittenExamples()
+        return not self._written
+
+    @property
+    def begins(self) -> bool:
+        """Whether the topic lacks a checkpoint. It comes before all examples."""
+        return not self.sealed and not self._last.ahead
+
     def name(self, transaction: str) -> None:
-        """Name the next transaction. Its checkpoint has the name if it has examples."""
-        self._next_batch = transaction if self._examples else self._batch
+        """Name the next transaction. Its checkpoint has the name if it has a batch."""
+        self._next_batch = transaction if self._examples or not self.sealed else self._batch
 
     def reached_ms(self) -> npt.NDArray[np.int64]:
         """Return the greatest event time up to each example that is not committed; shape (n,)."""
@@ -169,13 +199,17 @@ class JoinerPartition:
 
         ends_ms: where batches of all partitions end (`examples.common_ends`); None: not known.
         The last batch carries the checkpoint, so that the position travels with the output: Kafka
-        may forget committed offsets, and then the next joiner begins there.
+        may forget committed offsets, and then the next joiner begins there. It is empty if the
+        topic lacks a checkpoint and there are no examples.
         """
+        saved = self._saved().to_json()
         if self._examples:
             *before, last = cut(concatenate(self._examples), rule, ends_ms)
             for batch in before:
-                yield Outgoing(examples, pack_examples(batch))
-            yield Outgoing(examples, pack_examples(last, self._saved().to_json()))
+                yield Outgoing(examples, pack_examples(batch, BatchNotes(until=saved)))
+            yield Outgoing(examples, pack_examples(last, BatchNotes(saved)))
+        elif not self.sealed:
+            yield Outgoing(examples, pack_examples(Examples.empty(self._fields), BatchNotes(saved)))
         for record, reason in self.dead:
             yield Outgoing(dead_letters, pack_dead_letter(record, reason))
 
@@ -212,7 +246,7 @@ class JoinerPartition:
             reasons[reason] = reasons.get(reason, 0) + 1
         self.written, self._batch = self.core.counters, self._next_batch
         self._examples, self.dead, self.made = [], [], 0
-        self.dirty_since_ms = None
+        self.dirty_since_ms, self.sealed = None, True
         return counted, reasons
 
     def _offset(self, side: EventSide, position: int) -> int:
@@ -223,6 +257,12 @@ class JoinerPartition:
     def _where(self) -> str:
         shown = self.sources[EventSide.IMPRESSIONS]
         return f"{shown.topic}/{shown.partition}"
+
+
+def _reached(at: JoinerCheckpoint, until: JoinerCheckpoint) -> bool:
+    readings = (at.shown, until.shown), (at.clicked, until.clicked)
+    taken = all(reading.position >= end.position for reading, end in readings)
+    return taken and at.watermark_ms >= until.watermark_ms
 
 
 def _less(counters: JoinerCounters, before: JoinerCounters) -> JoinerCounters:

@@ -197,10 +197,12 @@ class ListTransactions:
         """Return the committed offset of each source."""
         return {source: self.offsets[source] for source in sources if source in self.offsets}
 
-    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
-        """Return the last message of each of these partitions."""
-        last = {each.target: each.value for each in self.written}
-        return {target: last[target] for target in targets if target in last}
+    def tail(
+        self, targets: Iterable[Source], enough: Callable[[bytes], bool]
+    ) -> dict[Source, list[bytes]]:
+        """Return the last messages of each of these partitions."""
+        values = {target: list(self.history(target)) for target in targets}
+        return {target: tail_of(held, enough) for target, held in values.items() if held}
 
     def history(self, target: Source) -> Iterator[bytes]:
         """Yield the values of the messages written to a partition."""
@@ -217,6 +219,12 @@ class ListTransactions:
     def close(self) -> None:
         """Record the call."""
         self.closed = True
+
+
+def tail_of(values: Sequence[bytes], enough: Callable[[bytes], bool]) -> list[bytes]:
+    """Return the last values, from the last one that is `enough` on; all if none is."""
+    begins = [place for place, value in enumerate(values) if enough(value)]
+    return list(values[begins[-1] if begins else 0 :])
 
 
 def memory_ports(

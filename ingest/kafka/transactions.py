@@ -33,6 +33,7 @@ import logging
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -48,12 +49,12 @@ from headrace.ingest.errors import (
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config, read_new_partitions
 from headrace.ingest.kafka.protocols import Committed
-from headrace.ingest.kafka.reading import last_records, read_all
+from headrace.ingest.kafka.reading import read_all, records_before
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.watchdog import MARGIN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -95,10 +96,13 @@ class Transactions(Protocol):
         Raises KafkaUnreachable.
         """
 
-    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
-        """Return the last message of each of these partitions of a topic; an empty one is missing.
+    def tail(
+        self, targets: Iterable[Source], enough: Callable[[bytes], bool]
+    ) -> dict[Source, list[bytes]]:
+        """Return the last messages of each of these partitions of a topic, in order.
 
-        Raises KafkaUnreachable.
+        From the last one that is `enough` on; all if none is. An empty partition is missing. The
+        messages of every transaction that ended before are among them. Raises KafkaUnreachable.
         """
 
     def history(self, target: Source) -> Iterator[bytes]:
@@ -148,10 +152,51 @@ class KafkaTransactions:
         found = self._offsets.committed(sources)
         return {source: Committed(*position) for source, position in found.items()}
 
-    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
-        """Return the last message of each of these partitions of a topic."""
-        found = last_records(self._settings, targets)
-        return {source: record.value for source, record in found.items()}
+    def tail(
+        self, targets: Iterable[Source], enough: Callable[[bytes], bool]
+    ) -> dict[Source, list[bytes]]:
+        """Return the last messages of each of these partitions of a topic, in order."""
+        ends = self._ends(list(targets))
+        found = records_before(self._settings, ends, lambda record: enough(record.value))
+        return {source: [record.value for record in records] for source, records in found.items()}
+
+    def _ends(self, targets: Sequence[Source]) -> dict[Source, int]:
+        """Return the offset of a probe in each partition: all that was ever written is before it.
+
+        A broker that leads a partition no more may still answer from its old state, and so with an
+        old end. It cannot have the probe. Its transaction is aborted, so no reader gets it, and has
+        a producer of its own, so that no late request commits it.
+        """
+        ends: dict[Source, int] = {}
+        failures: list[StreamError] = []
+        address = self._settings.bootstrap
+
+        def note(target: Source, error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                ends[target] = message.offset() or 0
+            else:
+                failures.append(translate(error, f"finding the end of {target}", address))
+
+        def probe(producer: Producer) -> None:
+            with self._guard("probe", TRANSACTION_TIMEOUT_MS / 1000):
+                producer.begin_transaction()
+                for target in targets:
+                    topic = self._settings.names.physical(target.topic)
+                    producer.produce(
+                        topic, b"", partition=target.partition, on_delivery=partial(note, target)
+                    )
+                producer.flush(TRANSACTION_TIMEOUT_MS / 1000)
+                producer.abort_transaction(self._settings.connect_timeout_s)
+            if len(ends) < len(targets):
+                raise failures[0] if failures else unreachable(address, "finding the end")
+
+        self._drop()
+        try:
+            self._attempt(self._connect(reports=True), probe)
+        except TransactionAborted as error:
+            raise unreachable(address, str(error)) from error
+        self._drop()
+        return ends
 
     def history(self, target: Source) -> Iterator[bytes]:
         """Yield the value of every message written to a partition, in order."""
@@ -161,7 +206,7 @@ class KafkaTransactions:
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Write everything in one transaction, or raise."""
-        settings, address = self._settings, self._settings.bootstrap
+        settings = self._settings
         positions = [
             TopicPartition(
                 settings.names.physical(source.topic),
@@ -172,11 +217,16 @@ class KafkaTransactions:
             )
             for source, (offset, metadata, epoch) in offsets.items()
         ]
+        producer = self._producer or self._connect()
+        self._attempt(producer, lambda used: self._run(used, messages, positions))
+
+    def _attempt(self, producer: Producer, work: Callable[[Producer], None]) -> None:
+        """Do the work of one transaction; after an error, end it and its producer."""
+        address, began_s = self._settings.bootstrap, time.monotonic()
         self._refused = None
-        producer, began_s = self._producer or self._connect(), time.monotonic()
         try:
             with translated(f"transaction {self._id}", address, committing=True):
-                self._run(producer, messages, positions)
+                work(producer)
         except StreamError as error:
             with self._guard("aborting", self._settings.connect_timeout_s):
                 found = self._after(producer, error)
@@ -242,10 +292,12 @@ class KafkaTransactions:
             # which is a SystemError if warnings are errors
             log.warning("closing transactions %s: %s", self._id, error)
 
-    def _connect(self) -> Producer:
+    def _connect(self, *, reports: bool = False) -> Producer:
+        """Create a producer. reports: of every message, not only of those that fail."""
         self._producer = Producer(
             {
                 **producer_config(self._settings),
+                "delivery.report.only.error": not reports,
                 "transactional.id": self._id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Kind, pack
+from headrace.ingest.examples.batch import BatchNotes, Kind, pack
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.core.checkpoint import InputPosition, JoinerCheckpoint, JoinerCounters
 from headrace.ingest.kafka.protocols import Record, Source
@@ -27,7 +27,9 @@ def _record(offset: int, examples: Examples, counted: int) -> Record:
     counters = JoinerCounters(examples=counted)
     checkpoint = JoinerCheckpoint(0, 0, position, position, counters)
     saved = SavedCheckpoint(SPEC.fields.fingerprint, ("a", "b"), checkpoint)
-    return Record(SOURCE, offset, 1000, pack(examples, saved.to_json() if counted else ""))
+    return Record(
+        SOURCE, offset, 1000, pack(examples, BatchNotes(saved.to_json() if counted else ""))
+    )
 
 
 def _records() -> list[Record]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from headrace.ingest.examples import Kind, checkpoint_of, unpack
+from headrace.ingest.examples import Kind, notes_of, unpack
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.kafka import examples_topic, read_all, scores_topic
 from headrace.learner.loop.scores import unpack as unpack_scores
@@ -68,7 +68,7 @@ def compare(records: Iterable[Record], scored: set[int], fields: FieldSet) -> Tr
         without = sum(hash(each) not in scored for each in ids)
         if without:
             trail.unscored.append(f"{where}: {without} of {len(ids)} impressions without a score")
-        text = checkpoint_of(record.value)
+        text = notes_of(record.value).checkpoint
         if not text:
             continue
         missing = _counted(text) - partition.examples

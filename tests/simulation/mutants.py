@@ -275,8 +275,8 @@ MUTANTS = (
     ),
     Mutant(
         "a joiner without committed offsets begins at the first event",
-        "headrace.ingest.joiner.last_position:LastPosition._of",
-        "if self.join_again:",
+        "headrace.ingest.joiner.last_position:continue_at",
+        "if not places:",
         "if True:",
         2,
         "joined",
@@ -286,7 +286,7 @@ MUTANTS = (
         "headrace.ingest.joiner.last_position:_agree",
         "return saved.batch == written.batch",
         "return True",
-        160,
+        107,
         "joined",
     ),
     Mutant(

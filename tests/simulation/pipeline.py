@@ -23,7 +23,7 @@ from headrace.ingest.errors import (
 from headrace.ingest.examples import Cut
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka import EventTopics
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.fakes import tail_of
 from headrace.ingest.kafka.retry import AbortBackoff, retry_for
 from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 from tests.simulation.batches import FIELDS, batch_of
@@ -35,9 +35,9 @@ from tests.simulation.processes import Place, Process, Refused
 from tests.simulation.topic import TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from headrace.ingest.kafka.protocols import Committed
+    from headrace.ingest.kafka.protocols import Committed, Source
     from headrace.ingest.kafka.transactions import Outgoing
     from tests.simulation.batches import Total
 
@@ -152,10 +152,12 @@ class SimulatedTransactions:
         offsets = self._pipeline.offsets
         return {source: offsets[source] for source in sources if source in offsets}
 
-    def last(self, targets: Iterable[Source]) -> dict[Source, bytes]:
+    def tail(
+        self, targets: Iterable[Source], enough: Callable[[bytes], bool]
+    ) -> dict[Source, list[bytes]]:
         """See Transactions."""
-        found = {target: self._world.topic.now.records[target] for target in targets}
-        return {target: records[-1].value for target, records in found.items() if records}
+        values = {target: list(self.history(target)) for target in targets}
+        return {target: tail_of(held, enough) for target, held in values.items() if held}
 
     def history(self, target: Source) -> Iterator[bytes]:
         """See Transactions."""
@@ -204,20 +206,15 @@ class SimulatedTransactions:
         self._receive_delayed()
 
     def _receive_delayed(self) -> None:
-        """Let an older request with offsets arrive within the present transaction.
-
-        Before the first examples of a partition its offsets alone decide, so there it does not.
-        """
+        """Let an older request with offsets arrive within the present transaction."""
         pipeline = self._pipeline
         if not self._delayed or pipeline.delay_dice.random() >= _ARRIVES:
             return
         late = self._delayed.pop(pipeline.delay_dice.randrange(len(self._delayed)))
-        records = self._world.topic.now.records
         late = {
             source: at
             for source, at in late.items()
             if pipeline.group.in_force(self._name, [source])
-            and records[Source(TOPIC, source.partition)]
         }
         if late:
             self._world.tally["offsets committed with a later transaction"] += 1

@@ -48,7 +48,7 @@ _T0_MS = 1_700_000_000_000
 _HOUR_MS = 3_600_000
 _MOST_CALLS = 20_000
 """More than all that happens inside one deed, however many others happen inside that."""
-_REST_ROUNDS = 100
+_REST_ROUNDS = 200
 """More than any world needs to come to rest."""
 _ROUNDS_OUTLASTED = 2
 """Most rounds of all others while a process pauses: enough to push, fold and trim."""

@@ -4,6 +4,7 @@ from .bounded_reader import last_records as last_records
 from .bounded_reader import offsets_at as offsets_at
 from .bounded_reader import read_all as read_all
 from .bounded_reader import read_until as read_until
+from .bounded_reader import records_before as records_before
 from .consumer import KafkaReader as KafkaReader
 from .log_bounds import LogBounds as LogBounds
 from .log_truncation import LogState as LogState

@@ -35,7 +35,7 @@ from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.topics import check_co_partitioned
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from headrace.ingest.kafka.protocols import Reader, ReaderEvent, ReadPosition
     from headrace.ingest.kafka.settings import KafkaSettings
@@ -211,25 +211,49 @@ def _read(
 def last_records(settings: KafkaSettings, sources: Iterable[Source]) -> dict[Source, Record]:
     """Return the last committed record of each of these partitions of one topic; none if empty.
 
-    Reads back from the ends in growing steps, since markers of transactions have offsets too.
     Raises KafkaUnreachable, also if a transaction stays open.
     """
-    unread = list(sources)
-    if not unread:
-        return {}
-    with closing(KafkaReader(settings, None, [unread[0].topic], read_committed=False)) as reader:
-        _gained(reader)
-        held = {source: reader.held(source) for source in unread}
-    found: dict[Source, Record] = {}
+    held = _held(settings, sources)
+    ends = {source: end for source, (_, end) in held.items()}
+    found = records_before(settings, ends, lambda _: True)
+    return {source: records[0] for source, records in found.items()}
+
+
+def records_before(
+    settings: KafkaSettings, ends: Mapping[Source, int], enough: Callable[[Record], bool]
+) -> dict[Source, list[Record]]:
+    """Return the last committed records before these offsets of one topic, in order.
+
+    From the last one that is `enough` on; all if none is. A partition without any is missing. Reads
+    back in growing steps, since markers of transactions have offsets too. Raises KafkaUnreachable,
+    also if a transaction stays open.
+    """
+    held = {source: (first, ends[source]) for source, (first, _) in _held(settings, ends).items()}
+    found: dict[Source, list[Record]] = {source: [] for source in held}
+    complete: set[Source] = set()
     step = _FEW_RECORDS
-    while unread := [s for s in unread if s not in found and held[s][0] < held[s][1]]:
+    while unread := [s for s, (first, end) in held.items() if s not in complete and first < end]:
         begins = {source: max(held[source][0], held[source][1] - step) for source in unread}
-        ends = {source: held[source][1] for source in unread}
-        for record in _read_between(settings, begins, ends):
-            found[record.source] = record
-        held = {source: (held[source][0], begins[source]) for source in unread}
+        read: dict[Source, list[Record]] = {source: [] for source in unread}
+        for record in _read_between(settings, begins, {s: held[s][1] for s in unread}):
+            if enough(record):
+                read[record.source].clear()
+                complete.add(record.source)
+            read[record.source].append(record)
+        for source, records in read.items():
+            found[source] = records + found[source]
+            held[source] = held[source][0], begins[source]
         step *= 16
-    return found
+    return {source: records for source, records in found.items() if records}
+
+
+def _held(settings: KafkaSettings, sources: Iterable[Source]) -> dict[Source, tuple[int, int]]:
+    sources = list(sources)
+    if not sources:
+        return {}
+    with closing(KafkaReader(settings, None, [sources[0].topic], read_committed=False)) as reader:
+        _gained(reader)
+        return {source: reader.held(source) for source in sources}
 
 
 def patience_s(settings: KafkaSettings) -> float:

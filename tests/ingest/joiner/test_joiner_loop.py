@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, TransactionAborted
-from headrace.ingest.examples.batch import pack, unpack
+from headrace.ingest.examples.batch import notes_of, pack, unpack
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
@@ -112,13 +112,70 @@ class DelayedOffsets(ListTransactions):
             self._waiting.append(dict(offsets))
         super().write(messages, offsets)
         if self._waiting and self._dice.random() < 0.6:
-            begun = {
-                each.target.partition for each in self.written if each.target.topic == EXAMPLES
-            }
-            late = self._waiting.pop().items()
-            # without any examples, offsets alone decide: retention may have taken the examples
-            self.offsets.update({source: at for source, at in late if source.partition in begun})
+            self.offsets.update(self._waiting.pop())
             self.delayed += 1
+
+
+class PartlyCommitted(ListTransactions):
+    """Transactions that a late request to commit ends before all of their messages are there."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._dice = random.Random(seed)
+        self.parts = 0
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        if self._dice.random() > 0.4:
+            super().write(messages, offsets)
+            return
+        rooms = {each.target: self._dice.randrange(len(messages) + 1) for each in messages}
+        for each in messages:  # those of a partition keep their order
+            if each.target.topic == EXAMPLES and rooms[each.target]:
+                rooms[each.target] -= 1
+                self.written.append(each)
+        if self._dice.random() < 0.5:
+            self.offsets.update(offsets)
+        self.parts += 1
+        raise TransactionAborted("a message came too late")
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("seed", seeds(8))
+def test_transactions_committed_in_part_neither_lose_nor_repeat_examples(
+    seed: int, policy: str
+) -> None:
+    happened = happen(seed, count=300, partitions=PARTITIONS)
+    transactions = PartlyCommitted(seed)
+    interrupted(happened, seed, policy, transactions=transactions)
+    assert transactions.parts, f"seed {seed}: no transaction was committed in part"
+    catch_up(JoinerRun(happened.records(TOPICS, PARTITIONS), transactions, policy=policy))
+    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(found) == sorted(expected), f"seed {seed}"
+
+
+def test_the_topic_of_examples_begins_with_a_checkpoint_in_a_transaction_of_its_own() -> None:
+    records = happen(seed=3, count=50, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    transactions.failures = [TransactionAborted("no")]
+    joiner_run = JoinerRun(records, transactions)
+    while not transactions.written:
+        joiner_run.joiner.step(0.0)
+    targets = {Source(EXAMPLES, partition) for partition in range(PARTITIONS)}
+    first = transactions.written[: len(targets)]
+    assert {each.target for each in first} == targets
+    for _, value, _ in first:
+        assert len(unpack(value, joiner_run.joiner.fields)) == 0
+        assert notes_of(value).checkpoint
+
+
+def catch_up(joiner_run: JoinerRun) -> None:
+    """Join what is left: offsets of the end may have come without their examples."""
+    quiet = 0
+    while quiet < 10:
+        before = joiner_run.joiner.progress()
+        joiner_run.joiner.step(0.0)
+        quiet = quiet + 1 if joiner_run.joiner.progress() == before else 0
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
@@ -130,13 +187,7 @@ def test_delayed_offsets_of_older_transactions_do_not_change_the_examples(
     transactions = DelayedOffsets(seed)
     interrupted(happened, seed, policy, transactions=transactions)
     assert transactions.delayed, f"seed {seed}: no request was delayed"
-    # offsets of the end may have come without their examples: join what is left
-    last = JoinerRun(happened.records(TOPICS, PARTITIONS), transactions, policy=policy)
-    quiet = 0
-    while quiet < 10:
-        before = last.joiner.progress()
-        last.joiner.step(0.0)
-        quiet = quiet + 1 if last.joiner.progress() == before else 0
+    catch_up(JoinerRun(happened.records(TOPICS, PARTITIONS), transactions, policy=policy))
     found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
     expected = happened.examples if policy == "immediate" else happened.closed
     assert sorted(found) == sorted(expected), f"seed {seed}"
@@ -248,8 +299,11 @@ def test_a_joiner_commits_progress_without_examples_lazily() -> None:
     source = Source(TOPICS.impressions, 0)
     joiner_run.reader.append(source, tick, 1_700_000_000_000)
     joiner_run.joiner.step(0.0)
-    assert joiner_run.transactions.count == 0
-    joiner_run.clock_ms += 250
+    before = joiner_run.transactions.count
+    joiner_run.clock_ms += 249
     joiner_run.joiner.step(0.0)
-    assert joiner_run.transactions.count == 1
+    assert joiner_run.transactions.count == before
+    joiner_run.clock_ms += 1
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == before + 1
     assert joiner_run.transactions.offsets[source].offset == 1
