@@ -71,6 +71,7 @@ def make_app(
         openapi_url="/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # behind TLS, it would send body and token again over http
     )
     for kind, topic in topics.items():
         collecting = _Collecting(kind, topic, delivery, room, clients, metrics, now_ms, by_request)

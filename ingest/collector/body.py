@@ -33,7 +33,8 @@ def content_type(header: str) -> str:
         return NDJSON
     if named == JSON:
         return JSON
-    raise RequestRefused(415, "Content-Type", f"{JSON} or {NDJSON}", named or "none")
+    expected = f"{JSON} or {NDJSON} (navigator.sendBeacon: a Blob of this type)"
+    raise RequestRefused(415, "Content-Type", expected, named or "none")
 
 
 def check_encoding(header: str) -> bool:

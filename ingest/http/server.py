@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from fastapi import FastAPI
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _STOP_POLL_S = 0.05
 _STATUS_LINE = b"HTTP/1.1 "
@@ -81,7 +82,8 @@ def run_app(
 
     server = _Server(
         uvicorn.Config(
-            app,
+            HeadAsGet(app),
+            interface="asgi3",
             loop="none",  # the runner below makes the loop
             http=connection,  # type: ignore[arg-type]
             proxy_headers=False,  # no route reads the address of the client
@@ -96,6 +98,22 @@ def run_app(
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(server, listener, leaving, beside))
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, as load balancers and monitors ask; uvicorn leaves out the body.
+
+    FastAPI's routes for GET refuse HEAD.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 class SingleWriteProtocol(BoundedProtocol):

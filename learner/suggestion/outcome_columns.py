@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.features.cells import numbers_of
+from headrace.ingest.features.cells import is_list, numbers_of, texts_of
 from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -30,6 +30,8 @@ _MOST_REMOVED = 0.5
 """Share of the log loss. The best column of the logs that were looked at removes a tenth."""
 _BINS = 32
 _PRIOR_SHOWS = 1.0
+_MOST_ITEMS = 64
+"""Of a bag, the most frequent."""
 
 
 def without_outcomes(
@@ -50,21 +52,46 @@ def without_outcomes(
 def removed_loss(profile: ColumnProfile, column: pa.Array, labels: Labels) -> float:
     """Return the share of the log loss of the later half that a column alone removes.
 
-    The rates of the column's values come from the earlier half. 0 if either half has too few
-    impressions with or without a click.
+    The rates of the column's values come from the earlier half. The best view of the column counts:
+    its values, whether a row has one, its most frequent one, or an item of a bag. 0 if either half
+    has too few impressions with or without a click.
     """
     half = labels.shape[0] // 2
     clicks = (int(labels[:half].sum()), int(labels[half:].sum()))
     rest = (half - clicks[0], labels.shape[0] - half - clicks[1])
     if min(*clicks, *rest) < _LEAST_CLICKS:
         return 0.0
-    rates = early_rates(_codes(profile, column), labels, _PRIOR_SHOWS)[half:]
-    least = 1 / (half + 2)
-    before, after = (
-        float(-np.log(np.where(labels[half:], p, 1 - p)).mean())
-        for p in (np.full_like(rates, labels[:half].mean()), np.clip(rates, least, 1 - least))
-    )
+    before = _loss(np.full(labels.shape[0], labels[:half].mean()), labels)
+    views = [_codes(profile, column), *_views(column)]
+    after = min(_loss(early_rates(codes, labels, _PRIOR_SHOWS), labels) for codes in views)
     return 1 - after / before
+
+
+def _loss(rates: npt.NDArray[np.float64], labels: Labels) -> float:
+    """Return the log loss of the later half."""
+    half = labels.shape[0] // 2
+    least = 1 / (half + 2)
+    rates, clicked = np.clip(rates[half:], least, 1 - least), labels[half:]
+    return float(-np.log(np.where(clicked, rates, 1 - rates)).mean())
+
+
+def _views(column: pa.Array) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield views of a column that outlive its values, each 0 or 1 for a row.
+
+    Values after a click, such as ids of orders or times, never repeat. But whether there is one at
+    all repeats, and so do an item of a bag and a value that stands for "none".
+    """
+    yield pc.is_valid(column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    cells, rows = column, np.arange(len(column))
+    if is_list(column.type):
+        cells, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
+    found = texts_of(cells).dictionary_encode()
+    places = pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+    counts = np.bincount(places[places >= 0])
+    for place in np.argsort(-counts)[: _MOST_ITEMS if cells is not column else 1]:
+        codes = np.zeros(len(column), np.int64)
+        codes[rows[places == place]] = 1
+        yield codes
 
 
 def _codes(profile: ColumnProfile, column: pa.Array) -> npt.NDArray[np.int64]:

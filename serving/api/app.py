@@ -132,6 +132,7 @@ def make_app(parts: AppParts) -> App:
         openapi_url="/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # behind TLS, it would send body and token again over http
     )
     models, room = parts.models, LoadShedder(parts.limits)
     parts.metrics.watch(room)

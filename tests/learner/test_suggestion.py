@@ -257,8 +257,14 @@ def test_a_log_without_rows_or_without_usable_columns_is_refused(tmp_path: Path)
         lambda clicked: [i % 97 + 3.5 if each else None for i, each in enumerate(clicked)],
         lambda clicked: [i % 97 + 400.5 * each for i, each in enumerate(clicked)],
         lambda clicked: [["paid", "sent"] if each else None for each in clicked],
+        lambda clicked: [["view", "click"] if each else ["view"] for each in clicked],
+        lambda clicked: [T0_MS + i if each else -1 for i, each in enumerate(clicked)],
+        lambda clicked: [f"order-{i // 2}" if each else None for i, each in enumerate(clicked)],
     ],
-    ids=["a second label", "a time of reading, if clicked", "an amount", "a bag, if clicked"],
+    ids=[
+        *("a second label", "a time of reading, if clicked", "an amount", "a bag, if clicked"),
+        *("an item of a bag", "a time or a number for none", "an id, if clicked"),
+    ],
 )
 def test_a_column_that_tells_the_outcome_is_left_out_with_the_reason(
     tmp_path: Path, told: Callable[[list[bool]], list[Any]]

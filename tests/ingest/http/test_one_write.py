@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from headrace.ingest.http.server import BatchingTransport, SingleWriteProtocol
+from headrace.ingest.http.server import BatchingTransport, HeadAsGet, SingleWriteProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,3 +164,31 @@ def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
         return transport.writes
 
     assert asyncio.run(answer()) == ["closed"]
+
+
+def test_head_is_answered_as_get_without_the_body() -> None:
+    seen = []
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["method"])
+        headers = [(b"content-length", b"4")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"page"})
+
+    async def answer(method: bytes) -> bytes:
+        config = uvicorn.Config(HeadAsGet(page), log_config=None, ws="none", interface="asgi3")
+        config.load()
+        transport, loop = Transport(), asyncio.get_running_loop()
+        protocol = SingleWriteProtocol(config, ServerState(), {}, loop)
+        protocol.connection_made(transport)
+        protocol.data_received(method + b" /page HTTP/1.1\r\nhost: a\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not transport.writes:
+                await asyncio.sleep(0)
+        return b"".join(transport.writes)
+
+    got, head = asyncio.run(answer(b"GET")), asyncio.run(answer(b"HEAD"))
+    assert seen == ["GET", "GET"]
+    assert got.endswith(b"\r\n\r\npage")
+    assert head.endswith(b"\r\n\r\n")
+    assert b"content-length: 4" in head

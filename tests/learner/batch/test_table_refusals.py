@@ -209,9 +209,11 @@ def test_a_column_that_a_later_file_lacks_is_refused_with_that_file(
     renamed = rows.rename_columns(["person" if n == "user" else n for n in rows.column_names])
     pyarrow.parquet.write_table(rows, tmp_path / "p0.parquet")
     pyarrow.parquet.write_table(renamed, tmp_path / "p1.parquet")
+    head = LAYOUT.partition("[fields]")[0]
+    source = TableSource([f"{tmp_path}/*.parquet"], parse_layout(head, "layout.toml"), shop_spec())
     expected = r"p1\.parquet: expected the columns of the files before, got none for user\."
     with pytest.raises(UnreadableData, match=expected):
-        fit(f"{tmp_path}/*.parquet", tmp_path / "models", FitSettings(save_every_s=0))
+        list(source.blocks(FilePosition()))
 
 
 def test_click_times_that_say_never_are_no_clicks_in_a_fit(tmp_path: Path) -> None:

@@ -100,7 +100,12 @@ def test_an_unknown_model_gets_404_naming_the_served_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/nothing", 404), ("DELETE", "/v1/models", 405)]
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/v1/models/news:predict/", 404),  # no redirect, which would leave TLS
+    ],
 )
 def test_every_http_error_has_the_same_shape(method: str, path: str, status: int) -> None:
     serving, _ = complete()
