@@ -31,7 +31,7 @@ _MOST_REMOVED = 0.5
 _BINS = 32
 _PRIOR_SHOWS = 1.0
 _MOST_ITEMS = 64
-"""Of a bag, the most frequent."""
+"""The most frequent items of a bag that are tried."""
 
 
 def without_outcomes(
