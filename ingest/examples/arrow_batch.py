@@ -69,8 +69,11 @@ def open_batch(blob: bytes) -> OpenedBatch:
     """Open an Arrow stream of one batch. Raises UnreadableBatch."""
     try:
         messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(blob))
-        schema = pa.ipc.read_schema(messages.read_next_message())
-        return OpenedBatch(schema, messages.read_next_message())
+        schema, batch = messages.read_next_message(), messages.read_next_message()
+        if (schema.type, batch.type) != ("schema", "record batch"):
+            # Arrow would read the header of another type unverified, as if it were a schema
+            raise UnreadableBatch(f"expected a schema and a batch, got {schema.type}, {batch.type}")
+        return OpenedBatch(pa.ipc.read_schema(schema), batch)
     except UNREADABLE_ARROW as error:
         raise UnreadableBatch(f"expected an Arrow batch, got {len(blob)} bytes: {error}") from error
 

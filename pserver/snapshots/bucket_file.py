@@ -89,7 +89,7 @@ def unpack(blob: bytes, width: int) -> Iterator[FoldedRows]:
                 table["last_seen"].to_numpy(),
                 values.reshape(table.num_rows, width),
             )
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorruptEntry(f"cannot be read as Parquet: {error}") from error
 
 
