@@ -252,7 +252,9 @@ def serve(
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
-        run_app(app, listener, leaving, protocol=choose_protocol())
+        run_app(
+            *(app, listener, leaving), protocol=choose_protocol(), local_only=settings.local_only
+        )
         app.state.answering.close()
 
 

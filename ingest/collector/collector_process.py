@@ -125,6 +125,9 @@ def run_collector(
             return delivery.failure is not None
 
         leaving = Draining(stop, readiness, broken, settings.drain_ms, settings.finish_s)
-        run_app(app, listener, leaving, (delivery.run, delivery.probe))
+        run_app(
+            *(app, listener, leaving, (delivery.run, delivery.probe)),
+            local_only=settings.local_only,
+        )
     if delivery.failure is not None:
         raise delivery.failure

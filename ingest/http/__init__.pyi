@@ -6,13 +6,14 @@ from .http_errors import BadTokens as BadTokens
 from .http_errors import RequestRefusal as RequestRefusal
 from .http_errors import RequestRefused as RequestRefused
 from .listen_settings import ListenSettings as ListenSettings
+from .local_senders import is_foreign as is_foreign
+from .local_senders import is_this_machine as is_this_machine
 from .metrics_server import metrics_port as metrics_port
 from .metrics_server import new_registry as new_registry
 from .server import BatchingTransport as BatchingTransport
 from .server import Draining as Draining
 from .server import Readiness as Readiness
 from .server import SingleWriteProtocol as SingleWriteProtocol
-from .server import is_this_machine as is_this_machine
 from .server import listening_socket as listening_socket
 from .server import run_app as run_app
 from .server import tokens_for as tokens_for

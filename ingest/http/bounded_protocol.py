@@ -3,7 +3,8 @@
 uvicorn and httptools set no bound on the bytes of a head, on the number of headers, on the time a
 head may take, or on pipelined requests. Without a bound one client without a token can take all
 memory. Each bound has an answer: 431 for a head that is too large, 408 for one that takes too long,
-503 for a connection too many, and `Connection: close` after too many pipelined requests.
+503 for a connection too many, and `Connection: close` after too many pipelined requests. Where no
+request needs a token, a page of another site gets 403 (`local_senders`).
 
 A client may offer to upgrade the connection (Java's HttpClient and `curl --http2` do so by
 default). RFC 9110, 7.8: a server that does not upgrade answers as if there were no offer. llhttp
@@ -30,6 +31,7 @@ from weakref import WeakKeyDictionary
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.ingest.http.local_senders import is_foreign
 from headrace.ingest.http.unproven_connections import (
     ANSWER_S,
     BYTE_S,
@@ -51,6 +53,7 @@ _QUEUES: WeakKeyDictionary[ServerState, UnprovenQueue] = WeakKeyDictionary()
 """The queue of each server of this process."""
 _REASONS = {
     400: "Bad Request",
+    403: "Forbidden",
     408: "Request Timeout",
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
@@ -87,6 +90,10 @@ class _HeadTooLarge(Exception):
     """Raised in a callback: httptools turns it into HttpParserCallbackError."""
 
 
+class _ForeignSender(Exception):
+    """Raised in a callback, like _HeadTooLarge."""
+
+
 class _TooManyPipelined(Exception):
     """Raised in a callback, like _HeadTooLarge."""
 
@@ -100,6 +107,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
+    local_only = False
+    """Whether to refuse requests of pages of other sites, which a browser here would send."""
     proven = False
     """Whether a POST on this connection was answered with success."""
     _held = 0
@@ -264,9 +273,21 @@ class BoundedProtocol(HttpToolsProtocol):
             and len(self.url) + _bytes_of(headers) > limits.head_bytes
         ):
             raise _HeadTooLarge
+        if self.local_only:
+            self._check_sender()
         self._in_head, self._progressed, self._headers = False, True, len(headers)
         if self._head_timer is not None:
             self._stop_head_timer()
+
+    def _check_sender(self) -> None:
+        named = {name: value for name, value in self.headers if name in (b"host", b"origin")}
+        origin = named.get(b"origin")
+        # without a Host, as in HTTP/1.0, no browser sent it
+        if named and is_foreign(
+            named.get(b"host", b"").decode("latin-1"),
+            None if origin is None else origin.decode("latin-1"),
+        ):
+            raise _ForeignSender
 
     def note_message_end(self) -> None:
         """Note that a request was read. A subclass that handles a request itself calls it.
@@ -329,6 +350,9 @@ class BoundedProtocol(HttpToolsProtocol):
         cause: Any = error.__context__
         if isinstance(cause, _HeadTooLarge):
             self._refuse_head()
+        elif isinstance(cause, _ForeignSender):
+            said = "expected a request of this machine to a loopback address, got another Host or "
+            self._refuse(403, f"{said}Origin: set tokens, or --anyone behind a proxy")
         elif isinstance(cause, _TooManyPipelined):
             self._end_after_the_last()
         elif isinstance(error, httptools.HttpParserCallbackError) and not isinstance(

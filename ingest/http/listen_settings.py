@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.ingest.http.local_senders import is_this_machine
 from headrace.ingest.http.server import tokens_for
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class ListenSettings:
     def metrics_address(self) -> tuple[str, int]:
         """Host and port for metrics."""
         return self.metrics_host, self.metrics_port
+
+    @property
+    def local_only(self) -> bool:
+        """Whether only processes of this machine may send requests, and any of them may."""
+        return not self.tokens and not self.anyone and is_this_machine(self.host)
 
     def checked_tokens(self, flags: str) -> Tokens:
         """Return the tokens. Raises BadTokens if other machines could connect without one.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ import uvloop
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.bounded_protocol import BoundedProtocol
 from headrace.ingest.http.http_errors import AddressTaken, BadTokens
+from headrace.ingest.http.local_senders import is_this_machine
 from headrace.ingest.http.small_reads import SmallReads
 
 if TYPE_CHECKING:
@@ -69,16 +69,21 @@ def run_app(
     leaving: Draining,
     beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
     protocol: type[BoundedProtocol] | None = None,
+    *,
+    local_only: bool = False,
 ) -> None:
     """Serve `app` on `listener` until `leaving.stop` is set.
 
     beside: coroutines that run on the same event loop meanwhile; an error of one ends the server
     and is raised here. protocol: the class of each connection; None: SingleWriteProtocol.
+    local_only: whether to refuse what pages of other sites send (`local_senders`).
     """
     kind = protocol or SingleWriteProtocol
 
     def connection(**about: Any) -> SmallReads:
-        return SmallReads(kind(**about))
+        made = kind(**about)
+        made.local_only = local_only
+        return SmallReads(made)
 
     server = _Server(
         uvicorn.Config(
@@ -273,14 +278,6 @@ def tokens_for(tokens: Sequence[str], host: str, flags: str, *, anyone: bool) ->
             f"set {flags}, or --anyone if a proxy in front checks requests"
         )
     return valid
-
-
-def is_this_machine(host: str) -> bool:
-    """Return whether `host` is a loopback address, which only processes of this machine reach."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @contextlib.contextmanager

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from headrace.ingest.http import RequestRefused, is_this_machine
+from headrace.ingest.http import RequestRefused, is_foreign
 from headrace.serving.api.load_shedding import LoadShedder, read_body
 from headrace.serving.errors import BadAlias
 from headrace.serving.models import models_of
@@ -170,18 +169,9 @@ def _check_change(request: Request, tokens: Tokens, open_to_all: bool) -> int | 
 
 
 def _check_sender(request: Request) -> None:
-    """Refuse what a page of another site sends through a browser of this machine.
-
-    A POST needs no consent of the server, so the browser's `Origin` decides. A site whose name
-    points at this machine has the same origin as the server, so the name must be a loopback one.
-    """
+    """Refuse what a page of another site sends through a browser of this machine."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    try:
-        named = urlsplit(f"//{host}").hostname or ""
-        foreign = origin is not None and urlsplit(origin).netloc != host
-    except ValueError:
-        named, foreign = "", True
-    if foreign or not is_this_machine(named):
+    if is_foreign(host, origin):
         expected = "a request from this machine to a loopback address, or --admin-tokens"
         raise RequestRefused(403, "", expected, f"Host {host!r}, Origin {origin!r}")
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from headrace.ingest.http.bounded_protocol import BoundedProtocol, ConnectionLimits
+from headrace.ingest.http.listen_settings import ListenSettings
 from headrace.ingest.http.server import SingleWriteProtocol
 from tests.effort import examples
 from tests.memory_connection import MemoryConnection, until
@@ -296,7 +297,88 @@ def test_the_protocol_is_uvicorns_with_the_callbacks_that_it_overrides() -> None
     )
 
 
+def local_answer(*headers: bytes, version: bytes = b"1.1") -> bytes:
+    """Return the answer of a server on a loopback address without tokens."""
+
+    async def talk() -> bytes:
+        client = Client()
+        client.protocol.local_only = True
+        lines = (b"POST /a HTTP/" + version, b"Content-Length: 0", *headers)
+        await client.send(b"\r\n".join(lines) + b"\r\n\r\n")
+        return (await client.answers(1))[0]
+
+    return asyncio.run(talk())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (b"Host: evil.example",),
+        (b"Host: evil.example:8080", b"Origin: http://evil.example:8080"),
+        (b"Host: localhost:8080", b"Origin: http://evil.example"),
+        (b"Host: localhost:8080", b"Origin: null"),
+        (b"Host: 10.0.0.1:8080",),
+        (b"Host: [::1", b"Origin: http://[::1"),
+        (b"Origin: http://evil.example",),
+    ],
+)
+def test_a_page_of_another_site_is_refused_where_no_request_needs_a_token(
+    headers: tuple[bytes, ...],
+) -> None:
+    assert local_answer(*headers).startswith(b"HTTP/1.1 403 Forbidden")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (b"Host: localhost:8080",),
+        (b"Host: 127.0.0.1:8080", b"Origin: http://127.0.0.1:8080"),
+        (b"Host: [::1]:8080",),
+        (b"Host: localhost",),
+    ],
+)
+def test_a_program_or_page_of_this_machine_is_answered_without_a_token(
+    headers: tuple[bytes, ...],
+) -> None:
+    assert local_answer(*headers).startswith(b"HTTP/1.1 200")
+
+
+def test_a_probe_without_a_host_is_answered() -> None:
+    assert local_answer(version=b"1.0").startswith(b"HTTP/1.1 200")
+
+
+def test_only_a_server_on_a_loopback_address_without_tokens_looks_at_the_host() -> None:
+    assert ListenSettings().local_only and ListenSettings("::1").local_only
+    for other in (
+        ListenSettings("0.0.0.0", anyone=True),
+        ListenSettings(anyone=True),
+        ListenSettings(tokens=["a token of sixteen characters"]),
+    ):
+        assert not other.local_only
+
+
 @pytest.mark.parametrize("target", [b"http://%/a", b"http://[/a", b"/\xff", b"http://\xff/a"])
 def test_a_request_target_that_is_no_address_is_answered_without_an_error(target: bytes) -> None:
     [answer] = conversation(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n")
     assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 200"))
+
+
+def _head_of(count: int, size: int) -> bytes:
+    fields = b"".join(b"X-%d: %s\r\n" % (i, b"a" * size) for i in range(count))
+    return b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n" + fields + b"\r\n"
+
+
+@pytest.mark.parametrize(("count", "size"), [(LIMITS.headers, 1), (5, 500)])
+def test_a_complete_head_beyond_a_limit_is_refused_as_an_unfinished_one_is(
+    count: int, size: int
+) -> None:
+    [answer] = conversation(_head_of(count, size))
+    assert answer.startswith(b"HTTP/1.1 431"), "too many headers, or too many bytes"
+
+
+@pytest.mark.parametrize(("count", "size"), [(LIMITS.headers + 1, 1), (5, 500)])
+def test_trailers_beyond_a_limit_are_refused(count: int, size: int) -> None:
+    trailers = b"".join(b"T-%d: %s\r\n" % (i, b"a" * size) for i in range(count))
+    head = b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answers = conversation(head + b"1\r\na\r\n0\r\n" + trailers + b"\r\n")
+    assert [each[:12] for each in answers] in ([b"HTTP/1.1 431"], [])
