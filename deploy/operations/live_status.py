@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.ingest.kafka import STATUS_TOPIC, read_all
 from headrace.ingest.runtime import UnreadableStatus, unpack
+from headrace.printable_text import printable
 from headrace.serving.page import DIFFERS, MISSING_IN_EVENTS, MISSING_IN_REQUESTS, UNKNOWN, History
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def status_text(figures: Mapping[str, Any]) -> str:
         *_coverage(figures["coverage"]),
         _dead_letters(figures["dead_letters"]),
     ]
-    return "\n\n".join("\n".join(part) for part in parts if part)
+    return "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
 
 
 def _processes(processes: list[dict[str, Any]]) -> list[str]:

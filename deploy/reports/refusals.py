@@ -14,6 +14,7 @@ from headrace.ingest.dead_letters import Letter
 from headrace.ingest.dead_letters import unpack as unpack_letter
 from headrace.ingest.kafka import EventTopics, examples_topic, read_all
 from headrace.learner.loop import quarantine_reason
+from headrace.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,10 +96,12 @@ def _by_reason(found: Iterable[tuple[int, str, str]]) -> tuple[RefusalReason, ..
         tally = tallies.setdefault(re.sub(r"\d[\d.e+-]*", "#", reason), _Tally())
         tally.count += count
         tally.reason, tally.example = tally.reason or reason, tally.example or example
-    reasons = [RefusalReason(each.reason, each.count, each.example) for each in tallies.values()]
+    reasons = [
+        RefusalReason(printable(each.reason), each.count, each.example) for each in tallies.values()
+    ]
     return tuple(sorted(reasons, key=lambda each: -each.count))
 
 
 def _shown(letter: Letter) -> str:
-    text = letter.event_bytes.decode("utf-8", "replace")
+    text = printable(letter.event_bytes.decode("utf-8", "replace"))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

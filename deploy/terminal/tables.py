@@ -13,6 +13,8 @@ from rich.console import Console, Group
 from rich.measure import Measurement
 from rich.table import Table
 
+from headrace.printable_text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -144,9 +146,9 @@ def _wide_table(rows: Sequence[WindowMetrics], caption: str) -> Table:
         view.add_column(name, justify="left" if place < _TEXTS else "right")
     for each in rows:
         view.add_row(
-            *(each.model, each.alias, each.window),
+            *(each.model, printable(each.alias), each.window),
             f"{each.until} {_clock(each.end_ms)}",
-            each.slice,
+            printable(each.slice),
             *(f"{count:,}" for count in (each.shown, each.scored, each.clicks)),
             *(_rounded(value, 4) for value in (each.auc, each.request_auc, each.log_loss)),
             *(_rounded(value, 3) for value in (each.normalized_entropy, each.calibration)),
@@ -172,7 +174,7 @@ def _narrow_table(rows: Sequence[WindowMetrics]) -> Table:
         view.add_column(name, justify="left" if text else "right", overflow="fold")
     for each in rows:
         view.add_row(
-            *(each.alias, each.slice, f"{each.shown:,}", f"{each.clicks:,}"),
+            *(printable(each.alias), printable(each.slice), f"{each.shown:,}", f"{each.clicks:,}"),
             *(_rounded(value, 4) for value in (each.auc, each.request_auc, each.log_loss)),
             *(_rounded(value, 3) for value in (each.normalized_entropy, each.calibration)),
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.printable_text import printable
 from headrace.serving.requests import some_of
 from headrace.undecodable import UNDECODABLE
 
@@ -51,5 +52,5 @@ def unknown_counts(body: bytes, known: frozenset[str]) -> dict[str, int]:
 
 def shown_name(name: str) -> str:
     """Return a name of a client as short printable text."""
-    text = name if name.isprintable() else name.encode("unicode_escape").decode()
+    text = printable(name)
     return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"

@@ -11,6 +11,7 @@ import typer
 
 from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient
+from headrace.printable_text import printable
 
 if TYPE_CHECKING:
     from headrace.ingest.dead_letters import Choice, Letter
@@ -136,7 +137,7 @@ def retry(
     with stopped_by_signals() as stop:
         done = retry(kafka_settings(kafka, kafka_client), repairs, choice, stop)
     for origin, why in done.refused[:_SHOWN_CHARACTERS]:
-        typer.echo(f"not sent, still invalid: {origin}: {why}", err=True)
+        typer.echo(printable(f"not sent, still invalid: {origin}: {why}"), err=True)
     unused = repairs.unused if isinstance(repairs, FileRepairs) and not done.stopped else set()
     if unused:
         typer.echo(
@@ -166,11 +167,11 @@ def _milliseconds(moment: datetime | None) -> int | None:
 
 def _described(letter: "Letter") -> str:
     moment = datetime.fromtimestamp(letter.append_ms / 1000, UTC)
-    event = letter.event_bytes.decode(errors="backslashreplace")
+    event = printable(letter.event_bytes.decode(errors="backslashreplace"))
     more = "" if len(event) <= _SHOWN_CHARACTERS else f"... ({letter.value_bytes:,} bytes)"
     key = "" if letter.key is None else f", key {letter.key!r}"
     return (
-        f"{letter.origin}{key}, {moment:%Y-%m-%d %H:%M:%S} UTC\n"
-        f"  {letter.reason}\n"
+        f"{printable(str(letter.origin))}{key}, {moment:%Y-%m-%d %H:%M:%S} UTC\n"
+        f"  {printable(letter.reason)}\n"
         f"  {event[:_SHOWN_CHARACTERS]}{more}"
     )
