@@ -23,7 +23,9 @@ from headrace.pserver.snapshots.writer import SnapshotProgress
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
 
     from headrace.pserver.snapshots.manifest import BucketFile, Manifest
     from headrace.pserver.snapshots.storage import SnapshotStorage
@@ -80,19 +82,24 @@ def problems_of(blob: bytes | None, expected: BucketFile, manifest: Manifest) ->
     if not chunks:
         return problems
     rows = FoldedRows._make(np.concatenate(column) for column in zip(*chunks, strict=True))
-    if (rows.ids[1:] <= rows.ids[:-1]).any():
-        problems.append("expected ids in ascending order, each once")
-    strays = np.flatnonzero(manifest.shape.bucket_of(rows.ids) != expected.bucket)
-    if strays.shape[0]:
-        stray = int(rows.ids[strays[0]])
-        problems.append(
-            f"expected ids of bucket {expected.bucket}, got {strays.shape[0]} others, such as "
-            f"{stray}"
-        )
+    problems += _wrong_ids(rows.ids, expected, manifest)
     checksum = rows.checksum()
     if checksum != expected.checksum:
         problems.append(f"expected rows with the checksum {expected.checksum}, got {checksum}")
     return problems
+
+
+def _wrong_ids(
+    ids: npt.NDArray[np.uint64], expected: BucketFile, manifest: Manifest
+) -> Iterator[str]:
+    if (ids[1:] <= ids[:-1]).any():
+        yield "expected ids in ascending order, each once"
+    strays = ids[manifest.shape.bucket_of(ids) != expected.bucket]
+    if strays.shape[0]:
+        yield (
+            f"expected ids of bucket {expected.bucket}, got {strays.shape[0]} others, such as "
+            f"{int(strays[0])}"
+        )
 
 
 def wrong_bytes(blob: bytes, expected: BucketFile) -> str:
@@ -117,6 +124,11 @@ def read_bucket(
     if blob is None or wrong:
         raise DamagedSnapshot(manifest.name, [f"{file.file}: {wrong}"])
     try:
-        return list(unpack(blob, manifest.width))
+        chunks = list(unpack(blob, manifest.width))
     except CorruptEntry as error:
         raise DamagedSnapshot(manifest.name, [f"{file.file}: {error}"]) from error
+    # a file that was made by hand may have the right digest: its strays would be lost silently
+    ids = np.concatenate([chunk.ids for chunk in chunks]) if chunks else np.zeros(0, np.uint64)
+    if problems := [f"{file.file}: {each}" for each in _wrong_ids(ids, file, manifest)]:
+        raise DamagedSnapshot(manifest.name, problems)
+    return chunks

@@ -79,6 +79,9 @@ class ExperimentReader:
             except StreamError as error:
                 log.debug("the page has no experiments: %s", error)
                 self._done.wait(_AGAIN_S)
+            except Exception:
+                log.exception("the page reads the topics again")
+                self._done.wait(_AGAIN_S)
 
     def _follow(self, topics: Sequence[str]) -> None:
         """Read until the end, or until a topic that was missing exists."""

@@ -49,8 +49,13 @@ class StatusReader:
                 self._follow()
             except StreamError as error:
                 log.debug("the page has no metrics: %s", error)
-                self._step()
-                self._done.wait(_AGAIN_S)
+            except Exception:
+                # any process may write the topic; the page needs this thread
+                log.exception("the page reads the topic %s again", STATUS_TOPIC)
+            else:
+                continue
+            self._step()
+            self._done.wait(_AGAIN_S)
 
     def _follow(self) -> None:
         reader: Reader = KafkaReader(self._kafka, None, [STATUS_TOPIC])

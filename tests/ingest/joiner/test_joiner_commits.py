@@ -128,6 +128,19 @@ def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> 
         again.joiner.step(0.0)
 
 
+def test_a_joiner_refuses_a_topic_that_ends_before_its_position() -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    # it would read the clicks again from the first one, which is still there
+    cut = {
+        source: held[:-1] if source.topic == TOPICS.clicks else held
+        for source, held in records.items()
+    }
+    with pytest.raises(OffsetGone, match="joined so far"):
+        JoinerRun(cut, transactions).joiner.step(0.0)
+
+
 def test_a_joiner_refuses_events_that_were_lost_after_they_were_joined() -> None:
     happened = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     records = {

@@ -39,7 +39,7 @@ from headrace.pserver.snapshots.manifest import (
 )
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot, StorageFailed
 from headrace.pserver.snapshots.storage import SnapshotStorage
-from headrace.pserver.snapshots.verification import verify
+from headrace.pserver.snapshots.verification import read_bucket, verify
 from tests.effort import examples
 from tests.pserver.snapshots.snapshot_world import HOUR_MS, NOW_MS
 
@@ -298,6 +298,9 @@ def test_verify_finds_repeated_ids_and_ids_of_another_bucket(tmp_path: Path) -> 
     assert found[0] == "rows-00000.parquet: expected ids in ascending order, each once"
     assert "expected ids of bucket 0, got 10 others" in found[1]
     assert found[2].startswith("rows-00001.parquet: expected ")
+    for trusting in (False, True):
+        with pytest.raises(DamagedSnapshot, match="expected ids in ascending order, each once"):
+            read_bucket(shelf, manifest, file, trusting=trusting)
 
 
 # ---------------------------------------------------------------- pruning

@@ -1,0 +1,36 @@
+"""The thread that reads statuses for the page survives every message and every error."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.serving.page import status_reader
+from headrace.serving.page.status_reader import StatusReader
+
+if TYPE_CHECKING:
+    import pytest
+
+DEADLINE_S = 30
+
+
+def test_the_page_reads_on_after_any_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read_again, calls = threading.Event(), []
+
+    def follow(reader: StatusReader) -> None:
+        calls.append(None)
+        if len(calls) == 1:
+            raise KeyError("a label that every sample has")
+        read_again.wait(DEADLINE_S)
+
+    monkeypatch.setattr(status_reader, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(StatusReader, "_follow", follow)
+    reader = StatusReader(KafkaSettings("localhost:1"), lambda: 1)
+    while len(calls) < 2 and reader._thread.is_alive():
+        reader._thread.join(0.01)
+    assert len(calls) == 2, "the thread has ended"
+    read_again.set()
+    reader.close()
