@@ -58,12 +58,12 @@ def _examples() -> list[bytes]:
     for side, values in ((EventSide.IMPRESSIONS, impressions), (EventSide.CLICKS, clicks)):
         partition.offer(side, records(side, [*values, tick(1000)]))
     joined = partition.joiner.advance(0).examples
-    return [examples.pack(joined), examples.pack(joined, '{"x":1}')]
+    return [examples.pack(joined), examples.pack(joined, examples.BatchNotes('{"x":1}', "y"))]
 
 
 def _use_examples(blob: bytes) -> None:
     found = examples.unpack(blob, _FIELDS)
-    examples.checkpoint_of(blob)
+    examples.notes_of(blob)
     count, features = len(found), found.features
     bags = count * len(_FIELDS.bags)
     offsets = features.bag_offsets
@@ -71,7 +71,7 @@ def _use_examples(blob: bytes) -> None:
     assert (offsets[0], offsets[-1]) == (0, features.bag_ids.shape[0])
     assert (found.kinds <= max(examples.Kind)).all() and (found.labels <= 1).all()
     for column in (found.event_ms, found.shown_ms, found.append_ms):
-        assert (column.dtype, column.shape) == (np.int64, (count,))
+        assert column.dtype == np.int64 and column.shape == (count,)
     assert features.ids.dtype == np.uint64 and features.numbers.dtype == np.float32
     if count:
         last = part_of(reordered(found, np.arange(count)[::-1]), 0, (count + 1) // 2)
@@ -88,7 +88,8 @@ def _entries() -> list[bytes]:
     made = []
     for width, rows in ((3, 4), (1, 0), (0, 3)):
         ids, counts = np.arange(rows, dtype=np.uint64), np.arange(rows, dtype=np.uint32)
-        content = deltas.RowDeltas(ids, *[counts] * 4, np.zeros((rows, width), np.float32))
+        values = np.zeros((rows, width), np.float32)
+        content = deltas.RowDeltas(ids, counts, counts, counts, counts, values)
         reached = [deltas.SourceReached("t/0", 0, 5, 1, [(1, 2)])]
         made.append(deltas.pack(deltas.EntryHeader(width, rows, 1, 1, reached), content))
     gone = deltas.Deletions(np.arange(2, dtype=np.uint64), np.arange(2, dtype=np.uint32))
@@ -161,7 +162,7 @@ def _letters() -> list[bytes]:
 def _use_letter(blob: bytes) -> None:
     found = letter.unpack(blob)
     if isinstance(found, letter.Letter):
-        assert found.reason_name is not None and found.origin is not None
+        str((found.reason_name, found.origin))
         FileRepairs([as_line(found)], "file")
 
 

@@ -99,7 +99,16 @@ def _infer(dice: random.Random) -> bytes:
     raw = b""
     for _ in range(dice.randrange(3)):
         count, kind = dice.choice((1, 2, 5)), dice.choice(_DATATYPES)
-        shapes = ([count], [count, 1], [count, 2], [0], [], [-1], [2**63 - 1] * 2, [1] * 300)
+        shapes: tuple[list[int], ...] = (
+            [count],
+            [count, 1],
+            [count, 2],
+            [0],
+            [],
+            [-1],
+            [2**63 - 1] * 2,
+            [1] * 300,
+        )
         shape = dice.choice((*shapes, [count] * 8, [2**63 - 1] * 5000))
         item: dict[str, Any] = {"name": dice.choice(_KEYS), "datatype": kind, "shape": shape}
         size = dice.choice((1, 2, 4, 8)) * count

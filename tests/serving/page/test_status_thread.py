@@ -18,7 +18,8 @@ DEADLINE_S = 30
 def test_the_page_reads_on_after_any_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read_again, calls = threading.Event(), []
+    read_again = threading.Event()
+    calls: list[None] = []
 
     def follow(reader: StatusReader) -> None:
         calls.append(None)
