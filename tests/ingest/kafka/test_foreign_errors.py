@@ -27,7 +27,10 @@ def test_every_error_class_is_the_translation_of_some_code() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, StreamError) and kind is not StreamError
     }
-    made_by_us = {errors.TopicMismatch, errors.BadCheckpoint, errors.BackfillRefused}
+    made_by_us = {
+        *(errors.TopicMismatch, errors.BadCheckpoint),
+        *(errors.BackfillRefused, errors.DamagedMessage),
+    }
     assert set(KIND_OF.values()) == ours - made_by_us
 
 
