@@ -20,8 +20,8 @@ from headrace.ingest.features import SpecError, toml_text
 from headrace.ingest.features.cells import (
     ClickWords,
     are_bracketed,
-    are_flags,
     are_labels,
+    are_untyped,
     numbers_of,
     split,
 )
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SEPARATORS = ("|", ";", ",")
-_WITH_POINT = r"^[+-]?\d+\.0+$"
 _REQUEST_NAME = re.compile(
     r"^(request|view|page|page_?(view|load)|search|query|slate|impression_group|session)(_?id)?$",
     re.IGNORECASE,
@@ -186,13 +185,9 @@ def _file(file: FileLayout, commas: list[str], numbers: list[str]) -> list[str]:
 
 
 def _untyped(column: pa.Array) -> bool:
-    """Whether a column of texts has only whole numbers such as 1.0, or True and False."""
-    if not pa.types.is_string(column.type) or column.null_count == len(column):
-        return False
+    """Whether a column has only whole numbers such as 1.0, or True and False."""
     texts = column.drop_null()
-    if pc.all(pc.match_substring_regex(texts, _WITH_POINT)).as_py():
-        return True
-    return are_flags(texts) and not pc.all(pc.utf8_is_lower(texts)).as_py()
+    return len(texts) > 0 and bool(are_untyped(texts).all())
 
 
 def _ids(columns: dict[str, pa.Array], shown_at: GuessedTimes | None, taken: set[str]) -> list[str]:

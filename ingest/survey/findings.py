@@ -67,6 +67,8 @@ class FieldCoverage:
     """The name in the events that may be meant."""
     column: str = ""
     """Of a table: the column of the field."""
+    untyped: int = 0
+    """Of a CSV: texts such as 1.0 and True, where requests send 1 and true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +331,12 @@ def _field_warnings(coverage: FieldCoverage, impressions: int) -> list[str]:
         found.append(
             f"{name}: {counted(coverage.unusable, *words)} as absent, such as {coverage.example!r}"
             + (f". {number_advice(coverage.example, coverage.column)}" if number else "")
+        )
+    if coverage.untyped == coverage.present:
+        found.append(
+            f"{name}: all values are texts such as {coverage.example!r}, where requests send 1 for "
+            f'1.0, and true for True. In the layout, write numbers = ["{coverage.column}"] in '
+            "[file]"
         )
     if coverage.transform == "bag" and coverage.single == coverage.present:
         found.append(

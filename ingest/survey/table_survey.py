@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.ingest.decoding import TEXT, hash_texts
 from headrace.ingest.events import Reason
 from headrace.ingest.features import Transform
-from headrace.ingest.features.cells import ClickWords, are_numbers, is_list
+from headrace.ingest.features.cells import ClickWords, are_numbers, are_untyped, is_list
 from headrace.ingest.logs import BagLayout, UnreadableRow
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 from headrace.ingest.survey.table_refusals import (
@@ -103,8 +103,11 @@ class TableReader:
         ):
             self._refuse(reason, wrong & good, block)
             good &= ~wrong
+        of_texts = self.log.layout.format_of(self.path) == "csv"
         for each in coverage:
             _cover(each, fields, columns, good)
+            if each.transform == Transform.ID and of_texts and each.source in fields:
+                _look_for_untyped(each, fields[each.source], good)
         clicked = clicks.is_valid().to_numpy(zero_copy_only=False)
         click = self.log.layout.click
         if odd.any() and click is not None:
@@ -176,6 +179,14 @@ def _cover(
         wrong = present
     if count := int(np.count_nonzero(wrong)):
         each.unusable += count
+        each.example = each.example or _value(values, wrong)
+
+
+def _look_for_untyped(each: FieldCoverage, values: pa.Array, good: npt.NDArray[np.bool_]) -> None:
+    """Count the texts that a data frame wrote of whole numbers and flags."""
+    wrong = are_untyped(values) & good
+    if count := int(np.count_nonzero(wrong)):
+        each.untyped += count
         each.example = each.example or _value(values, wrong)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.counted_nouns import counted
-from headrace.ingest.features import SpecError
+from headrace.ingest.features import LAST_NUMBER, SpecError
 from headrace.ingest.survey import all_clicked
 from headrace.learner.spec import CHOICE, LOGISTIC_REGRESSION, parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _ROWS = 300_000
 _FIRST_STATISTIC = 100
+_MOST_MORE = 10
+"""Numbers of fields that are left for the hour and for crosses."""
 _MOST_RATES = 4
 _SHOWS_A_VALUE = 5
 """Impressions per value below which a rate says little."""
@@ -69,6 +71,7 @@ def suggest_spec(
         sample.columns,
         sample.labels,
     )
+    profiles = _within_numbers(profiles)
     chosen = [each for each in profiles if each.transform]
     if not chosen:
         raise SpecError(
@@ -111,6 +114,19 @@ def suggest_spec(
     text = "\n".join(lines) + "\n"
     parse_spec(text, f"spec suggested for {path}")
     return text
+
+
+def _within_numbers(profiles: list[ColumnProfile]) -> list[ColumnProfile]:
+    """Return the profiles, without a transform for those beyond the numbers that fields have."""
+    useful = [each for each in profiles if each.transform]
+    beyond = {each.source for each in useful[LAST_NUMBER - _MOST_MORE :]}
+    reason = f"one of more than {LAST_NUMBER - _MOST_MORE} useful columns"
+    return [
+        ColumnProfile(each.source, "", f"{reason}: {each.reason}", each.distinct)
+        if each.source in beyond
+        else each
+        for each in profiles
+    ]
 
 
 def _head(path: Path, sample: LogSample) -> list[str]:

@@ -13,8 +13,8 @@ from .times import ISO as ISO
 from .times import PER_MS as PER_MS
 from .times import joined_times as joined_times
 from .times import milliseconds_of as milliseconds_of
-from .values import are_flags as are_flags
 from .values import are_numbers as are_numbers
+from .values import are_untyped as are_untyped
 from .values import array_of as array_of
 from .values import event_value as event_value
 from .values import is_list as is_list

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_UNTYPED = r"^([+-]?\d+\.0+|True|TRUE|False|FALSE)$"
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _FLAGS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
 _PLAIN = frozenset((str, int, bool, type(None)))
@@ -267,12 +268,14 @@ def numbers_of(column: pa.Array) -> npt.NDArray[np.float64] | None:
     return found
 
 
-def are_flags(column: pa.Array) -> bool:
-    """Whether all cells are the texts of true and false that programs write."""
-    if not pt.is_string(column.type) or column.null_count == len(column):
-        return False
-    known = pa.array(sorted(_FLAGS), pa.string())
-    return bool(pc.all(pc.is_in(column.drop_null(), known)).as_py())
+def are_untyped(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which texts are such as 1.0 and True, which data frames write of 1 and true; (n,)."""
+    if not pt.is_string(column.type):
+        return np.zeros(len(column), np.bool_)
+    found: npt.NDArray[np.bool_] = pc.fill_null(
+        pc.match_substring_regex(column, _UNTYPED), False
+    ).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _of_decimals(column: pa.Array) -> pa.Array:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 AT = datetime(2026, 3, 1, 8, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)
-BY_CLICK = parse_layout('[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"', "l.toml")
+BY_CLICK_TEXT = '[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"'
+BY_CLICK = parse_layout(BY_CLICK_TEXT, "l.toml")
 BY_TIME = parse_layout(
     '[event]\ntimestamp = "time"\ntimestamp_format = "iso"\n[click]\ntimestamp = "clicked_at"', "l"
 )
@@ -146,6 +147,22 @@ def test_a_guess_reads_whole_numbers_and_flags_that_a_data_frame_wrote(tmp_path:
     shown, _ = guessed(path)
     assert [(each.get("item"), each["prem"]) for each in shown] == [(1, True), (None, False)]
     assert 'numbers = ["item", "prem"]' in guess_layout(path).text
+
+
+def test_a_check_names_the_key_that_reads_what_a_data_frame_wrote(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "time,user,clicked", f"{AT_MS},1.0,0", f"{AT_MS},2.0,1")
+    warnings = survey_log(path, FIELDS, BY_CLICK).warnings()
+    assert any('write numbers = ["user"] in [file]' in each for each in warnings)
+    typed = parse_layout('[file]\nnumbers = ["user"]\n' + BY_CLICK_TEXT, "l.toml")
+    assert not any("numbers" in each for each in survey_log(path, FIELDS, typed).warnings())
+
+
+def test_a_suggestion_has_fields_for_as_many_columns_as_there_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    columns = {f"c{k}": [i % 2 for i in range(40)] for k in range(1_005)}
+    times = {"time": [AT_MS + i for i in range(40)], "clicked": [i % 4 // 3 for i in range(40)]}
+    pa.parquet.write_table(pa.table(times | columns), path)
+    assert "one of more than 990 useful columns" in suggest_spec(path, guess_layout(path).layout)
 
 
 @pytest.mark.parametrize("written", ["{}, {}", "[{}, {}]", "['{}', '{}']", "[{} {}]"])
