@@ -114,6 +114,10 @@ class HeadAsGet:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the application, which the protocol of the fast path asks for."""
+        return getattr(self._app, name)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http" and scope["method"] == "HEAD":
