@@ -5,7 +5,8 @@ makes them current. The token has a time to live, so a process that pauses may l
 reshard begins. Three rules keep it harmless. A replacement of the generations compares both the
 token and the generations it was made from, in one atomic operation (`may_replace`). Each attempt
 has a number of its own, so late calls of an earlier attempt reach keys that never become current.
-And the only generation to become current is the planned one, which a later attempt replaces.
+And an attempt removes the buckets of an earlier one only after its own plan has replaced the
+earlier plan: before that, the earlier one may still switch.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class Generations(NamedTuple):
     """Buckets that a reshard fills, or that an interrupted one left."""
     superseded: BucketGeneration | None = None
     """Buckets before the last reshard, until they are removed."""
+    abandoned: tuple[BucketGeneration, ...] = ()
+    """Buckets that interrupted reshards left; the planned reshard removes them before it fills."""
+
+    @property
+    def known(self) -> tuple[BucketGeneration, ...]:
+        """All of them, the current buckets last."""
+        some = (*self.abandoned, self.planned, self.superseded)
+        return (*(each for each in some if each is not None), self.current)
 
     def plan(self, buckets: int, sub_hashes: int) -> Generations:
         """Plan a reshard under a number that no attempt had. Raises ModelExists."""
@@ -45,8 +54,10 @@ class Generations(NamedTuple):
                 "them with `headrace pserver reshard --remove-old`, once every process has "
                 "started again"
             )
-        number = max(each.generation for each in self if each is not None) + 1
-        return self._replace(planned=BucketGeneration(number, buckets, sub_hashes))
+        number = max(each.generation for each in self.known) + 1
+        planned = BucketGeneration(number, buckets, sub_hashes)
+        left = () if self.planned is None else (self.planned,)
+        return self._replace(planned=planned, abandoned=self.abandoned + left)
 
     def switch(self, planned: BucketGeneration | None) -> Generations:
         """Make the planned buckets current. Raises BucketExists if others are planned."""

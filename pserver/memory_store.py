@@ -25,7 +25,7 @@ from headrace.pserver.errors import (
 )
 from headrace.pserver.push_fence import marks_after, passes_fence
 from headrace.pserver.rows import pack_rows, unpack_rows
-from headrace.pserver.store import BucketAnswer, Entry, LookResult, PollResult
+from headrace.pserver.store import BucketAnswer, Entry, LookResult, PollResult, Trim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.rows import FoldedRows, StoredRows
-    from headrace.pserver.store import Delete, Fold, Push, Shape, Trim
+    from headrace.pserver.store import Delete, Fold, Push, Shape
 
 _ROWS_A_CHUNK = 4096
 
@@ -303,7 +303,7 @@ class MemoryStore:
 
     def _fold(self, fold: Fold) -> LostLease | None:
         state = self._state(fold.bucket)
-        refusal = self._refusal(state, fold, fold.number - 1)
+        refusal = refusal_of(state, fold, fold.number - 1, self._clock_ms())
         if refusal is None:
             state.write(fold.version, fold.rows)
             for name in np.asarray(fold.gone, "<u8").view("V8").tolist():
@@ -313,11 +313,7 @@ class MemoryStore:
 
     def _trim(self, trim: Trim) -> LostLease | None:
         state = self._state(trim.bucket)
-        refusal = self._refusal(state, trim, trim.folds)
-        if refusal is None and state.trimmed < trim.trimmed:
-            return LostLease(
-                f"bucket {trim.bucket}: trimmed entries exist again, up to {trim.trimmed}"
-            )
+        refusal = refusal_of(state, trim, trim.folds, self._clock_ms())
         if refusal is None and trim.through > state.trimmed:
             state.log = [entry for entry in state.log if entry.version > trim.through]
             state.trimmed = trim.through
@@ -325,26 +321,10 @@ class MemoryStore:
 
     def _delete(self, delete: Delete) -> LostLease | None:
         state = self._state(delete.bucket)
-        refusal = self._refusal(state, delete, delete.folds)
+        refusal = refusal_of(state, delete, delete.folds, self._clock_ms())
         if refusal is None:
             state.append(delete.entry_nonce, delete.blob)
         return refusal
-
-    def _refusal(
-        self, state: BucketState, named: Fold | Trim | Delete, folds: int
-    ) -> LostLease | None:
-        bucket, keeper = named.bucket, named.keeper
-        if state.keeper != keeper or self._clock_ms() >= state.lease_ms:
-            return LostLease(
-                f"bucket {bucket}: expected the lease of {keeper}, got that of {state.keeper!r} "
-                "or an ended one"
-            )
-        if state.folds != folds:
-            return LostLease(f"bucket {bucket}: expected {folds} folds, got {state.folds}")
-        known = {entry.version: entry.nonce for entry in state.log} | {state.version: state.nonce}
-        if known.get(named.version) != named.nonce:
-            return LostLease(f"bucket {bucket}: the log no longer has this entry {named.version}")
-        return None
 
     def _push(self, push: Push) -> BucketAnswer:
         state = self._state(push.bucket)
@@ -364,3 +344,26 @@ class MemoryStore:
         begin = max(0, after - state.trimmed)  # the log is without holes
         entries = tuple(state.log[begin : begin + limit])
         return PollResult(bucket, state.version, state.nonce, state.trimmed, entries)
+
+
+def refusal_of(
+    state: BucketState, named: Fold | Trim | Delete, folds: int, now_ms: int
+) -> LostLease | None:
+    """Return why a bucket refuses a keeper's write; None if it accepts it.
+
+    folds: that must have been applied under the lease. functions.lua has this rule as `fenced`.
+    """
+    where = f"bucket {named.bucket}"
+    if state.keeper != named.keeper or now_ms >= state.lease_ms:
+        return LostLease(
+            f"{where}: expected the lease of {named.keeper}, got that of {state.keeper!r} or an "
+            "ended one"
+        )
+    if state.folds != folds:
+        return LostLease(f"{where}: expected {folds} folds, got {state.folds}")
+    known = {entry.version: entry.nonce for entry in state.log} | {state.version: state.nonce}
+    if known.get(named.version) != named.nonce:
+        return LostLease(f"{where}: the log no longer has this entry {named.version}")
+    if isinstance(named, Trim) and state.trimmed < named.trimmed:
+        return LostLease(f"{where}: trimmed entries exist again, up to {named.trimmed}")
+    return None

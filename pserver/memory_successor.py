@@ -36,9 +36,9 @@ class MemorySuccessor:
         store.reshard_token = self._token
         before = store.generations
         planned = before.plan(self.shape.buckets, 1)
-        if before.planned is not None:
-            store.of_generation.pop(before.planned.generation, None)
         self._reshape(before, planned)
+        for each in planned.abandoned:
+            store.of_generation.pop(each.generation, None)
         self._planned = planned.planned
 
     def load(

@@ -57,9 +57,14 @@ class BucketSuccessor:
                 f"{TOKEN_MS // 1000} s ago. Try again in {TOKEN_MS // 1000} s"
             )
         try:
-            self._planned = self._lifecycle.rewrite(self._plan, self.token).planned
-            assert self._planned is not None
-            self._new = self._calls.of_generation(self._planned.generation)
+            now = self._lifecycle.rewrite(self._plan, self.token)
+            assert now.planned is not None
+            self._planned, self._new = (
+                now.planned,
+                self._calls.of_generation(now.planned.generation),
+            )
+            for each in now.abandoned:
+                self._lifecycle.remove(each)
         except BaseException:
             self.release()
             raise
@@ -91,7 +96,6 @@ class BucketSuccessor:
         if before.generations.current != self._from:
             raise BucketExists(f"{self._calls.model!r} was resharded a moment ago: run it again")
         planned = before.generations.plan(self.shape.buckets, self._sub_hashes)
-        self._lifecycle.remove(before.planned)
         return before.of_generations(planned)
 
     def _switched(self, before: StoredShape) -> StoredShape:

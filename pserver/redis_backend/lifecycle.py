@@ -62,6 +62,8 @@ class StoredShape(msgspec.Struct, omit_defaults=True):
     """Buckets that a reshard fills."""
     superseded: BucketGeneration | None = None
     """Buckets before the last reshard, until they are removed."""
+    abandoned: list[BucketGeneration] = []
+    """Buckets that interrupted reshards left, until the next one removes them."""
 
     @property
     def layout(self) -> BucketLayout:
@@ -72,7 +74,7 @@ class StoredShape(msgspec.Struct, omit_defaults=True):
     def generations(self) -> Generations:
         """All generations of buckets."""
         current = BucketGeneration(self.generation, self.buckets, self.sub_hashes)
-        return Generations(current, self.planned, self.superseded)
+        return Generations(current, self.planned, self.superseded, tuple(self.abandoned))
 
     def of_generations(self, now: Generations) -> StoredShape:
         """Return the shape of the model with these generations."""
@@ -85,6 +87,7 @@ class StoredShape(msgspec.Struct, omit_defaults=True):
             sub_hashes=current.sub_hashes,
             planned=now.planned,
             superseded=now.superseded,
+            abandoned=list(now.abandoned),
         )
 
 
@@ -278,7 +281,7 @@ class ModelLifecycle:
             return
         # processes that start now find an unfinished model, not a part of its buckets
         stored, key = self.rewrite(_unfinished), self._calls.shape_key
-        for each in reversed(stored.generations):
+        for each in stored.generations.known:
             self.remove(each)
         self._calls.one(key, "DEL", key)
 
@@ -295,13 +298,12 @@ class ModelLifecycle:
         else:
             self._calls.one(key, "DEL", key)
 
-    def remove(self, buckets: BucketGeneration | None) -> None:
+    def remove(self, buckets: BucketGeneration) -> None:
         """Remove all buckets of a generation."""
-        if buckets is not None:
-            calls = self._calls.of_generation(buckets.generation)
-            every = names_of_all(buckets.sub_hashes)
-            for bucket in range(buckets.buckets):
-                calls.all([calls.function("drop", bucket, every, ())])
+        calls = self._calls.of_generation(buckets.generation)
+        every = names_of_all(buckets.sub_hashes)
+        for bucket in range(buckets.buckets):
+            calls.all([calls.function("drop", bucket, every, ())])
 
     def lost(self, bucket: int) -> MissingBucket:
         """Return the error of a bucket that is missing."""

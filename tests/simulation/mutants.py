@@ -69,8 +69,8 @@ MUTANTS = (
     Mutant(
         "a fold does not remove the rows that are gone",
         FUNCTIONS,
-        "in_parts('HDEL'",
-        "local _ = (function() end)('HDEL'",
+        "in_parts('HDEL', keys[2 + k]",
+        "local _ = (function() end)('HDEL', keys[2 + k]",
         35,
     ),
     Mutant(

@@ -92,7 +92,7 @@ MUTANTS = [
     LuaMutant("fold of a version to come", "if not entry or entry[2][2] ~= nonce then",
               "if entry and entry[2][2] ~= nonce then", "test_a_fold_needs_the_entry_it_names"),
     LuaMutant("fold without removals", "in_parts('HDEL'", "local _ = (function() end)('HDEL'",
-              "test_a_fold_removes_the_rows_that_are_gone"),
+              "test_a_fold_removes_the_rows_that_are_gone", occurrence=1),
     LuaMutant("fold not counted", "redis.call('HSET', keys[2], 'folds', args[2])", "",
               "test_a_trim_needs_lease_entry_and_count_of_folds"),
     LuaMutant("fold without fence", "if refusal then", "if false then",
