@@ -6,9 +6,10 @@ Prometheus asks, so the hot path has no metrics.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from headrace.ingest.runtime import ModelCollector
 from headrace.learner.loop import AllRows
@@ -103,11 +104,7 @@ class LearnerCollector(ModelCollector):
             "Examples learned since a bucket stopped answering; 0 while all answer.",
             figures.unanswered_examples,
         )
-        yield self._gauge(
-            "waiting_for_buckets",
-            "1 while learning waits for buckets that do not answer.",
-            float(figures.waiting_for_buckets),
-        )
+        yield from self._waiting()
         yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
         yield from self._bounded()
         yield from self._retention()
@@ -127,6 +124,36 @@ class LearnerCollector(ModelCollector):
                 "Now minus the append time of the newest event learned.",
                 (self._now_ms() - progress.append_ms) / 1000,
             )
+
+    def _waiting(self) -> Iterator[Metric]:
+        """Yield what learning waits for, and what is parked in each partition, 0 where nothing."""
+        figures = self._learner.figures
+        yield self._gauge(
+            "waiting_for_buckets",
+            "1 while learning waits for buckets that do not answer.",
+            float(figures.waiting_for_buckets),
+        )
+        messages, examples = Counter[int](), Counter[int]()
+        for each in figures.parked:
+            partition = int(each.source.rpartition("/")[2])
+            messages[partition] += 1
+            examples[partition] += each.examples
+        for name, help_text, sums in (
+            ("parked_messages", "Messages of examples that the batch guard parked.", messages),
+            ("parked_examples", "Examples in parked messages, which are not learned.", examples),
+        ):
+            family = GaugeMetricFamily(
+                f"headrace_learner_{name}", help_text, labels=["model", "partition"]
+            )
+            for source in sorted(self._learner.intake.committed):
+                family.add_metric([self._model, str(source.partition)], sums[source.partition])
+            yield family
+        yield self._gauge("parked_lost", "Parked messages that Kafka deleted.", figures.parked_lost)
+        yield self._gauge(
+            "waiting_for_parked",
+            "1 while learning waits because no more messages may be parked.",
+            float(figures.waiting_for_parked),
+        )
 
     def _retention(self) -> Iterator[Metric]:
         """Yield how near retention is to the marks; nothing while Kafka does not answer."""

@@ -15,6 +15,7 @@ from headrace.ingest.kafka import (
     KafkaReader,
     KafkaWriter,
     LogBounds,
+    RecordFetcher,
     TopicSpec,
     check_topic_settings,
     examples_topic,
@@ -129,8 +130,9 @@ def _complete_replica(
 
 
 def _waiting(learner: Learner) -> bool:
-    """Return whether learning waits for keepers or shards, which no restart brings back."""
-    return learner.figures.throttled or learner.figures.unanswered_examples > 0
+    """Return whether learning waits for keepers, shards or an operator; no restart helps then."""
+    figures = learner.figures
+    return figures.throttled or figures.unanswered_examples > 0 or figures.waiting_for_parked
 
 
 def _check_same(shape: Shape, push_store: Store) -> None:
@@ -180,11 +182,13 @@ def run_learner(
     scores = KafkaWriter(kafka)
     if spec.admission is not None:
         log.info(described(spec.admission))
+    fetcher = RecordFetcher(lambda: KafkaReader(kafka, None, [topic]))
     ports = LearnerPorts(
         reader,
         KafkaOutputs(scores, scores_topic(spec.name), EventTopics().dead_letters),
         store,
         exchange,
+        fetcher,
         settings.accept_topic,
         settings.accept_gap,
         settings.skip_damaged,
@@ -210,6 +214,7 @@ def run_learner(
     finally:
         exchange.close()
         reader.close()
+        fetcher.close()
         scores.close()
         store.close()
         push_store.close()

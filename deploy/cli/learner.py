@@ -1,5 +1,7 @@
 """`headrace learner`: learns from examples and pushes updates to the parameter server."""
 
+import json
+from contextlib import closing
 from functools import partial
 from typing import Annotated
 
@@ -115,6 +117,27 @@ MasterPort = Annotated[
 AgentStore = Annotated[bool, typer.Option(envvar="TORCHELASTIC_USE_AGENT_STORE", hidden=True)]
 Attempt = Annotated[str, typer.Option(envvar="TORCHELASTIC_RESTART_COUNT", hidden=True)]
 
+LearnPlaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--learn",
+        metavar="PLACE",
+        help="Learn a parked message, given as PARTITION@OFFSET; `all`: each. Repeatable.",
+        show_default=False,
+    ),
+]
+DropPlaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop",
+        metavar="PLACE",
+        help="Never learn a parked message, and write a dead letter. Repeatable.",
+        show_default=False,
+    ),
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
 
 
@@ -190,3 +213,31 @@ def run(
             spec,
             stop,
         )
+
+
+@app.command()
+def parked(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    learn: LearnPlaces = None,
+    drop: DropPlaces = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the messages of examples that the batch guard parked; ask to learn or drop some.
+
+    The learner of the partition obeys within seconds, or once it starts.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.operations import ask_about, parked_text
+    from headrace.learner.loop import ParkedRequest, read_parked
+    from headrace.learner.spec import load_spec
+
+    with closing(open_store(redis, load_spec(model).name, read_only=not (learn or drop))) as store:
+        ask_about(store, learn or [], ParkedRequest.LEARN)
+        ask_about(store, drop or [], ParkedRequest.DROP)
+        found = read_parked(store)
+        buckets = store.shape().buckets
+    if as_json:
+        typer.echo(json.dumps([each.described() for each in found], indent=2))
+    else:
+        typer.echo(parked_text(found, buckets))

@@ -8,7 +8,7 @@ start of the servers, the compilation of kernels, and reading the figures.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -37,6 +37,7 @@ from headrace.deploy.reports import (
 from headrace.ingest.joiner import read_state
 from headrace.ingest.replay import model_of
 from headrace.ingest.survey import survey_log
+from headrace.learner.loop import read_parked
 from headrace.learner.models import open_model
 from headrace.learner.spec import load_spec
 
@@ -177,7 +178,10 @@ def _report(
     server = ask_caught_up(pipeline.address, pipeline.spec.name, rows, stop)
     return make_report(
         state=read_state(pipeline.kafka, pipeline.spec),
-        refusals=read_refusals(pipeline.kafka, pipeline.spec),
+        refusals=replace(
+            read_refusals(pipeline.kafka, pipeline.spec),
+            parked=tuple(read_parked(pipeline.store)),
+        ),
         outcomes=read_outcomes(pipeline.kafka, pipeline.spec),
         data=settings.data,
         layout=settings.layout,
@@ -238,6 +242,12 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
             f"{counted(report['held_batches'], 'batch')}"
         )
         lines += map(_reason, report["held_by_reason"])
+    if report.get("parked"):
+        places = (f"{each['partition']}@{each['offset']}" for each in report["parked"])
+        lines.append(
+            f"parked, not learned so far: {counted(report['parked_examples'], 'example')} at "
+            f"{', '.join(places)} (headrace learner parked)"
+        )
     if earlier.get("impressions"):
         lines.append(f"with the {counted(earlier['impressions'], 'impression')} of earlier runs:")
     lines.append(accuracies)

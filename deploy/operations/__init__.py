@@ -3,7 +3,7 @@
 `doctor.py` runs the checks of `server_checks.py`, `cluster_checks.py` and `model_checks.py`, which
 are pure functions from a survey to findings. `inspection.py` prints the buckets of a model.
 
-`live_status.py` prints all processes and the coverage of fields.
+`live_status.py` prints all processes and the coverage of fields, `parked.py` what is parked.
 
 `check_result.py` is a finding, `examples_topic.py` reads what Kafka holds of a model, and
 `removal.py` removes a model. `planning` computes the cluster for a load, from costs that

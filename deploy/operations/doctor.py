@@ -16,6 +16,7 @@ from rich.text import Text
 
 from headrace.deploy.operations import cluster_checks, model_checks, server_checks
 from headrace.deploy.operations.check_result import SUBJECTS, CheckResult, Severity
+from headrace.deploy.operations.parked import check_parked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,6 +66,7 @@ def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagno
         *model_checks.check_buckets(survey),
         *model_checks.check_keepers(survey),
         *model_checks.check_layout(survey),
+        *check_parked(survey, topic),
     ]
     if topic is not None:
         findings += model_checks.check_kafka(survey, topic)

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.counted_nouns import counted
-from headrace.learner.loop import offsets_in
+from headrace.deploy.operations.parked import parked_summary
+from headrace.learner.loop import offsets_in, parked_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,9 @@ def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
         "row_limit": survey.row_limit or None,
         "bytes": _total_bytes(survey.buckets),
         "log_bytes": sum(each.log_bytes for each in survey.buckets),
+        "parked": [
+            each.described() for each in parked_messages(e.marks for e in survey.buckets if e.there)
+        ],
         "kafka_trouble": _kafka_trouble(topic),
         "nodes": [
             {
@@ -121,6 +125,8 @@ def _summary(survey: Survey, topic: HeldTopic | None) -> str:
         each_row = f", {held / folded:.0f} a folded row" if folded else ""
         parts.append(f"{total:,} bytes including logs{each_row}")
     parts.append(_spread(buckets))
+    if parked := parked_messages(each.marks for each in buckets if each.there):
+        parts.append(f"{parked_summary(parked)} (headrace learner parked)")
     if (trouble := _kafka_trouble(topic)) is not None:
         parts.append(f"lag unknown: {trouble}")
     return "; ".join(parts)

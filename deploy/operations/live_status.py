@@ -15,7 +15,7 @@ from headrace.printable_text import printable
 from headrace.serving.page import DIFFERS, MISSING_IN_EVENTS, MISSING_IN_REQUESTS, UNKNOWN, History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.ingest.kafka import KafkaSettings
     from headrace.ingest.runtime import ProcessStatus
@@ -65,6 +65,7 @@ def status_text(figures: Mapping[str, Any]) -> str:
         _processes(figures["processes"]),
         *_coverage(figures["coverage"]),
         _dead_letters(figures["dead_letters"]),
+        _parked(figures["parked"]),
     ]
     return "\n\n".join("\n".join(map(printable, part)) for part in parts if part)
 
@@ -102,6 +103,19 @@ def _dead_letters(letters: Mapping[str, float]) -> list[str]:
     return [
         "dead letters since the start of the joiners, by reason",
         *(f"{count:>10,.0f}  {reason}" for reason, count in found.items()),
+    ]
+
+
+def _parked(parked: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not parked:
+        return []
+    title = "parked examples, not learned so far (headrace learner parked)"
+    return [
+        title,
+        *(
+            f"{each['examples']:>10,}  {_cut(each['model'], 40)}, partition {each['partition']}"
+            for each in sorted(parked, key=lambda each: (each["model"], each["partition"]))
+        ),
     ]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.loop import ParkedMessage
     from headrace.learner.spec import ModelSpec
 
 _LONGEST_SHOWN = 200
@@ -60,6 +61,8 @@ class Refusals:
     held: HeldBatches = field(default_factory=lambda: HeldBatches(0, 0))
     events: tuple[RefusalReason, ...] = ()
     """Unusable events, the most frequent reason first."""
+    parked: tuple[ParkedMessage, ...] = ()
+    """Messages of examples that are not learned so far, but not refused either."""
 
 
 def read_refusals(kafka: KafkaSettings, spec: ModelSpec) -> Refusals:

@@ -114,6 +114,8 @@ def make_report(
         "dropped_negatives": state.dropped_negatives,
         "held_batches": refusals.held.batches,
         "held_examples": refusals.held.examples,
+        "parked_examples": sum(each.examples for each in refusals.parked),
+        "parked": [each.described() for each in refusals.parked],
         "refused_by_reason": [asdict(each) for each in refusals.events],
         "held_by_reason": [asdict(each) for each in refusals.held.reasons],
         "seconds": round(seconds, 3),

@@ -26,6 +26,7 @@ from .reading import KafkaOffsets as KafkaOffsets
 from .reading import KafkaReader as KafkaReader
 from .reading import LogBounds as LogBounds
 from .reading import LogState as LogState
+from .reading import RecordFetcher as RecordFetcher
 from .reading import high_watermarks as high_watermarks
 from .reading import last_records as last_records
 from .reading import log_ends as log_ends

@@ -1,11 +1,11 @@
 """The learner's loop: from batches of examples to acknowledged pushes.
 
 Read `learner` first: `Learner.step` names the steps in their order. Then `example_queue` (batches
-in) with `merging` (several partitions as one batch), `cursors` (what still counts where) with
-`parked_cursors` and `parked_marks` (what was passed and not learned) and `topic_marks` (whether
-marks and topic fit), `pushes` with `exchange` (deltas out), `outputs` with
-`scores`, `batch_guard` (quarantine), `row_prefetcher` with `cached_replica` (for learners that hold
-only some rows), `pacing` (settings), and `ports` (what a learner is given).
+in) with `merging` (several partitions as one batch), `cursors` (what still counts where) with the
+folder `marks` (names of marks), `pushes` with `exchange` (deltas out), `outputs` with `scores`,
+`batch_guard` (quarantine) with `parked_examples` (what it suspects), `row_prefetcher` with
+`cached_replica` (for learners that hold only some rows), `backpressure` (reasons to wait), `pacing`
+(settings), and `ports` (what a learner is given).
 """
 
 import lazy_loader

@@ -8,6 +8,16 @@ from .example_queue import ExampleBatch as ExampleBatch
 from .exchange import DirectExchange as DirectExchange
 from .exchange import ThreadExchange as ThreadExchange
 from .learner import Learner as Learner
+from .marks import BehindBucket as BehindBucket
+from .marks import ParkedMessage as ParkedMessage
+from .marks import ParkedRequest as ParkedRequest
+from .marks import ask as ask
+from .marks import buckets_behind as buckets_behind
+from .marks import epoch_source as epoch_source
+from .marks import offsets_in as offsets_in
+from .marks import parked_messages as parked_messages
+from .marks import read_parked as read_parked
+from .marks import topic_of as topic_of
 from .outputs import KafkaOutputs as KafkaOutputs
 from .outputs import LearnerOutputs as LearnerOutputs
 from .pacing import BadPushInterval as BadPushInterval
@@ -19,8 +29,3 @@ from .row_prefetcher import AllRows as AllRows
 from .scores import Scores as Scores
 from .scores import UnreadableScores as UnreadableScores
 from .scores import unpack as unpack
-from .topic_marks import BehindBucket as BehindBucket
-from .topic_marks import buckets_behind as buckets_behind
-from .topic_marks import epoch_source as epoch_source
-from .topic_marks import offsets_in as offsets_in
-from .topic_marks import topic_of as topic_of

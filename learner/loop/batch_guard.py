@@ -113,6 +113,7 @@ class BatchGuard:
         self.limits = limits or GuardLimits()
         self.careful = False
         """Whether deltas are checked after every batch, to find the one that broke them."""
+        self.alert = self.lasting = False
         self._held: dict[tuple[str, int], Verdict] = {}
         self._reported: dict[tuple[str, int], None] = {}
         self._judged: dict[str, int] = {}  # source -> offset up to which losses were judged
@@ -224,6 +225,15 @@ class BatchGuard:
             del self._reported[next(iter(self._reported))]
         return True
 
+    def reconsider(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
+        """Return whether a parked batch, scored by the present model, is no longer suspect."""
+        return not self.suspects(examples, scores)
+
+    def release(self, name: str, offset: int) -> None:
+        """Forget the verdict on a batch: it may be learned now. Its loss is not judged again."""
+        self._held.pop((name, offset), None)
+        self._judged[name] = max(offset, self._judged.get(name, -1))
+
     def _loss_fault(
         self,
         scores: npt.NDArray[np.float64],
@@ -301,7 +311,7 @@ class MiniBatchGuard(BatchGuard):
 class NoGuard:
     """Accepts every batch."""
 
-    careful = False
+    careful = alert = lasting = False
 
     def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:  # noqa: ARG002
         """Return None: no batch is skipped."""
@@ -327,6 +337,17 @@ class NoGuard:
     def inspect(self, evidence: MiniBatchEvidence) -> str | None:  # noqa: ARG002
         """Return None: every mini-batch enters its round."""
         return None
+
+    def reconsider(
+        self,
+        examples: Examples,  # noqa: ARG002
+        scores: npt.NDArray[np.float64],  # noqa: ARG002
+    ) -> bool:
+        """Return True: what was parked is learned."""
+        return True
+
+    def release(self, name: str, offset: int) -> None:
+        """There is no verdict to forget."""
 
     def first_report(self, name: str, offset: int) -> bool:  # noqa: ARG002
         """Return False: there is nothing to report."""

@@ -7,8 +7,8 @@ a source are equal. They differ after a bucket refuses a push (another learner o
 between, or its shard lost writes), or after a learner died between the answers of two buckets. Then
 the examples are read again and each bucket takes only what it lacks.
 
-A parked message is passed without being learned, and has a mark of its own: `parked_cursors`. Its
-spans go out with those of the offsets.
+A parked message is passed without being learned, and has a mark of its own (`marks`). The spans
+of these marks go out with those of the offsets.
 
 Pure bookkeeping: nothing here reads, sends or waits.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.learner.loop.parked_cursors import ParkedCursors
+from headrace.learner.loop.marks import ParkedCursors
 from headrace.pserver import OffsetSpan
 
 if TYPE_CHECKING:

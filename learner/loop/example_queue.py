@@ -44,7 +44,7 @@ from headrace.ingest.kafka import (
     Source,
 )
 from headrace.learner.errors import LogTruncated, MarkOutsideTopic, TopicMadeAgain
-from headrace.learner.loop.topic_marks import check_topic_marks, epoch_source, topic_of
+from headrace.learner.loop.marks import check_topic_marks, epoch_source, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -289,11 +289,11 @@ class ExampleQueue:
             self._partitions[batch.source].batches.appendleft(batch)
 
     def active(self, batch: ExampleBatch) -> npt.NDArray[np.bool_]:
-        """Return the buckets in which the batch counts; shape (buckets,)."""
+        """Return the buckets that have not passed the batch; shape (buckets,)."""
         return self._cursors.active(batch.name, batch.offset)
 
-    def learned(self, batch: ExampleBatch) -> None:
-        """Note that the batch is applied or pending in every bucket."""
+    def passed(self, batch: ExampleBatch) -> None:
+        """Note that every bucket goes on behind the batch: it is learned there, or parked."""
         self._advance(batch.source, batch.name, batch.offset + 1)
         if batch.leader_epoch >= 0:
             self._cursors.advance(epoch_source(batch.name), batch.leader_epoch + 1)

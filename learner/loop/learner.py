@@ -24,14 +24,17 @@ import numpy as np
 
 from headrace.ingest.examples import DamagedMessages, Kind, unpack
 from headrace.learner.errors import NotPulled
+from headrace.learner.inputs import slate_ends
 from headrace.learner.kernels import PendingDeltas, view_of
-from headrace.learner.loop.batch_guard import NoGuard
+from headrace.learner.loop.backpressure import Backpressure
+from headrace.learner.loop.batch_guard import NoGuard, Unlearnable
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.merging import HeldExamples, MergedBatches
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pacing import AT_EASE, PushTimer
+from headrace.learner.loop.parked_examples import ParkedExamples
 from headrace.learner.loop.ports import LearnerClocks
 from headrace.learner.loop.pushes import LearningProgress, Pushes
 from headrace.learner.loop.row_prefetcher import AllRows, RowPrefetcher
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from headrace.ingest.examples import Examples
     from headrace.ingest.features import FieldSet
     from headrace.learner.loop.batch_guard import BatchGuard, Verdict
     from headrace.learner.loop.example_queue import ExampleBatch
@@ -85,15 +89,25 @@ class Learner:
         self._pending.refresh(replica.table, replica.table.ids.copy(), None)
         cursors = Cursors()
         self.messages = DamagedMessages(ports.skip_damaged)
+        decode = partial(self.messages.decoded, decode=partial(unpack, fields=fields))
         self.intake = ExampleQueue(
             ports.reader,
             cursors,
-            partial(self.messages.decoded, decode=partial(unpack, fields=fields)),
+            decode,
             order_wait_ms=pace.order_wait_ms,
             ahead_limit=pace.ahead_limit,
             steady_ms=clocks.steady_ms,
             accept_topic=ports.accept_topic,
             accept_gap=ports.accept_gap,
+        )
+        self.parked = ParkedExamples(
+            self.intake,
+            cursors,
+            self._guard,
+            ports.fetcher,
+            decode,
+            retry_interval_ms=pace.parked_interval_ms,
+            limit=pace.parked_limit,
         )
         self._pushes = Pushes(
             ports.exchange,
@@ -106,6 +120,7 @@ class Learner:
         self.rows = self._row_source(replica)
         self.progress, self.figures = LearningProgress(), LearnerTotals()
         self.tally = self._pushes.tally
+        self._backpressure = Backpressure(self._store, self._pushes, pace, self.figures)
         self._recheck_at_ms = 0
         now = self._steady_ms()
         self._timer = PushTimer(pace, now)
@@ -128,8 +143,8 @@ class Learner:
                    case a bucket lost acknowledged writes
         4. learn   merge partitions by event time; score the candidates of each request, then learn
                    them: add to the view and to the pending deltas, where the bucket's cursor allows
-                   it; hand the scores to Kafka. With nothing to learn, take part in the group's
-                   round
+                   it; hand the scores to Kafka. A message that the guard suspects is parked, and
+                   tried again later. With nothing to learn, take part in the group's round
         5. push    if due: wait until Kafka has the scores, check that the topic was not recreated,
                    then send deltas with their offset spans
         6. answer  applied, refused (discard, read again) or unknown (send again); then commit
@@ -140,9 +155,10 @@ class Learner:
         self._find_marks()
         self._fold()
         self._recheck()
-        throttled = self._throttled()
-        self._check_unanswered()
-        learned = self._learn_some()
+        throttled = self._backpressure.throttled()
+        waiting = self._backpressure.waits_for_buckets()
+        learned = (not waiting and self._learn_parked()) or self._learn_some()
+        self.parked.tell(self.figures)
         if not learned:
             self._group.idle(self.view)
         if self._due():
@@ -168,7 +184,7 @@ class Learner:
     def _poll_timeout(self, timeout_s: float) -> float:
         if self._group.busy:
             return 0.0  # the other members wait for this one in the next round
-        stuck = self._full() or self.figures.waiting_for_buckets
+        stuck = self._full() or self.figures.learns_nothing
         waits = self._pushes.awaited or (self.intake.ready() and not stuck)
         return min(timeout_s, 0.002) if waits else timeout_s
 
@@ -238,31 +254,55 @@ class Learner:
         """Learn what has arrived, for one push interval at most; return whether there was any."""
         until_ms = self._steady_ms() + self._pace.push_interval_ms
         learned = False
-        while not self._full() and not self._check_unanswered():
+        while not self._full() and not self._backpressure.learns_nothing_new():
             window = self.intake.next_window(self._window_examples())
             if not window:
                 break
-            verdicts = [self._guard.before(b.name, b.offset, b.examples) for b in window]
+            verdicts = [self.parked.before(batch) for batch in window]
             passed = [b for b, verdict in zip(window, verdicts, strict=True) if verdict is None]
             merged = MergedBatches(passed) if passed else None
             if merged and not self.rows.prepare(merged.examples, self._steady_ms()):
                 self.intake.put_back(window)
                 break
             learned = True
+            self.parked.park(window, verdicts)
             if merged is None or self._learn(merged):
                 self._skip(window, verdicts)
             else:
                 # also skipped messages: they left their queue without a dead letter
                 self._undo({batch.name for batch in window})
-            count = sum(len(batch.examples) for batch in window)
-            self._unsent += count
-            self._unsent_messages += len(window)
-            if self._pushes.unanswered:
-                self.figures.unanswered_examples += count
+            self._note_unsent(window)
             self._alone = max(self._alone - len(window), 0)
             if self._due() or self._steady_ms() >= until_ms:
                 break
         return learned
+
+    def _note_unsent(self, window: Sequence[ExampleBatch]) -> None:
+        count = sum(len(batch.examples) for batch in window)
+        self._unsent += count
+        self._unsent_messages += len(window)
+        if self._pushes.unanswered:
+            self.figures.unanswered_examples += count
+
+    def _learn_parked(self) -> bool:
+        """Learn a parked message that the guard no longer suspects; return whether one was."""
+        if self._full():
+            return False
+        now = self._steady_ms()
+        batch = self.parked.take(now, self._outputs, self.figures)
+        if batch is None or not self.rows.prepare(batch.examples, now):
+            return False
+        if not self.parked.passes(batch, now, self._predicted):
+            return False
+        if not self._learn(MergedBatches([batch])):
+            self._undo(set())
+        self._note_unsent([batch])
+        return True
+
+    def _predicted(self, examples: Examples) -> npt.NDArray[np.float64]:
+        """Score examples without learning them; shape (n,)."""
+        ends = slate_ends(examples)
+        return self._model.predict(self.view, examples.features, examples.event_ms, ends)
 
     def _window_examples(self) -> int:
         """Return how many examples to merge; 1: a message alone."""
@@ -273,18 +313,19 @@ class Learner:
         return min(most, max(bound, self._pace.least_window_examples))
 
     def _skip(self, window: Sequence[ExampleBatch], verdicts: Sequence[Verdict | None]) -> None:
-        """Report the messages that have a reason to be skipped, and move past them."""
+        """Move past the messages that are not learned; report those that are not parked."""
         for batch, verdict in zip(window, verdicts, strict=True):
             if verdict is not None:
-                self.intake.learned(batch)
-                if self._guard.first_report(batch.name, batch.offset):
-                    held = HeldExamples(batch, np.arange(len(batch.examples)), verdict.reason)
-                    self._outputs.report(self.figures, [held])
+                self.intake.passed(batch)
+            first = self._guard.first_report
+            if isinstance(verdict, Unlearnable) and first(batch.name, batch.offset):
+                held = HeldExamples(batch, np.arange(len(batch.examples)), verdict.reason)
+                self._outputs.report(self.figures, [held])
 
     def _learn(self, merged: MergedBatches) -> bool:
         """Learn messages; return whether what was learned stays."""
         examples = merged.examples
-        active = self.intake.active(merged.batches[0])
+        active = self.parked.active(merged.batches[0])
         self.view.reserve(self._model.rows_needed(examples))
         try:
             scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
@@ -300,7 +341,7 @@ class Learner:
             return False
         self._outputs.report(self.figures, merged.held_of_messages(self._group.quarantined()))
         for batch, own in shares:
-            self.intake.learned(batch)
+            self.parked.learned(batch)
             self._count(batch, self._outputs.send_scores(batch, own))
         return True
 
@@ -357,43 +398,3 @@ class Learner:
             self._check_marks(again)
             self._read_again(again)
             self.intake.commit()
-
-    def _throttled(self) -> bool:
-        """Return whether a log has grown so long that pushes wait for keepers."""
-        log_bytes = self._pushes.log_bytes
-        full = np.flatnonzero(log_bytes > self._pace.log_bytes_limit)
-        if full.shape[0]:
-            for answer in self._store.marks(full.tolist()):
-                if not isinstance(answer, Unreachable):
-                    log_bytes[answer.bucket] = answer.log_bytes
-        throttled = bool((log_bytes > self._pace.log_bytes_limit).any())
-        if throttled and not self.figures.throttled:
-            log.warning(
-                "the log of a bucket has %d bytes, limit %d: waiting for a keeper (pserver keep)",
-                log_bytes.max(),
-                self._pace.log_bytes_limit,
-            )
-        self.figures.throttled = throttled
-        return throttled
-
-    def _check_unanswered(self) -> bool:
-        """Return whether too much was learned since a bucket stopped answering.
-
-        Its deltas stay in memory, and its next push carries them all. `_due` does not depend on
-        this: the other buckets get what is pending, and the silent one its push again.
-        """
-        figures, limit = self.figures, self._pace.unanswered_limit
-        if not self._pushes.unanswered:
-            figures.unanswered_examples = 0
-        waiting = figures.unanswered_examples >= limit
-        if waiting and not figures.waiting_for_buckets:
-            log.warning(
-                "learned %d examples while %d of %d buckets did not answer, limit %d: waiting for "
-                "their shard; Kafka holds the examples meanwhile",
-                *(figures.unanswered_examples, len(self._pushes.unanswered)),
-                *(self._shape.buckets, limit),
-            )
-        elif figures.waiting_for_buckets and not waiting:
-            log.warning("all buckets answer again: learning continues")
-        figures.waiting_for_buckets = waiting
-        return waiting

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka import Writer
     from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.marks import ParkedMessage
     from headrace.learner.loop.merging import HeldExamples
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,17 @@ class LearnerTotals:
     held_batches: int = 0
     """Quarantined, whole or in part."""
     held_examples: int = 0
+    parked: tuple[ParkedMessage, ...] = ()
+    """The parked messages of the partitions of this learner; never changed, only replaced."""
+    parked_lost: int = 0
+    """The number of them that Kafka has deleted."""
+    waiting_for_parked: bool = False
+    """Whether so much is parked that nothing new is learned."""
+
+    @property
+    def learns_nothing(self) -> bool:
+        """Whether new examples wait in Kafka."""
+        return self.waiting_for_buckets or self.waiting_for_parked
 
 
 class LearnerOutputs:
@@ -67,13 +79,25 @@ class LearnerOutputs:
         figures.held_batches += len({(each.batch.name, each.batch.offset) for each in held})
         for each in held:
             figures.held_examples += each.places.shape[0]
-            self.send_letter(each)
+            batch, places = each.batch, each.places
+            append_ms = int(batch.examples.append_ms[places].max())
+            ids = orjson.dumps(batch.examples.impression_ids.take(places).to_pylist())
+            record = Record(batch.source, batch.offset, append_ms, ids)
+            self.send_letter(record, places.shape[0], each.reason)
 
-    def send_letter(self, held: HeldExamples) -> None:
-        """Log why examples of a message are quarantined."""
-        source = held.batch.source
-        place = source.topic, source.partition, held.batch.offset
-        log.error("%s/%d at offset %d quarantined: %s", *place, held.reason)
+    def report_gone(
+        self, figures: LearnerTotals, source: Source, parked: ParkedMessage, reason: str
+    ) -> None:
+        """Count a parked message that Kafka no longer has, and send a dead letter about it."""
+        figures.held_batches += 1
+        figures.held_examples += parked.examples
+        self.send_letter(Record(source, parked.offset, 0, b"[]"), parked.examples, reason)
+
+    def send_letter(self, record: Record, examples: int, reason: str) -> None:
+        """Log why examples of a message are quarantined. record: its place, and impression ids."""
+        source = record.source
+        place = source.topic, source.partition, record.offset
+        log.error("%s/%d at offset %d: %s", *place, quarantine_letter(examples, reason))
 
     def flush(self) -> None:
         """Wait until everything sent is persisted."""
@@ -104,18 +128,10 @@ class KafkaOutputs(LearnerOutputs):
             self._writer.send(target, pack_scores(message))
         return scores[scored]
 
-    def send_letter(self, held: HeldExamples) -> None:
+    def send_letter(self, record: Record, examples: int, reason: str) -> None:
         """Send a dead letter about quarantined examples of a message, and log why."""
-        super().send_letter(held)
-        batch, places = held.batch, held.places
-        examples = batch.examples
-        record = Record(
-            batch.source,
-            batch.offset,
-            int(examples.append_ms[places].max()),
-            orjson.dumps(examples.impression_ids.take(places).to_pylist()),
-        )
-        letter = pack_letter(record, quarantine_letter(places.shape[0], held.reason))
+        super().send_letter(record, examples, reason)
+        letter = pack_letter(record, quarantine_letter(examples, reason))
         self._writer.send(Source(self._dead_letter_topic, 0), letter)
 
     def flush(self) -> None:

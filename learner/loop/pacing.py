@@ -96,6 +96,12 @@ class LearnerPacing:
     """Milliseconds for which a partition with nothing to read delays the others."""
     ahead_limit: int = 32
     """Batches of one partition held in memory; beyond it the partition is paused."""
+    parked_interval_ms: int = 1000
+    """Milliseconds between two parked messages that are tried and stay parked: a few percent of the
+    time, since scoring a message takes some ten milliseconds."""
+    parked_limit: int = 256
+    """Messages parked by one learner; with as many, it learns nothing new. A bucket stores a mark
+    for each, and the learner reads all marks after every push."""
     recheck_interval_ms: int = 1000
     """Milliseconds between two comparisons of all marks. A failover that lost acknowledged writes
     is noticed after this time at the latest, also in a bucket that gets no push."""

@@ -16,7 +16,7 @@ from headrace.ingest.runtime import steady_ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.ingest.kafka import Reader
+    from headrace.ingest.kafka import Reader, RecordFetcher
     from headrace.learner.loop.exchange import Exchange
     from headrace.learner.loop.outputs import LearnerOutputs
     from headrace.pserver import Store
@@ -37,6 +37,8 @@ class LearnerPorts:
     store: Store
     """For marks; pushes go through `exchange`."""
     exchange: Exchange
+    fetcher: RecordFetcher | None = None
+    """Reads parked messages again; None: what is parked stays parked."""
     accept_topic: str = ""
     """Identity of a recreated topic that continues at the old one's last offset: ExampleQueue."""
     accept_gap: bool = False

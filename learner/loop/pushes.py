@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.learner.loop.topic_marks import offsets_in
+from headrace.learner.loop.marks import offsets_in
 from headrace.pserver import OffsetSpan, Push, Unreachable
 from headrace.pserver.rows import EntryHeader, RowDeltas, SourceReached, pack
 

@@ -36,6 +36,19 @@ class TrainableModel(Protocol):
         neither view nor deltas.
         """
 
+    def predict(
+        self,
+        view: RowTable,
+        features: Encoded,
+        event_ms: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64] | None = None,
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
+
+        ends: (n,) the first impression after the request of each; None if all are of one request.
+        Statistics are taken from the rows as they are now. Never adds a row.
+        """
+
 
 class Model(TrainableModel, Protocol):
     """A model of rows. One thread learns; any number may predict, each from a view of its own."""
@@ -52,19 +65,6 @@ class Model(TrainableModel, Protocol):
     @property
     def admissions(self) -> AdmissionCounts:
         """Counts of admission decisions so far."""
-
-    def predict(
-        self,
-        view: RowTable,
-        features: Encoded,
-        event_ms: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64] | None = None,
-    ) -> npt.NDArray[np.float64]:
-        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
-
-        ends: (n,) the first impression after the request of each; None if all are of one request.
-        Statistics are taken from the rows as they are now. Never adds a row.
-        """
 
     def uncertainty(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]

@@ -193,11 +193,20 @@ class History:
             ),
             "partitions": self._partitions(),
             "dead_letters": self.by("headrace_joiner_dead_letters_total", "reason"),
+            "parked": self._parked(),
             "shards": self._shards(),
             "accuracy": self._accuracy(),
             "traffic": self._traffic(),
             "coverage": field_coverage(self.gauges),
         }
+
+    def _parked(self) -> list[dict[str, Any]]:
+        """Return the partitions of models that have parked examples."""
+        return [
+            {"model": of["model"], "partition": int(of["partition"]), "examples": int(examples)}
+            for of, examples in self.gauges("headrace_learner_parked_examples")
+            if examples > 0
+        ]
 
     def _described(self, status: ProcessStatus) -> dict[str, Any]:
         state = "stopped" if status.ended else "silent" if self._gone(status) else "here"

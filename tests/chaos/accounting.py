@@ -47,6 +47,10 @@ class Counted:
     """Quarantined by learners."""
     shows_by_field: Mapping[str, int]
     clicks_by_field: Mapping[str, int]
+    parked: Sequence[str] = ()
+    """Place of each message that is parked, and why it is not parked in every bucket, if so."""
+    parked_shows: int = 0
+    parked_clicks: int = 0
 
 
 def differences(counted: Counted) -> list[str]:
@@ -59,8 +63,10 @@ def differences(counted: Counted) -> list[str]:
         if sent != kept:
             found.append(f"{what}: sent {sent:,}, in Kafka {kept:,} ({kept - sent:+,})")
     expected_clicks = counted.clicks_in_kafka - counted.late_clicks - counted.unmatched_clicks
+    expected_clicks -= counted.parked_clicks
+    expected_shows = counted.impressions_in_kafka - counted.parked_shows
     for name, expected, by_field in (
-        ("shows", counted.impressions_in_kafka, counted.shows_by_field),
+        ("shows", expected_shows, counted.shows_by_field),
         ("clicks", expected_clicks, counted.clicks_by_field),
     ):
         found += [
@@ -75,6 +81,7 @@ def differences(counted: Counted) -> list[str]:
     ):
         if count:
             found.append(f"{what}: expected none, got {count:,}")
+    found += [f"{each}: expected in all or in none" for each in counted.parked if " of " in each]
     return found
 
 

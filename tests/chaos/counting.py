@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.deploy.reports import copied, count_rows, read_refusals
+from headrace.ingest.examples import Kind, unpack
 from headrace.ingest.joiner import read_state
-from headrace.ingest.kafka import EventTopics, read_all
+from headrace.ingest.kafka import EventTopics, examples_topic, read_all
+from headrace.learner.loop import read_parked
 from tests.chaos.accounting import Counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.spec import ModelSpec
     from headrace.pserver import Store
@@ -39,7 +43,26 @@ def count(
         read_refusals(kafka, spec).held.examples,
         rows.shows_by_field,
         rows.clicks_by_field,
+        *_parked(kafka, spec, store),
     )
+
+
+def _parked(kafka: KafkaSettings, spec: ModelSpec, store: Store) -> tuple[Sequence[str], int, int]:
+    """Return the places of parked messages, and the impressions and clicks in them."""
+    parked, buckets = read_parked(store), store.shape().buckets
+    places = {(int(each.source.rpartition("/")[2]), each.offset): each for each in parked}
+    shows = clicks = 0
+    for record in read_all(kafka, examples_topic(spec.name)) if parked else ():
+        if (record.source.partition, record.offset) in places:
+            examples = unpack(record.value, spec.fields)
+            shows += int((examples.kinds != Kind.CLICKED).sum())
+            clicks += int(examples.labels.sum())
+    listed = [
+        f"parked at {partition}@{offset}"
+        + (f" in {each.buckets} of {buckets} buckets" if each.buckets < buckets else "")
+        for (partition, offset), each in places.items()
+    ]
+    return listed, shows, clicks
 
 
 def _different(kafka: KafkaSettings, topic: str) -> int:

@@ -48,6 +48,10 @@ def test_rows_that_hold_every_event_once_have_no_difference() -> None:
         (replace(EXACT, unmatched_clicks=1), "clicks without their impression: expected none"),
         (replace(EXACT, dead_letters=1), "dead letters: expected none, got 1"),
         (replace(EXACT, held_examples=2), "quarantined examples: expected none, got 2"),
+        (
+            replace(EXACT, parked=["parked at 3@7 in 2 of 8 buckets"]),
+            "parked at 3@7 in 2 of 8 buckets: expected in all or in none",
+        ),
     ],
 )
 def test_each_count_that_differs_is_named_with_both_figures(changed: Counted, words: str) -> None:
@@ -128,3 +132,11 @@ headrace_other 1.0
         ("headrace_server_freshness_seconds_bucket", "0.1"): 4.0,
         ("headrace_server_freshness_seconds_bucket", "+Inf"): 5.0,
     }
+
+
+def test_parked_examples_are_counted_by_name_and_not_in_the_rows() -> None:
+    fewer = {field: count - 3 for field, count in EXACT.shows_by_field.items()}
+    parked = replace(EXACT, parked=["parked at 3@7"], parked_shows=3, shows_by_field=fewer)
+    assert differences(parked) == []
+    assert differences(replace(parked, parked_shows=2)) != []
+    assert differences(replace(parked, parked_clicks=1)) != []

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.loop.pacing import LearnerPacing
-from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.fakes import ListReader, ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.learner.models.factory import open_model
@@ -115,6 +117,7 @@ class InMemoryModel:
             KafkaOutputs(self.written, f"scores.{self.spec.name}"),
             store,
             DirectExchange(store) if exchange is None else exchange,
+            RecordFetcher(lambda: ListReader(by_source)),
         )
         return Learner(
             ports,
@@ -145,7 +148,7 @@ class InMemoryModel:
     def marks(self) -> list[dict[int, int]]:
         """Offset up to which each bucket has learned each partition."""
         return [
-            {int(name.rpartition("/")[2]): mark for name, mark in answer.marks.items()}
+            {int(name.rpartition("/")[2]): mark for name, mark in offsets_in(answer.marks).items()}
             for answer in self.answers()
         ]
 

@@ -340,6 +340,32 @@ def _bounded(plan: Plan, dice: random.Random) -> Plan:
     )
 
 
+def _parked(plan: Plan, dice: random.Random) -> Plan:
+    """A guard that suspects at random, learners that take over from each other, and operators."""
+    return replace(
+        plan,
+        partitions=dice.choice((1, 2)),
+        learners=dice.choice((1, 2)),
+        servers=0,
+        push_interval_ms=dice.choice((0, 20)),
+        parked=dice.choice((0.2, 0.5)),
+        operators=dice.choice((0.0, 4.0)),
+        poisoned=dice.choice((0.0, 0.1)),
+        reverts=dice.choice((0.0, 8.0)),
+        rebalances=dice.choice((0.0, 6.0)),
+        restarts=4.0,
+        recreations=0.0,
+        expire_after_s=0,
+        most_rows=0,
+        weather=replace(
+            plan.weather,
+            crash=dice.choice((0.0, 0.01)),
+            slow_answer=dice.choice((0.3, 0.7)),
+            lost_reply=0.1,
+        ),
+    )
+
+
 class _Kind(NamedTuple):
     share: float
     narrowed: Callable[[Plan, random.Random], Plan] | None
@@ -353,6 +379,7 @@ KINDS = {
     "hard to reach": _Kind(0.02, _hard_to_reach),
     "cut short": _Kind(0.02, _cut_short),
     "bounded": _Kind(0.04, _bounded),
+    "parked": _Kind(0.08, _parked),
     "joined": _Kind(0.06, _joined),
     "at war": _Kind(0.11, _at_war),
     "failing over": _Kind(0.14, _failing_over),

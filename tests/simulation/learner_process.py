@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.learner import Learner
@@ -15,9 +16,10 @@ from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.pserver.replica.replica import Replica
 from tests.simulation.batches import FIELDS, MOST_EXAMPLES, WIDTH, CountingModel
 from tests.simulation.bounded import AdmittingModel, AskedRows, held_rows
-from tests.simulation.kafka import SimulatedScores
+from tests.simulation.kafka import SimulatedReader, SimulatedScores
 from tests.simulation.ledger import Broken, differences, rows_by_id
 from tests.simulation.network import Connection, SimulatedExchange
+from tests.simulation.parking import DoubtingGuard
 from tests.simulation.processes import Place, Process, SparseTable
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ class LearnerProcess(Process):
             KafkaOutputs(SimulatedScores(world.topic, world.pause), "scores"),
             self._connection,
             SimulatedExchange(self._connection, world),
+            RecordFetcher(self._reader),
             accept_topic=self._accepted,
         )
         pace = LearnerPacing(
@@ -129,14 +132,21 @@ class LearnerProcess(Process):
             recheck_interval_ms=200,
             identity_interval_ms=1000,
             retry_interval_ms=50,
+            parked_interval_ms=50,
             unanswered_limit=plan.unanswered_limit,
         )
         clocks = SimulatedClocks(world)
         model = CountingModel()
         if plan.most_held or plan.admitted:
             model = AdmittingModel(plan, bounded=plan.most_held > 0)
-        self.learner = Learner(ports, replica, model, FIELDS, pace, clocks, guard=BatchGuard())
+        guard = DoubtingGuard(world) if plan.parked else BatchGuard()
+        self.learner = Learner(ports, replica, model, FIELDS, pace, clocks, guard=guard)
         self._accepting, self._accepted = bool(self._accepted), ""
+
+    def _reader(self) -> SimulatedReader:
+        """A reader of single messages, without a group."""
+        world = self.world
+        return SimulatedReader(world.topic, world.dice, world.pause)
 
     def _step(self) -> None:
         assert self.learner is not None

@@ -59,6 +59,8 @@ class Ledger:
         self._versions = {version: rows}
         self.gone: dict[int, int] = {}
         """FoldedRows that the store lacks because they were removed, as of which version."""
+        self.dropped: set[str] = set()
+        """Marks of parked messages that were dropped as an operator asked."""
 
     @property
     def rows(self) -> dict[int, Row]:
@@ -73,6 +75,7 @@ class Ledger:
         """Return a ledger that does not change with this one."""
         copy = Ledger(self.head, {})
         copy._versions, copy.gone = dict(self._versions), dict(self.gone)
+        copy.dropped = set(self.dropped)
         return copy
 
     def add(self, content: RowDeltas | Deletions) -> None:

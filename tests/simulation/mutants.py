@@ -251,7 +251,7 @@ MUTANTS = (
     ),
     Mutant(
         "a bucket restored from before the topic goes on with it",
-        "headrace.learner.loop.topic_marks:check_topic_marks",
+        "headrace.learner.loop.marks.topic_marks:check_topic_marks",
         "if behind := buckets_behind(topic_id, marks):",
         "if behind := []:",
         28,
@@ -315,7 +315,7 @@ MUTANTS = (
     ),
     Mutant(
         "a learner learns without end while a bucket is silent",
-        "headrace.learner.loop.learner:Learner._check_unanswered",
+        "headrace.learner.loop.backpressure:Backpressure.waits_for_buckets",
         "waiting = figures.unanswered_examples >= limit",
         "waiting = False",
         0,

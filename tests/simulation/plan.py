@@ -127,6 +127,10 @@ class Plan:
     """Whether links carry less than a round of pushes within a timeout, also in the calm."""
     unanswered_limit: int = 262_144
     """Examples that a learner learns while a bucket does not answer."""
+    parked: float = 0.0
+    """Probability that the guard of a learner suspects a batch."""
+    operators: float = 0.0
+    """An operator asks to learn or to drop a parked message."""
     log_cuts: float = 0.0
     """A power loss that ends the learners, and takes the last examples from a log."""
     event_cuts: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.learner.loop.marks.parked_marks import ParkedRequest, parked_messages
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.replica.replica import Replica
 from tests.simulation.bounded import projected
@@ -29,6 +30,10 @@ def unlearned(world: World, processes: Sequence[Process] | None = None) -> str:
         heads[answer.bucket] = (answer.version, answer.nonce)
         if any(answer.marks.get(name, 0) != end for name, end in ends.items()):
             return f"bucket {answer.bucket} has learned up to {answer.marks} of {ends}"
+        for parked in parked_messages([answer.marks]):
+            there = parked.offset >= life.firsts[life.names[parked.source]]
+            if there or parked.request is ParkedRequest.DROP:
+                return f"bucket {answer.bucket} has parked {parked}"
     for process in world.followers if processes is None else processes:
         if not process.up:
             return f"{process.name} does not start"
@@ -78,11 +83,17 @@ def verify(world: World) -> None:
     if not (world.plan.expire_after_s or world.plan.most_rows):
         counted = projected({row_id: row[:5] for row_id, row in found.items()}, world.plan)
         marks = [world.store.state(bucket).marks for bucket in range(world.plan.buckets)]
-        if wrong := differences(counted, projected(world.topic.truth(marks), world.plan)):
+        dropped = [world.store.ledgers[bucket].dropped for bucket in range(world.plan.buckets)]
+        truth = projected(world.topic.truth(marks, dropped), world.plan)
+        if wrong := differences(counted, truth):
             raise Broken(f"rows are not what a run without faults makes: {wrong}")
         if world.pipeline is not None:
             world.pipeline.verify(counted)
-    if lacking := world.topic.without_letter():
+    parked = parked_messages(
+        state.marks for state in map(world.store.state, range(world.plan.buckets))
+    )
+    named = {(int(each.source.rpartition("/")[2]), each.offset) for each in parked}
+    if lacking := set(world.topic.without_letter()) - named:
         raise Broken(f"quarantined batches without a dead letter: {lacking}")
     for process in world.followers:
         process.check()

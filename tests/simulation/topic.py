@@ -14,11 +14,12 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.topic_marks import epoch_source
+from headrace.learner.loop.marks.parked_marks import is_parked_mark, parked_mark
+from headrace.learner.loop.marks.topic_marks import epoch_source
 from tests.simulation.batches import summed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from tests.simulation.batches import Batch, Total
 
@@ -112,11 +113,16 @@ class SimulatedTopic:
 
     def covered(self, name: str, start: int, stop: int) -> Iterator[Batch]:
         """Return the batches in [start, stop) of a source as the marks name it; of epochs: none."""
-        if name == epoch_source(name.partition("@")[0]):
+        if name == epoch_source(name.partition("@")[0]) or is_parked_mark(name):
             return
         life = next(life for life in self._lives if name in life.names)
         source = life.names[name]
         yield from life.batches[source][life.index(source, start) : life.index(source, stop)]
+
+    def batch_at(self, name: str, offset: int) -> Batch:
+        """Return the batch at an offset of a source as the marks name it."""
+        [batch] = self.covered(name, offset, offset + 1)
+        return batch
 
     def without_letter(self) -> list[tuple[int, int]]:
         """Return partition and offset of quarantined batches that have no dead letter."""
@@ -129,10 +135,15 @@ class SimulatedTopic:
             if batch.poison and (place := (source.partition, record.offset)) not in self.letters
         ]
 
-    def truth(self, marks: Sequence[Mapping[str, int]]) -> dict[int, Total]:
+    def truth(
+        self,
+        marks: Sequence[Mapping[str, int]],
+        dropped: Sequence[Collection[str]],
+    ) -> dict[int, Total]:
         """Return what every row gains from the present life, and gained from those before.
 
-        marks: of each bucket, which say how much of earlier lives it has learned.
+        marks: of each bucket, which say how much of earlier lives it has learned, and what it has
+        parked. dropped: by each bucket, the marks of messages that an operator dropped.
         """
         below = 65 - len(marks).bit_length()
         gains = [
@@ -142,5 +153,7 @@ class SimulatedTopic:
             for record, batch in zip(life.records[source], life.batches[source], strict=True)
             for gain in batch.gains
             if life is self.now or record.offset < marks[gain[0] >> below].get(name, 0)
+            if parked_mark(name, record.offset) not in marks[gain[0] >> below]
+            if parked_mark(name, record.offset) not in dropped[gain[0] >> below]
         ]
         return summed(gains)

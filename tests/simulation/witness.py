@@ -3,9 +3,9 @@
 The server runs functions.lua, and the product's `RedisStore` calls it. The witness keeps a ledger
 of each bucket. It checks every call that changes something, and raises Broken at once if
 
-    a push does not have exactly the examples of its ranges, or applies although a mark is not at
-    the start of its range, or covers an impression whose score is not delivered, or a recreated
-    topic that no operator accepted
+    a push does not have exactly the examples of its ranges without those that it parks, or applies
+    although a mark is not at the start of its range, or covers an impression whose score is not
+    delivered, or a recreated topic that no operator accepted
     a keeper changes anything without the lease or after its end, or takes another keeper's lease
     a fold writes a row that differs from the row at that version, removes an existing row, or
     removes entries that the log no longer has
@@ -26,6 +26,7 @@ from tests.embedded_valkey.server import EmbeddedValkey
 from tests.simulation.batches import summed
 from tests.simulation.bucket_state import entries_in, folded_versions, read_state
 from tests.simulation.ledger import Broken, Ledger, Row, differences, rows_by_id, rows_of
+from tests.simulation.parking import drops, learned_by
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -114,9 +115,10 @@ class WitnessedStore(RedisStore):
             for span in push.spans:
                 if before.marks.get(span.source, 0) != span.start:
                     raise Broken(f"{span} was applied to bucket {push.bucket} at {before.marks}")
-                self._check_scores(span)
                 self._check_accepted(push.bucket, span)
+            self._check_scores(push)
             self.ledgers[push.bucket].add(unpack_entry(push.blob)[1])
+            self.ledgers[push.bucket].dropped |= {s.source for s in push.spans if drops(s)}
             self._know(push.bucket)
         return answers
 
@@ -219,6 +221,7 @@ class WitnessedStore(RedisStore):
         version = memory.ledger.head if memory else 0
         self.load(bucket, version, memory.state.marks if memory else {}, [rows_of(rows)])
         self._begin(bucket, Ledger(version, rows))
+        self.ledgers[bucket].dropped |= memory.ledger.dropped if memory else set()
         self._note_behind(bucket)
 
     def _note_behind(self, bucket: int) -> None:
@@ -302,8 +305,7 @@ class WitnessedStore(RedisStore):
         below = 65 - self.shape().buckets.bit_length()
         expected = summed(
             (row_id, total)
-            for span in push.spans
-            for batch in self._topic.covered(span.source, span.start, span.stop)
+            for batch in learned_by(push, self._topic)
             for row_id, total in batch.gains
             if row_id >> below == push.bucket
         )
@@ -312,11 +314,11 @@ class WitnessedStore(RedisStore):
         if found != expected:
             raise Broken(f"a push of {push.spans}: {differences(found, expected)}")
 
-    def _check_scores(self, span: OffsetSpan) -> None:
-        for batch in self._topic.covered(span.source, span.start, span.stop):
+    def _check_scores(self, push: Push) -> None:
+        for batch in learned_by(push, self._topic):
             for impression in batch.shown:
                 if impression not in self._topic.scored:
-                    raise Broken(f"{span} is marked as learned, {impression} has no score")
+                    raise Broken(f"{push.spans} marks {impression} as learned, without a score")
 
     def _check_accepted(self, bucket: int, span: OffsetSpan) -> None:
         """Check that examples of a topic made again are learned because its operator said so."""

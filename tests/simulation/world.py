@@ -17,6 +17,7 @@ from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.learner.loop.marks.parked_marks import parked_messages
 from headrace.pserver.store import Shape
 from tests.simulation.batches import POISONS, SPEC, WIDTH, draw_batch
 from tests.simulation.bounded import projected
@@ -26,6 +27,7 @@ from tests.simulation.kinds import draw_plan
 from tests.simulation.learner_process import LearnerProcess
 from tests.simulation.ledger import Broken
 from tests.simulation.network import Crash, Network
+from tests.simulation.parking import Operator
 from tests.simulation.pipeline import Pipeline
 from tests.simulation.plan import CALM
 from tests.simulation.processes import (
@@ -207,6 +209,7 @@ class World:
             self._forget_offsets: plan.forgotten,
             self._cut_a_log: plan.log_cuts,
             self._cut_events: plan.event_cuts,
+            Operator(self).ask: plan.operators,
             self._failovers.fall_silent: plan.silences,
             self._failovers.come_back: plan.silences / 4,
         }
@@ -285,7 +288,11 @@ class World:
         present = [self.store.state(bucket) for bucket in range(self.plan.buckets)]
         past = [m.state for memories in self._failovers.memories.values() for m in memories]
         for name, source in self.topic.now.names.items():
-            learned = min(state.marks.get(name, 0) for state in [*present, *past])
+            marks = [state.marks for state in [*present, *past]]
+            learned = min(own.get(name, 0) for own in marks)
+            if self.dice.random() < 0.7:
+                parked = [each.offset for each in parked_messages(marks) if each.source == name]
+                learned = min([learned, *parked])
             self.tally["records deleted by Kafka"] += learned > self.topic.now.firsts[source]
             self.topic.delete_before(source, learned)
 

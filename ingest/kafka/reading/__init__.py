@@ -2,8 +2,8 @@
 
 `consumer` is the reader of a process that goes on; `consumer_group` explains how it joins its
 group, fencing and seeking. `bounded_reader` reads up to an offset. `offset_store` keeps the
-progress of groups that read nothing, and `log_truncation` detects lost records.
-`log_bounds` asks for the bounds of logs beside a reader.
+progress of groups that read nothing, `log_truncation` detects lost records, and `record_fetcher`
+reads single messages again. `log_bounds` asks for the bounds of logs beside a reader.
 """
 
 import lazy_loader

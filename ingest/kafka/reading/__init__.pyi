@@ -13,3 +13,4 @@ from .log_truncation import log_states as log_states
 from .log_truncation import topic_ids as topic_ids
 from .log_truncation import truncated as truncated
 from .offset_store import KafkaOffsets as KafkaOffsets
+from .record_fetcher import RecordFetcher as RecordFetcher

@@ -38,9 +38,9 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, scores_topic, topics_for
 from headrace.learner import process
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import Unreachable

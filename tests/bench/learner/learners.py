@@ -42,8 +42,8 @@ from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.loop.pacing import parse_push_interval
-from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import auc, log_loss
 from headrace.pserver.errors import Unreachable

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.learner.loop.topic_marks import offsets_in
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.pserver.errors import Unreachable
 from tests.deploy.command import HEADRACE
 

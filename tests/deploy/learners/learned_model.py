@@ -21,7 +21,7 @@ from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
-from headrace.learner.loop.topic_marks import offsets_in
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Unreachable

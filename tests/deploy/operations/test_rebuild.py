@@ -17,7 +17,7 @@ from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import BoundedReader, offsets_at
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.loop.topic_marks import offsets_in
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.recovery.rebuilder import BEGINNING, RebuildSettings, open_rebuild, rebuild
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.snapshots.storage import SnapshotStorage

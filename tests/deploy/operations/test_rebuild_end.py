@@ -20,7 +20,7 @@ from headrace.ingest.examples.batch import Kind, pack
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import examples_topic
-from headrace.learner.loop.topic_marks import offsets_in
+from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.recovery.rebuilder import (
     BEGINNING,
     Rebuilder,

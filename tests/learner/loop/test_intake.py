@@ -76,7 +76,7 @@ class Scenery:
         """Take in and learn what there is."""
         self.intake.poll(0.0)
         while (batch := self.intake.next()) is not None:
-            self.intake.learned(batch)
+            self.intake.passed(batch)
 
 
 def test_a_model_without_examples_starts_with_any_topic() -> None:

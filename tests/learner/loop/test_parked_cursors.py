@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.learner.loop.cursors import Cursors
-from headrace.learner.loop.parked_marks import (
+from headrace.learner.loop.marks.parked_marks import (
     ParkedMessage,
     ParkedRequest,
     is_parked_mark,
@@ -20,7 +20,7 @@ from headrace.learner.loop.parked_marks import (
     parked_request,
     parked_value,
 )
-from headrace.learner.loop.topic_marks import offsets_in, topic_of
+from headrace.learner.loop.marks.topic_marks import offsets_in, topic_of
 from headrace.pserver.push_fence import marks_after, passes_fence
 from headrace.pserver.store import BucketAnswer, OffsetSpan, Push
 

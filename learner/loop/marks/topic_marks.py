@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.learner.errors import BucketsBehind, TopicMadeAgain
-from headrace.learner.loop.parked_marks import is_parked_mark
+from headrace.learner.loop.marks.parked_marks import is_parked_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

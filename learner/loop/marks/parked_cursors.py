@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.learner.loop.parked_marks import (
+from headrace.learner.loop.marks.parked_marks import (
     ParkedMessage,
     is_parked_mark,
     parked_mark,
     parked_messages,
     parked_place,
+    parked_request,
     parked_value,
 )
 from headrace.pserver import OffsetSpan
@@ -99,6 +100,21 @@ class ParkedCursors:
         for bucket in self._buckets():
             if self._value(bucket, name):
                 self._move(bucket, name, 0)
+
+    def asked_everywhere(self, message: ParkedMessage) -> bool:
+        """Return whether the mark of every bucket that parked a message has its request.
+
+        If not, pass the request on to the others: then a mark that ends says by itself, from its
+        last value, whether the message was learned or dropped.
+        """
+        everywhere = True
+        for bucket in self._buckets():
+            value = self._value(bucket, message.mark)
+            if value and parked_request(value) < message.request:
+                self._move(bucket, message.mark, parked_value(message.examples, message.request))
+            known = self._acknowledged[bucket].get(message.mark, 0)
+            everywhere &= not value or parked_request(known) == message.request
+        return everywhere
 
     def spans(self, bucket: int) -> tuple[OffsetSpan, ...]:
         """Return the spans that a push of this bucket has besides those of offsets."""

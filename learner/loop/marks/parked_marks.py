@@ -50,6 +50,22 @@ class ParkedMessage(NamedTuple):
         """The name of its mark."""
         return parked_mark(self.source, self.offset)
 
+    @property
+    def partition(self) -> int:
+        """The partition of the topic of examples."""
+        return int(self.source.rpartition("/")[2])
+
+    def described(self) -> dict[str, str | int]:
+        """Return it for JSON."""
+        return {
+            "topic_id": self.source.rpartition("/")[0],
+            "partition": self.partition,
+            "offset": self.offset,
+            "examples": self.examples,
+            "buckets": self.buckets,
+            "request": self.request.name.lower(),
+        }
+
 
 def parked_mark(source: str, offset: int) -> str:
     """Return the name of the mark of a parked message."""

@@ -1,0 +1,13 @@
+from .parked_cursors import ParkedCursors as ParkedCursors
+from .parked_marks import ParkedMessage as ParkedMessage
+from .parked_marks import ParkedRequest as ParkedRequest
+from .parked_marks import is_parked_mark as is_parked_mark
+from .parked_marks import parked_messages as parked_messages
+from .parked_requests import ask as ask
+from .parked_requests import read_parked as read_parked
+from .topic_marks import BehindBucket as BehindBucket
+from .topic_marks import buckets_behind as buckets_behind
+from .topic_marks import check_topic_marks as check_topic_marks
+from .topic_marks import epoch_source as epoch_source
+from .topic_marks import offsets_in as offsets_in
+from .topic_marks import topic_of as topic_of

@@ -1,0 +1,316 @@
+"""A suspect batch is parked: it stays in Kafka, and is learned later, or dropped as asked."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.ingest.dead_letters import Letter, unpack
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.batch_guard import BatchGuard, Suspect
+from headrace.learner.loop.marks.parked_marks import ParkedRequest, parked_messages
+from headrace.learner.loop.marks.parked_requests import ask
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.pserver.snapshots import SnapshotFacts, SnapshotStorage, restore, write_snapshot
+from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
+from tests.learner.streams import random_examples, random_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+    import pytest
+
+    from headrace.ingest.examples import Examples
+    from headrace.learner.loop.batch_guard import Verdict
+    from headrace.learner.loop.learner import Learner
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.row_codec import FoldedRows
+
+BATCH, BATCHES, BAD = 40, 12, 5
+PACE = LearnerPacing(push_interval_ms=10, backlog_interval_ms=10, parked_limit=3)
+SOURCE = Source(TOPIC, 0)
+
+
+class _Guard(BatchGuard):
+    """Suspects the batches at some offsets, as long as the test leaves them there."""
+
+    def __init__(self, suspects: set[int]) -> None:
+        super().__init__()
+        self.suspects_at = suspects
+        self.released: set[int] = set()
+        self.scored: list[int] = []
+
+    def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:
+        if offset in self.suspects_at - self.released:
+            return Suspect("as the test says")
+        return super().before(name, offset, examples)
+
+    def reconsider(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
+        assert scores.shape == (len(examples),)
+        assert np.isfinite(scores).all()
+        self.scored.append(len(examples))
+        return not self.suspects_at
+
+    def release(self, name: str, offset: int) -> None:
+        super().release(name, offset)
+        self.released.add(offset)
+
+
+class _Stage:
+    """A learner of one stream, whose guard suspects some of its batches."""
+
+    def __init__(self, suspects: set[int] = frozenset(), *, batches: int = BATCHES) -> None:  # type: ignore[assignment]
+        dice = np.random.default_rng(3)
+        self.spec: ModelSpec = random_spec(dice, "window", statistics=False)
+        examples = random_examples(dice, self.spec, batches * BATCH, closed=True)
+        self.records = records_of(cut(examples, BATCH))
+        self.model = InMemoryModel(self.spec)
+        self.guard = _Guard(set(suspects))
+        self.learner = self.start()
+
+    def start(self) -> Learner:
+        """A learner that begins at the marks."""
+        self.learner = self.model.learner(self.records, PACE, guard=self.guard)
+        return self.learner
+
+    def run(self, steps: int = 300) -> None:
+        for _ in range(steps):
+            self.model.now_ms += 10
+            self.learner.step(0.0)
+
+    def parked(self) -> list[int]:
+        """Offsets parked in all buckets; no bucket differs."""
+        found = parked_messages(answer.marks for answer in self.model.answers())
+        assert {each.buckets for each in found} <= {self.model.shape.buckets}
+        assert all(each.examples == BATCH for each in found)
+        return [each.offset for each in found]
+
+    def ask(self, request: ParkedRequest) -> int:
+        [message] = parked_messages(answer.marks for answer in self.model.answers())
+        return ask(self.model.store, message, request, self.model.nonce)
+
+    def letters(self) -> list[Letter]:
+        sent = [e.value for e in self.model.written.sent if e.target.topic == "dead-letters"]
+        return [each for each in map(unpack, sent) if isinstance(each, Letter)]
+
+    def scored(self) -> set[str]:
+        sent = [e.value for e in self.model.written.sent if e.target.topic.startswith("scores")]
+        return {i for value in sent for i in unpack_scores(value).impression_ids.to_pylist()}
+
+
+def _waits(learner: Learner) -> bool:
+    return learner.figures.waiting_for_parked
+
+
+def _counts(rows: FoldedRows) -> list[list[int]]:
+    return [rows.ids.tolist(), rows.shows.tolist(), rows.clicks.tolist()]
+
+
+def _without(offsets: set[int]) -> FoldedRows:
+    """The rows of a stream without the batches at these offsets."""
+    stage = _Stage()
+    stage.records = [each for each in stage.records if each.offset not in offsets]
+    stage.start()
+    stage.run()
+    return stage.model.rows()
+
+
+def test_a_parked_batch_leaves_no_trace_but_its_marks_and_the_learner_goes_on() -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    assert stage.model.learned({0: BATCHES})
+    assert stage.parked() == [BAD]
+    assert [(m.offset, m.examples) for m in stage.learner.figures.parked] == [(BAD, BATCH)]
+    assert _counts(stage.model.rows()) == _counts(_without({BAD}))
+    assert stage.letters() == []
+    assert len(stage.scored()) == (BATCHES - 1) * BATCH
+    assert stage.guard.scored  # it is tried now and then
+
+
+def test_a_parked_batch_is_learned_once_the_guard_no_longer_suspects_it() -> None:
+    stage = _Stage({BAD, BAD + 1})
+    stage.run()
+    assert stage.parked() == [BAD, BAD + 1]
+    stage.guard.suspects_at.clear()
+    stage.run()
+    assert stage.parked() == []
+    assert _counts(stage.model.rows()) == _counts(_without(set()))
+    assert len(stage.scored()) == BATCHES * BATCH
+    assert stage.learner.figures.parked == ()
+
+
+def test_the_next_learner_knows_what_is_parked_and_learns_it() -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    stage.guard = _Guard(set())
+    stage.start()
+    stage.run()
+    assert stage.parked() == []
+    assert _counts(stage.model.rows()) == _counts(_without(set()))
+
+
+def test_parked_batches_are_tried_at_once_while_the_guard_says_that_the_change_lasts() -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    stage.guard.suspects_at.clear()
+    stage.learner.parked._try_at_ms = 1 << 60
+    stage.run()
+    assert stage.parked() == [BAD]
+    stage.guard.lasting = True
+    stage.run(5)
+    assert stage.parked() == []
+
+
+def test_nothing_is_tried_while_the_guard_is_on_alert_unless_no_more_may_be_parked() -> None:
+    stage = _Stage({BAD})
+    stage.guard.alert = True
+    stage.run()
+    assert stage.guard.scored == []
+    full = _Stage({1, 2, 3})
+    full.guard.alert = True
+    full.run()
+    assert full.guard.scored
+
+
+def test_no_example_is_passed_over_while_as_much_is_parked_as_may_be() -> None:
+    stage = _Stage(set(range(2, BATCHES)))
+    stage.run()
+    parked = stage.parked()
+    assert len(parked) >= PACE.parked_limit
+    assert _waits(stage.learner)
+    marks = stage.model.marks()
+    stage.run()
+    assert stage.model.marks() == marks
+    stage.guard.suspects_at.clear()
+    stage.run(1500)
+    assert stage.parked() == []
+    assert not _waits(stage.learner)
+    assert _counts(stage.model.rows()) == _counts(_without(set()))
+
+
+def test_an_operator_drops_a_parked_batch_and_its_dead_letter_says_so() -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    assert stage.ask(ParkedRequest.DROP) == stage.model.shape.buckets
+    stage.run()
+    assert stage.parked() == []
+    [letter] = stage.letters()
+    assert (letter.topic, letter.partition, letter.offset) == (TOPIC, 0, BAD)
+    assert letter.reason == (
+        "batch of 40 examples quarantined: an operator dropped it; parked because: as the test says"
+    )
+    assert _counts(stage.model.rows()) == _counts(_without({BAD}))
+
+
+def test_an_operator_lets_a_batch_be_learned_that_the_guard_still_suspects() -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    stage.ask(ParkedRequest.LEARN)
+    stage.run()
+    assert stage.parked() == []
+    assert stage.letters() == []
+    assert _counts(stage.model.rows()) == _counts(_without(set()))
+
+
+def test_a_request_to_drop_outlasts_one_to_learn_and_is_asked_once() -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    buckets = stage.model.shape.buckets
+    asked = [ParkedRequest.LEARN, ParkedRequest.DROP, ParkedRequest.LEARN, ParkedRequest.DROP]
+    assert [stage.ask(each) for each in asked] == [buckets, buckets, 0, 0]
+    stage.run()
+    assert len(stage.letters()) == 1
+
+
+def test_a_request_waits_for_a_learner_that_starts_later() -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    stage.ask(ParkedRequest.DROP)
+    assert stage.parked() == [BAD]
+    stage.start()
+    stage.run()
+    assert stage.parked() == []
+    assert "before this learner owned the partition" in stage.letters()[0].reason
+
+
+def test_a_parked_batch_that_kafka_deleted_stays_parked_by_name_until_it_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    stage.guard.suspects_at.clear()
+    stage.records = [Record(each.source, each.offset, 1, each.value) for each in stage.records]
+    del stage.records[: BAD + 2]
+    stage.start()
+    stage.run()
+    assert stage.parked() == [BAD]
+    assert "Kafka deleted it" in caplog.text
+    assert stage.learner.figures.parked_lost == 1
+    stage.ask(ParkedRequest.DROP)
+    stage.run()
+    assert stage.parked() == []
+    [letter] = stage.letters()
+    assert letter.reason.startswith("batch of 40 examples quarantined: an operator dropped it")
+
+
+def test_a_parked_batch_survives_a_failover_that_loses_the_push_which_parked_it() -> None:
+    stage = _Stage({BAD})
+    before = [stage.model.store.checkpoint(b) for b in range(stage.model.shape.buckets)]
+    stage.run()
+    stage.model.store.revert(0, before[0])
+    stage.run()
+    assert stage.parked() == [BAD]
+    assert _counts(stage.model.rows()) == _counts(_without({BAD}))
+
+
+def test_a_batch_that_some_buckets_learned_and_others_parked_counts_once_in_each() -> None:
+    stage = _Stage()
+    before = stage.model.store.checkpoint(0)
+    stage.run()
+    stage.model.store.revert(0, before)
+    stage.guard = _Guard({BAD})
+    stage.start()
+    stage.run()
+    [message] = parked_messages(answer.marks for answer in stage.model.answers())
+    assert message.buckets == 1
+    stage.guard.suspects_at.clear()
+    stage.run()
+    assert stage.parked() == []
+    assert _counts(stage.model.rows()) == _counts(_without(set()))
+
+
+def test_a_snapshot_keeps_what_is_parked_and_its_restored_model_learns_it(tmp_path: Path) -> None:
+    stage = _Stage({BAD})
+    stage.run()
+    shelf = SnapshotStorage(str(tmp_path))
+    facts = SnapshotFacts(headrace="0", sub_hashes=1)
+    manifest = write_snapshot(
+        stage.model.store,
+        shelf,
+        facts,
+        now_ms=lambda: 1_700_000_000_000,
+        token="aa",
+        stop=threading.Event(),
+        tell=lambda _: None,
+    )
+    assert manifest is not None
+    stage.model.store.drop()
+    restored = restore(
+        stage.model.store,
+        shelf,
+        manifest,
+        stage.model.shape,
+        stop=threading.Event(),
+        tell=lambda _: None,
+    )
+    assert restored.complete
+    assert stage.parked() == [BAD]
+    stage.guard.suspects_at.clear()
+    stage.start()
+    stage.run()
+    assert stage.parked() == []
+    assert _counts(stage.model.rows()) == _counts(_without(set()))
