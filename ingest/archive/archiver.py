@@ -134,7 +134,9 @@ def example_table(records: Sequence[Record]) -> pa.Table:
             .append_column("position", pa.array(range(count), pa.int32()))
             .rename_columns({"event_ms": "timestamp_ms"})
         )
-    return pa.concat_tables(tables).replace_schema_metadata(facts)
+    # an empty batch does not know how many bags its examples would have
+    filled = [table for table in tables if table.num_rows] or tables[:1]
+    return pa.concat_tables(filled).replace_schema_metadata(facts)
 
 
 def _read_batch(blob: bytes) -> pa.RecordBatch:

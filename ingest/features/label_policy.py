@@ -44,3 +44,8 @@ class LabelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def window_ms(self) -> int:
         """The window in milliseconds, at least one."""
         return max(1, math.floor(self.window_s * 1000))
+
+    @property
+    def delay_ms(self) -> int:
+        """Event time from an impression to its example."""
+        return self.window_ms if self.policy is Policy.WINDOW else 0

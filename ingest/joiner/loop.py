@@ -6,9 +6,9 @@ metadata of the offsets has all that is needed to continue, and nothing else is 
 can be killed at any line. The next one reads again what the cores need, without output, and
 continues.
 
-Partitions take turns in the order of event time, within `order_slice_ms`, so that a learner that
-reads the examples of all partitions finds them at about the same event time. Their messages end at
-the same event times, so that it can merge them.
+All partitions advance to the same event time before a commit, and their messages end at the same
+event times. A learner that reads the examples of all partitions can then merge them. Which event
+time that is, follows from what Kafka has delivered (`ingest.kafka.reading.source_order`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 from prometheus_client import Histogram
 
 from headrace.ingest.errors import KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.examples import Cut, common_ends
-from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
+from headrace.ingest.joiner.core import FOREVER, NEVER, ChunkReader, EventSide, JoinerCounters
 from headrace.ingest.joiner.event_coverage import EventCoverage
 from headrace.ingest.joiner.last_position import LastPositions
 from headrace.ingest.joiner.partition import JoinerPartition
 from headrace.ingest.kafka import (
+    UNBOUNDED,
     AtEnd,
     EventTopics,
     MessageBlock,
+    OrderPatience,
     PartitionAssigned,
     PartitionRevoked,
     Source,
+    SourceOrder,
     examples_topic,
 )
 
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SAMPLES = 512
+"""Times read from the queues to find the end of a step."""
 _DURATIONS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -69,10 +75,8 @@ class JoinerPacing:
     """Taken from one partition before the next partition's turn."""
     step_events: int = 32_768
     """Taken before Kafka is polled again: a few 100 ms, far below the session timeout."""
-    order_slice_ms: int = 600_000
-    """Event time that a partition may be ahead of another that has events to take."""
-    order_wait_ms: int = 200
-    """Wall time that a partition whose records are on their way holds up the others."""
+    patience: OrderPatience = field(default_factory=OrderPatience)
+    """For partitions that may have earlier events and deliver nothing."""
     ahead_limit: int = 50_000
     """Events of one source in memory; beyond it the source is paused."""
     cut: Cut = field(default_factory=Cut)
@@ -124,9 +128,12 @@ class Joiner:
         self._last = LastPositions(self._transactions, self._examples, fields, join_again)
         self.coverage = EventCoverage(fields, ports.now_ms)
         self._chunks = ChunkReader(fields, self.coverage.count)
+        self._order = SourceOrder(pace.patience)
         self._owned: set[Source] = set()
         self._unplaced: set[int] = set()
         self._backlog = False
+        self._made_ms = NEVER
+        """Greatest event time of an example so far."""
         self.partitions: dict[int, JoinerPartition] = {}
         self.figures = JoinerTotals()
         self.durations = Histogram(
@@ -200,11 +207,13 @@ class Joiner:
         for source, taken in blocks.items():
             if (part := self.partitions.get(source.partition)) is not None:
                 for block in taken:
-                    part.offer(self._sides[source.topic], block, self._chunks)
+                    reached_ms = part.offer(self._sides[source.topic], block, self._chunks)
+                    self._order.delivered(source, reached_ms, int(block.append_ms[-1]))
         now = self._now_ms()
         for source, offset in ends.items():
             if (part := self.partitions.get(source.partition)) is not None:
                 part.ended(self._sides[source.topic], offset, now)
+                self._order.ended(source, now)
 
     def _assign(self, source: Source) -> None:
         self._owned.add(source)
@@ -214,6 +223,7 @@ class Joiner:
     def _revoke(self, source: Source) -> None:
         self._owned.discard(source)
         self._unplaced.discard(source.partition)
+        self._order.forget(self._sources(source.partition))
         self.partitions.pop(source.partition, None)
 
     def _sources(self, partition: int) -> set[Source]:
@@ -244,6 +254,7 @@ class Joiner:
                 positions |= part.positions(last.saved)
             self.partitions[number] = part
         self._check_logs(positions)
+        self._order.begin(starts)
         self._reader.resume(starts)  # a partition that begins has no paused source
         self._reader.start(starts)
         self.figures.restores += len(numbers)
@@ -268,46 +279,34 @@ class Joiner:
     # ---------------------------------------------------------------- 3. advance
 
     def _advance(self) -> bool:
-        """Advance the cores, always the one with the earliest event, up to `step_events`."""
-        now, pace = self._now_ms(), self._pace
-        going = dict(self.partitions)
-        for number, part in self.partitions.items():
-            if part.core.restoring or (not part.queued and not part.waits):
-                # no event to order: read again without output, or let wall time close windows
-                part.advance(now, pace.turn_events, FOREVER)
-                del going[number]
-        moved, left = False, pace.step_events
-        while left > 0:
-            reached = {number: self._reached(part, now) for number, part in going.items()}
-            times = {number: time_ms for number, time_ms in reached.items() if time_ms is not None}
-            ready = [number for number in times if not going[number].waits]
-            if not ready:
-                break
-            number = min(ready, key=lambda n: (times[n], n))
-            others = [time_ms for n, time_ms in times.items() if n != number]
-            until = min(others, default=FOREVER) + pace.order_slice_ms
-            before = going[number].queued
-            if going[number].advance(now, pace.turn_events, until):
-                moved = True
-                left -= max(1, before - going[number].queued)
-            else:
-                del going[number]  # it waits for wall time, or for another partition
-        self._backlog = self._backlog or left <= 0
+        """Advance all cores to the same event time, by about `step_events` events."""
+        now, pace, moved = self._now_ms(), self._pace, False
+        heads = [head for part in self.partitions.values() if (head := part.core.following)]
+        bounds = self._order.bounds(min(heads, default=None), now)
+        bounds = bounds._replace(until_ms=min(bounds.until_ms, self._step_ms()))
+        for part in self.partitions.values():
+            if not part.queued and not part.waits:
+                # no event to order: let wall time close windows
+                part.advance(now, pace.turn_events, UNBOUNDED)
+            elif part.core.restoring or not part.waits:
+                while taken := part.advance(now, pace.turn_events, bounds):
+                    moved = True
+                    if taken < pace.turn_events:
+                        break
         return moved
 
-    def _reached(self, part: JoinerPartition, now: int) -> int | None:
-        """Return the event time before which this partition has nothing more to take.
-
-        None if the others need not wait for it.
-        """
-        if not part.waits:
-            part.waiting_since_ms = None
-            return part.core.head_ms
-        if part.waiting_since_ms is None:
-            part.waiting_since_ms = now
-        if now - part.waiting_since_ms >= self._pace.order_wait_ms:
-            return None
-        return part.core.watermark_ms
+    def _step_ms(self) -> int:
+        """Return the event time before which about `step_events` events are queued."""
+        step = self._pace.step_events
+        parts = self.partitions.values()
+        if sum(part.queued for part in parts) <= step:
+            return FOREVER
+        self._backlog = True
+        every = max(1, step // _SAMPLES)
+        times_ms = np.concatenate([part.core.queued_ms(every) for part in parts])
+        times_ms = times_ms[times_ms > 0]  # of events that can be ordered
+        place = min(step // every, times_ms.shape[0] - 1)
+        return int(np.partition(times_ms, place)[place]) if place >= 0 else FOREVER
 
     # ---------------------------------------------------------------- 4. commit
 
@@ -331,12 +330,13 @@ class Joiner:
     def _write(self, parts: Mapping[int, JoinerPartition]) -> bool:
         if not parts:
             return True
-        messages: list[Outgoing] = []
-        offsets, name = {}, self._draw_name()
         reached = [clock for part in parts.values() if len(clock := part.reached_ms())]
         ends_ms = common_ends(reached, self._pace.cut) if reached else None
+        self._made_ms = max([self._made_ms, *(int(clock[-1]) for clock in reached)])
+        messages: list[Outgoing] = []
+        offsets, name = {}, self._draw_name()
         for number, part in parts.items():
-            part.name(name)
+            part.name(name, self._made_ms)
             targets = Source(self._examples, number), Source(self._dead_letters, 0)
             messages += part.messages(*targets, self._pace.cut, ends_ms)
             offsets.update(part.offsets())

@@ -8,16 +8,24 @@ committed in part, what it wrote is left out of the output (`last_position`).
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.ingest.dead_letters import pack as pack_dead_letter
 from headrace.ingest.errors import OffsetGone
-from headrace.ingest.examples import BatchNotes, Cut, Examples, concatenate, cut, reached_ms
+from headrace.ingest.examples import BatchNotes, Cut, Examples, concatenate, cut
 from headrace.ingest.examples import pack as pack_examples
+from headrace.ingest.examples import reached_ms as clock_of
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
-from headrace.ingest.joiner.core import EventSide, JoinerCounters, PartitionJoiner
+from headrace.ingest.joiner.core import (
+    NEVER,
+    EventSide,
+    JoinerCounters,
+    PartitionJoiner,
+    reached_ms,
+)
 from headrace.ingest.joiner.last_position import LastPosition
 from headrace.ingest.joiner.written_examples import WrittenExamples
 from headrace.ingest.kafka import Committed, Outgoing, ReadPosition
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.ingest.events import Reason
     from headrace.ingest.features import FieldSet
     from headrace.ingest.joiner.core import ChunkReader, DeadEvents, JoinerCheckpoint
-    from headrace.ingest.kafka import MessageBlock, Source
+    from headrace.ingest.kafka import MessageBlock, OrderBounds, Source
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +55,6 @@ class JoinerPartition:
         self.sources = dict(sources)
         self.core = PartitionJoiner(fields)
         self.paused: set[EventSide] = set()
-        self.waiting_since_ms: int | None = None
-        """Since when the core waits for a source that is not at its end."""
         self.dirty_since_ms: int | None = None
         """Since when there is something to commit."""
         self.written = JoinerCounters()
@@ -56,6 +62,9 @@ class JoinerPartition:
         self.made = 0
         """Examples not yet committed."""
         self.dead: list[DeadEvents] = []
+        self._passed_ms = self._next_passed_ms = NEVER
+        """Event time of examples that readers know to be passed, as of the last commit and the next
+        one. A reader takes an example once all partitions have passed it."""
         self._batch = self._next_batch = ""
         """Name of the last transaction with examples, as of the last commit and the next one."""
         self.sealed = False
@@ -75,7 +84,7 @@ class JoinerPartition:
         saved, self._last, self._written = last.saved, last, WrittenExamples(last.ahead)
         self.sealed = last.in_topic and not last.ahead
         self._examples, self.dead, self.made = [], [], 0
-        self.dirty_since_ms = self.waiting_since_ms = None
+        self.dirty_since_ms = None
         self._ends.clear()
         self.core = PartitionJoiner(self._fields)
         self.written = JoinerCounters()
@@ -118,11 +127,13 @@ class JoinerPartition:
 
     # ---------------------------------------------------------------- taking
 
-    def offer(self, side: EventSide, block: MessageBlock, reader: ChunkReader) -> None:
-        """Offer more messages of a source to the core."""
+    def offer(self, side: EventSide, block: MessageBlock, reader: ChunkReader) -> int:
+        """Offer more messages of a source to the core; return the event time that they reach."""
         self._ends.pop(side, None)
         self._epochs[side] = max(self._epochs[side], block.leader_epoch)
-        self.core.offer(reader.read(side, block))
+        chunk = reader.read(side, block)
+        self.core.offer(chunk)
+        return reached_ms(chunk.arrays, self._fields.label.window_ms)
 
     def ended(self, side: EventSide, offset: int, now_ms: int) -> None:
         """Note that all of a source up to `offset` was offered."""
@@ -140,15 +151,18 @@ class JoinerPartition:
         """Events offered and not yet taken."""
         return sum(self.core.queued(side) for side in self.sources)
 
-    def advance(self, now_ms: int, limit: int, until_ms: int) -> bool:
-        """Advance the core; return whether it took an event or made an example."""
-        joined = self.core.advance(now_ms, limit, until_ms)
+    def advance(self, now_ms: int, limit: int, bounds: OrderBounds) -> int:
+        """Advance the core; return how many events it took, or examples it made if these are more.
+
+        Fewer than `limit`: it must wait.
+        """
+        joined = self.core.advance(now_ms, limit, *bounds)
         examples = self._written.without(joined.examples)
         if len(examples):
             self._examples.append(examples)
             self.made += len(examples)
         self.dead += joined.dead
-        moved = bool(joined.taken or len(joined.examples))
+        moved = max(joined.taken, len(joined.examples))
         if moved:
             self._touch(now_ms)
         return moved
@@ -177,16 +191,25 @@ class JoinerPartition:
         """Whether the topic lacks a checkpoint. It comes before all examples."""
         return not self.sealed and not self._last.ahead
 
-    def name(self, transaction: str) -> None:
-        """Name the next transaction. Its checkpoint has the name if it has a batch."""
-        self._next_batch = transaction if self._examples or not self.sealed else self._batch
+    def name(self, transaction: str, made_ms: int) -> None:
+        """Name the next transaction. Its checkpoint has the name if it has a batch.
+
+        made_ms: greatest event time of the examples of all partitions. A reader learns these once
+        no partition has earlier ones. So a partition that passes more event time than readers know
+        writes an empty batch if it has no examples.
+        """
+        passed_ms = self.core.watermark_ms - self._fields.label.delay_ms
+        self._next_passed_ms = max(passed_ms, self._passed_ms)
+        writes = bool(self._examples) or not self.sealed
+        writes = writes or self._passed_ms < min(made_ms, passed_ms)
+        self._next_batch = transaction if writes else self._batch
 
     def reached_ms(self) -> npt.NDArray[np.int64]:
         """Return the greatest event time up to each example that is not committed; shape (n,)."""
         if not self._examples:
             return np.zeros(0, np.int64)
         self._examples = [concatenate(self._examples)]
-        return reached_ms(self._examples[0])
+        return clock_of(self._examples[0])
 
     def messages(
         self,
@@ -199,17 +222,19 @@ class JoinerPartition:
 
         ends_ms: where batches of all partitions end (`examples.common_ends`); None: not known.
         The last batch carries the checkpoint, so that the position travels with the output: Kafka
-        may forget committed offsets, and then the next joiner begins there. It is empty if the
-        topic lacks a checkpoint and there are no examples.
+        may forget committed offsets, and then the next joiner begins there. Its watermark is what
+        this partition passes with the transaction. It is empty if there are no examples.
         """
-        saved = self._saved().to_json()
-        if self._examples:
-            *before, last = cut(concatenate(self._examples), rule, ends_ms)
+        if self._next_batch != self._batch:
+            saved = self._saved().to_json()
+            *before, last = [Examples.empty(self._fields)]
+            if self._examples:
+                *before, last = cut(concatenate(self._examples), rule, ends_ms)
             for batch in before:
                 yield Outgoing(examples, pack_examples(batch, BatchNotes(until=saved)))
+            watermark_ms = self._next_passed_ms + self._fields.label.delay_ms
+            last = replace(last, watermark_ms=watermark_ms)
             yield Outgoing(examples, pack_examples(last, BatchNotes(saved)))
-        elif not self.sealed:
-            yield Outgoing(examples, pack_examples(Examples.empty(self._fields), BatchNotes(saved)))
         for record, reason in self.dead:
             yield Outgoing(dead_letters, pack_dead_letter(record, reason))
 
@@ -245,6 +270,7 @@ class JoinerPartition:
         for _, reason in self.dead:
             reasons[reason] = reasons.get(reason, 0) + 1
         self.written, self._batch = self.core.counters, self._next_batch
+        self._passed_ms = self._next_passed_ms
         self._examples, self.dead, self.made = [], [], 0
         self.dirty_since_ms, self.sealed = None, True
         return counted, reasons

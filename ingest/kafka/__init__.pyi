@@ -21,12 +21,17 @@ from .protocols import ReadPosition as ReadPosition
 from .protocols import Record as Record
 from .protocols import Source as Source
 from .protocols import Writer as Writer
+from .reading import UNBOUNDED as UNBOUNDED
 from .reading import BoundedReader as BoundedReader
 from .reading import KafkaOffsets as KafkaOffsets
 from .reading import KafkaReader as KafkaReader
 from .reading import LogBounds as LogBounds
 from .reading import LogState as LogState
+from .reading import NextEvent as NextEvent
+from .reading import OrderBounds as OrderBounds
+from .reading import OrderPatience as OrderPatience
 from .reading import RecordFetcher as RecordFetcher
+from .reading import SourceOrder as SourceOrder
 from .reading import high_watermarks as high_watermarks
 from .reading import last_records as last_records
 from .reading import log_ends as log_ends

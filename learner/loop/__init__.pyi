@@ -4,7 +4,6 @@ from .batch_guard import MiniBatchGuard as MiniBatchGuard
 from .batch_guard import NoGuard as NoGuard
 from .batch_guard import quarantine_reason as quarantine_reason
 from .cached_replica import CachedReplica as CachedReplica
-from .example_queue import ExampleBatch as ExampleBatch
 from .exchange import DirectExchange as DirectExchange
 from .exchange import ThreadExchange as ThreadExchange
 from .learner import Learner as Learner
@@ -18,6 +17,7 @@ from .marks import offsets_in as offsets_in
 from .marks import parked_messages as parked_messages
 from .marks import read_parked as read_parked
 from .marks import topic_of as topic_of
+from .merging import ExampleBatch as ExampleBatch
 from .outputs import KafkaOutputs as KafkaOutputs
 from .outputs import LearnerOutputs as LearnerOutputs
 from .pacing import BadPushInterval as BadPushInterval

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.learner.kernels import PendingDeltas
-    from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.merging import ExampleBatch
     from headrace.learner.models import MiniBatchEvidence
 
 _REMEMBERED = 10_000

@@ -2,11 +2,9 @@
 
 Partitions are filled by the same joiner but read at different speeds. If a model learned an hour of
 one and then an hour of another, time would jump back and forth, which costs accuracy. So batches
-are taken in windows. A window has the batches of all partitions with the least event times, and its
-examples are learned in the order of event time (`learner.loop.merging`). A batch is learned as a
-whole, so a window ends where few batches overlap. The joiner ends the batches of all partitions
-at the same event times, as far as it can (`ingest.examples.splitting`). A partition that may still
-have an earlier batch is waited for, within a bound.
+are taken in windows (`learner.loop.merging`). A window has the batches of all partitions with the
+least event times, and its examples are learned in the order of event time. A partition that may
+still have an earlier batch is waited for (`ingest.kafka.reading.source_order`).
 
 Marks and cursors are offsets of one topic, but Kafka's client only checks the topic's name. If the
 topic is deleted and recreated, the client may continue at the old offset in the new topic and skip
@@ -24,13 +22,11 @@ as they move over transaction markers, and damaged messages that are skipped.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,9 +38,11 @@ from headrace.ingest.kafka import (
     ReadPosition,
     Record,
     Source,
+    SourceOrder,
 )
 from headrace.learner.errors import LogTruncated, MarkOutsideTopic, TopicMadeAgain
 from headrace.learner.loop.marks import check_topic_marks, epoch_source, topic_of
+from headrace.learner.loop.merging import ExampleBatch, NextWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.learner.loop.cursors import Cursors
+    from headrace.learner.loop.pacing import LearnerPacing
     from headrace.pserver import BucketAnswer
 
 
@@ -61,27 +60,12 @@ log = logging.getLogger(__name__)
 _FOREVER = 1 << 61
 
 
-class ExampleBatch(NamedTuple):
-    """The examples of one message, and the place of that message."""
-
-    source: Source
-    name: str
-    """The name of the source in the store's marks."""
-    offset: int
-    examples: Examples
-    leader_epoch: int = -1
-    """Number of the Kafka leader that appended it; -1: unknown."""
-
-
 @dataclass(slots=True)
 class _PartitionQueue:
     name: str
     batches: deque[ExampleBatch] = field(default_factory=deque)
     end: int | None = None
     """First offset not yet in Kafka, while all before it was delivered."""
-    empty_since_ms: int = 0
-    arrived_ms: int = 0
-    """When the newest of its batches arrived."""
     paused: bool = False
 
 
@@ -94,8 +78,8 @@ class ExampleQueue:
         cursors: Cursors,
         decode: Callable[[Record], Examples | None],
         *,
-        order_wait_ms: int,
-        ahead_limit: int,
+        label_delay_ms: int,
+        pace: LearnerPacing,
         steady_ms: Callable[[], int],
         accept_topic: str = "",
         accept_gap: bool = False,
@@ -111,8 +95,9 @@ class ExampleQueue:
         """Offsets skipped because Kafka no longer had them."""
         self.committed: dict[Source, int] = {}
         """The last committed offsets; never changed, only replaced, so any thread may read it."""
-        self._order_wait_ms, self._ahead_limit = order_wait_ms, ahead_limit
-        self._steady_ms = steady_ms
+        self._order, self._least_delay_ms = SourceOrder(pace.patience), _FOREVER
+        self._label_delay_ms = label_delay_ms
+        self._ahead_limit, self._steady_ms = pace.ahead_limit, steady_ms
         self._partitions: dict[Source, _PartitionQueue] = {}
         self.unmarked: set[Source] = set()
         """Assigned partitions whose marks have not been read yet: see `begin`."""
@@ -128,6 +113,7 @@ class ExampleQueue:
                 case AtEnd(source, offset):
                     if (partition := self._partitions.get(source)) is not None:
                         partition.end = offset
+                        self._order.ended(source, self._steady_ms())
                         self._reach_end(source)
                 case PartitionAssigned(source):
                     self.unmarked.add(source)
@@ -162,7 +148,7 @@ class ExampleQueue:
             self._cursors.parked.gained(name, answers)
             if offset and epoch and identity != self._accept_topic:
                 positions[source] = ReadPosition(offset, epoch - 1)
-            self._partitions[source] = _PartitionQueue(name, empty_since_ms=self._steady_ms())
+            self._partitions[source] = _PartitionQueue(name)
         if positions and (cut := self._reader.truncated(positions)):
             raise LogTruncated({source: positions[source].offset for source in cut}, identity)
         for source in sorted(self.unmarked):
@@ -226,62 +212,34 @@ class ExampleQueue:
         """Return whether batches queue up."""
         return any(len(partition.batches) > 1 for partition in self._partitions.values())
 
-    def next(self) -> ExampleBatch | None:
-        """Return the batch with the least event time, or None while an earlier one may come."""
-        now, chosen = self._steady_ms(), None
-        for partition in self._partitions.values():
-            if partition.batches:
-                partition.empty_since_ms = now
-                head_ms = int(partition.batches[0].examples.event_ms[0])
-                if chosen is None or head_ms < chosen[0]:
-                    chosen = (head_ms, partition)
-            elif partition.end is None and now - partition.empty_since_ms < self._order_wait_ms:
-                return None
-        return None if chosen is None else chosen[1].batches.popleft()
-
     def next_window(self, most: int) -> list[ExampleBatch]:
-        """Return the batches to merge next, of about `most` examples; empty while one must wait.
+        """Return the batches to learn next, of about `most` examples; empty while one must wait.
 
-        The batches of a partition are in their order. All count in the same buckets.
+        `most` 1: a batch alone. The batches of a partition are in their order. All count in the
+        same buckets.
         """
-        first = self.next()
-        if first is None or most <= 1 or len(self._partitions) == 1:
-            return [] if first is None else [first]
-        self.put_back([first])
-        found = self._earliest(most)
+        waiting = [each.batches for each in self._partitions.values() if each.batches]
+        now = self._steady_ms()
+        if not waiting:
+            self._order.bounds(None, now)
+            return []
+        if len(self._partitions) == 1:
+            most = 1  # there is nothing to merge
+        window = NextWindow(waiting, self._least_delay_ms, most)
+        following = window.following
+        bounds = self._order.bounds(following, now)
+        found = window.within(bounds)
+        if not found and any(
+            each.paused and each.batches and each.batches[-1].end_ms < following.event_ms
+            for each in self._partitions.values()
+        ):
+            found = window.begun(bounds)
         whole = itertools.takewhile(lambda batch: bool(self.active(batch).all()), found)
         found = list(whole) or found[:1]
         for batch in found:
             self._partitions[batch.source].batches.popleft()
+            self._least_delay_ms = min(self._least_delay_ms, batch.append_ms - batch.end_ms)
         return found
-
-    def _earliest(self, most: int) -> list[ExampleBatch]:
-        """Return queued batches with the least event times, cut where few of them overlap."""
-        frontier = self._frontier_ms()
-        queues = [
-            [(_begin_ms(batch), number, batch) for batch in partition.batches]
-            for number, partition in enumerate(self._partitions.values())
-        ]
-        found: list[ExampleBatch] = []
-        begins: list[int] = []
-        total = 0
-        for begin_ms, _, batch in heapq.merge(*queues, key=itemgetter(0, 1)):
-            if found and (begin_ms > frontier or total >= most):
-                frontier = min(frontier, begin_ms)
-                break
-            found.append(batch)
-            begins.append(begin_ms)
-            total += len(batch.examples)
-        return found[: _least_overlap(found, [*begins[1:], frontier], most // 2)]
-
-    def _frontier_ms(self) -> int:
-        """Return the event time from which batches that were not delivered may be missing."""
-        now, frontier = self._steady_ms(), _FOREVER
-        for partition in self._partitions.values():
-            waited = now - partition.arrived_ms >= self._order_wait_ms
-            if partition.batches and partition.end is None and not waited:
-                frontier = min(frontier, _end_ms(partition.batches[-1]))
-        return frontier
 
     def put_back(self, batches: Sequence[ExampleBatch]) -> None:
         """Return the batches that were just taken to their queues."""
@@ -324,10 +282,15 @@ class ExampleQueue:
         if not self._cursors.active(partition.name, record.offset).any():
             return
         examples = self._decode(record)
+        if examples is None:
+            return
+        complete_ms = examples.watermark_ms - self._label_delay_ms
+        reached_ms = int(examples.event_ms[-1]) if examples else complete_ms
+        self._order.delivered(record.source, reached_ms, record.append_ms, complete_ms)
         if examples:
             place = record.source, partition.name, record.offset
-            partition.batches.append(ExampleBatch(*place, examples, record.leader_epoch))
-            partition.arrived_ms = self._steady_ms()
+            batch = ExampleBatch(*place, examples, record.leader_epoch, record.append_ms)
+            partition.batches.append(batch)
 
     def _reach_end(self, source: Source) -> None:
         partition = self._partitions[source]
@@ -342,6 +305,7 @@ class ExampleQueue:
     def _lose(self, source: Source) -> None:
         self.unmarked.discard(source)
         partition = self._partitions.pop(source, None)
+        self._order.forget([source])
         if partition is not None:
             # its pending deltas still go out: the marks decide whether they may count
             self._cursors.lost(partition.name)
@@ -358,7 +322,7 @@ class ExampleQueue:
             raise MarkOutsideTopic(source, partition.name, offset, first, end)
         partition.batches.clear()
         partition.end = None
-        partition.empty_since_ms = self._steady_ms()
+        self._order.begin([source])
         self._reader.start({source: offset})
 
     def _skip_gap(self, source: Source, name: str, offset: int, first: int) -> int:
@@ -368,31 +332,3 @@ class ExampleQueue:
         log.warning("%s: skips deleted examples at offsets %d to %d", source, offset, first)
         self._advance(source, name, first)
         return self._cursors.resume_at(name)
-
-
-def _begin_ms(batch: ExampleBatch) -> int:
-    return int(batch.examples.event_ms[0])
-
-
-def _end_ms(batch: ExampleBatch) -> int:
-    return int(batch.examples.event_ms[-1])
-
-
-def _least_overlap(batches: Sequence[ExampleBatch], following_ms: list[int], least: int) -> int:
-    """Return how many batches to take, of at least `least` examples if there are as many.
-
-    following_ms: for each batch, the event time at which the next one begins. Examples of a taken
-    batch beyond that time are learned before earlier ones; the result keeps these fewest.
-    """
-    begins = np.array([_begin_ms(batch) for batch in batches])
-    ends = np.array([_end_ms(batch) for batch in batches]) + 1
-    sizes = np.array([len(batch.examples) for batch in batches])
-    totals = np.cumsum(sizes)
-    lowest = int(np.searchsorted(totals, least)) if totals[-1] > least else 0
-    best, fewest = len(batches), np.inf
-    for count in range(len(batches), lowest, -1):
-        beyond = (ends - max(following_ms[count - 1], 0)) / np.maximum(ends - begins, 1)
-        early = float((sizes * np.clip(beyond, 0.0, 1.0))[:count].sum())
-        if early < fewest:
-            best, fewest = count, early
-    return best

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headrace.ingest.examples import Examples
     from headrace.ingest.features import FieldSet
     from headrace.learner.loop.batch_guard import BatchGuard, Verdict
-    from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.merging import ExampleBatch
     from headrace.learner.loop.pacing import LearnerPacing
     from headrace.learner.loop.ports import LearnerPorts
     from headrace.learner.models import SyncGroup, TrainableModel
@@ -94,8 +94,8 @@ class Learner:
             ports.reader,
             cursors,
             decode,
-            order_wait_ms=pace.order_wait_ms,
-            ahead_limit=pace.ahead_limit,
+            label_delay_ms=fields.label.delay_ms,
+            pace=pace,
             steady_ms=clocks.steady_ms,
             accept_topic=ports.accept_topic,
             accept_gap=ports.accept_gap,

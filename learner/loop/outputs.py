@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.kafka import Writer
-    from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.loop.marks import ParkedMessage
-    from headrace.learner.loop.merging import HeldExamples
+    from headrace.learner.loop.merging import ExampleBatch, HeldExamples
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,9 @@ no other learner pushes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from headrace.ingest.kafka import OrderPatience
 
 _TEXT = re.compile(r"batch|([1-9]\d{0,8})(ms)?")
 
@@ -92,8 +94,8 @@ class LearnerPacing:
     least_window_examples: int = 2048
     """The same with a bound on examples, if the bound is smaller. Smaller windows do not merge the
     messages of one time: on a week of news with 8 partitions, that cost 0.005 of AUC."""
-    order_wait_ms: int = 200
-    """Milliseconds for which a partition with nothing to read delays the others."""
+    patience: OrderPatience = field(default_factory=OrderPatience)
+    """For partitions that may have earlier examples and deliver nothing."""
     ahead_limit: int = 32
     """Batches of one partition held in memory; beyond it the partition is paused."""
     parked_interval_ms: int = 1000

@@ -23,9 +23,8 @@ import numpy as np
 from headrace.counted_nouns import counted
 from headrace.ingest import KafkaUnreachable, OffsetGone
 from headrace.learner.loop.batch_guard import Suspect, Unlearnable
-from headrace.learner.loop.example_queue import ExampleBatch
 from headrace.learner.loop.marks import ParkedRequest
-from headrace.learner.loop.merging import HeldExamples
+from headrace.learner.loop.merging import ExampleBatch, HeldExamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -64,7 +64,6 @@ BEGINNING = "beginning"
 """Instead of a snapshot's name: start without rows."""
 _PACE = LearnerPacing(
     push_interval_ms=200,
-    order_wait_ms=10_000,  # everything is in Kafka already: a late partition is worth waiting for
     log_bytes_limit=1 << 62,  # the keeper runs between two steps, so waiting for it would never end
 )
 _KEEP_BYTES = 1 << 20

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
+from headrace.ingest.kafka.reading.source_order import OrderPatience
 from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.learner import Learner
@@ -128,7 +129,7 @@ class LearnerProcess(Process):
             push_interval_ms=plan.push_interval_ms,
             backlog_interval_ms=2 * plan.push_interval_ms,
             log_bytes_limit=plan.log_bytes_limit,
-            order_wait_ms=20,
+            patience=OrderPatience(20, 20),
             recheck_interval_ms=200,
             identity_interval_ms=1000,
             retry_interval_ms=50,

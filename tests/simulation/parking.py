@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.ingest.examples import Examples
     from headrace.learner.kernels import PendingDeltas
     from headrace.learner.loop.batch_guard import Verdict
-    from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.merging import ExampleBatch
     from headrace.pserver.store import OffsetSpan, Push
     from tests.simulation.batches import Batch
     from tests.simulation.processes import Place

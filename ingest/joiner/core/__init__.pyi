@@ -6,3 +6,5 @@ from .input import EventSide as EventSide
 from .join import DeadEvents as DeadEvents
 from .join import PartitionJoiner as PartitionJoiner
 from .rules import FOREVER as FOREVER
+from .rules import NEVER as NEVER
+from .watermark import reached_ms as reached_ms

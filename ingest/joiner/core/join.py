@@ -36,8 +36,11 @@ from headrace.ingest.joiner.core.output import gather
 from headrace.ingest.joiner.core.rules import FOREVER, NEVER, WAIT, JoinedRows, JoinRule
 from headrace.ingest.joiner.core.watermark import time_of
 from headrace.ingest.joiner.core.window_state import WindowState
+from headrace.ingest.kafka import NextEvent
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import Record
 
@@ -145,22 +148,28 @@ class PartitionJoiner:
         return self._sources[side].queued
 
     @property
-    def head_ms(self) -> int | None:
-        """Event time of the next event for `advance`; None if it must wait for a source.
-
-        `advance` may still have to wait for wall time to take it.
-        """
-        times = []
+    def following(self) -> NextEvent | None:
+        """The earliest of the next events of both sources; `advance` may have to wait for it."""
+        least_delay_ms, found = int(self._state[rules.LEAST_DELAY]), []
         for source in self._sources:
-            chunk = source.chunk
-            place = source.next
+            chunk, place = source.chunk, source.next
             if place == len(chunk) and source.queue:
                 chunk, place = source.queue[0], 0
             if place < len(chunk):
-                times.append(int(time_of(chunk.arrays, place, self._window_ms)))
-            elif not source.ended:
-                return None
-        return min(times, default=None)
+                time_ms = int(time_of(chunk.arrays, place, self._window_ms))
+                append_ms = int(chunk.arrays.append_ms[place])
+                found.append(NextEvent(time_ms, append_ms, least_delay_ms))
+        return min(found, default=None)
+
+    def queued_ms(self, every: int) -> npt.NDArray[np.int64]:
+        """Return the event times of messages offered and not taken: the first, and one in `every`.
+
+        Ticks and refused events are among them.
+        """
+        arrays = [source.chunk.arrays.event_ms[source.next :: every] for source in self._sources]
+        for source in self._sources:
+            arrays += [chunk.arrays.event_ms[::every] for chunk in source.queue]
+        return np.concatenate(arrays)
 
     @property
     def watermark_ms(self) -> int:
@@ -184,11 +193,18 @@ class PartitionJoiner:
         """Whether input is still being read again; there is no output until that is done."""
         return self._restoring is not None
 
-    def advance(self, now_ms: int, limit: int = 4096, until_ms: int = FOREVER) -> Joined:
+    def advance(
+        self,
+        now_ms: int,
+        limit: int = 4096,
+        until_ms: int = FOREVER,
+        at_end_ms: int = FOREVER,
+    ) -> Joined:
         """Take events; return the examples and dead letters they make.
 
-        Stops after about `limit` events or examples, before an event later than `until_ms`, or
-        when it must wait. `now_ms` comes from a clock that never goes back.
+        Stops after about `limit` events or examples, before an event later than the bounds of
+        other partitions (`SourceOrder.bounds`), or when it must wait. `now_ms` comes from a clock
+        that never goes back.
         """
         parts: list[Examples] = []
         dead: list[DeadEvents] = []
@@ -199,7 +215,7 @@ class PartitionJoiner:
             self._turn()
             left = limit - max(taken, examples)
             shown, clicked = (self._floor(source, now_ms) for source in self._sources)
-            bounds = shown, clicked, until_ms, left
+            bounds = shown, clicked, until_ms, at_end_ms, left
             rule = JoinRule(self._window_ms, self._closing, False, *bounds, self._keep_below)
             joined = _room_for(max(room, left))
             answer = self._run(joined, rule, [len(source.chunk) for source in self._sources], dead)
@@ -262,7 +278,7 @@ class PartitionJoiner:
         """Take the events before the positions of the checkpoint, without output."""
         checkpoint = self._restoring
         assert checkpoint is not None
-        forever = (FOREVER, FOREVER, FOREVER, FOREVER)
+        forever = (FOREVER,) * 5
         rule = JoinRule(self._window_ms, self._closing, True, *forever, self._keep_below)
         while True:
             self._turn()

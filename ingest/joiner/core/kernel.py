@@ -67,31 +67,45 @@ def run(rings, state, shown, rows, clicked, cursor, joined, rule):  # type: igno
         if _take_refused(state, shown, clicked, cursor, joined, rule):
             continue
         i, c = cursor[0], cursor[2]
-        has_shown, has_clicked = i < cursor[1], c < cursor[3]
-        next_shown, next_clicked = rule.floor_shown, rule.floor_clicked
-        if has_shown:
-            next_shown = time_of(shown, i, rule.window_ms)
-            if not has_clicked:
-                next_clicked = floor_of(state, rule.floor_clicked, shown.append_ms[i])
-        if has_clicked:
-            next_clicked = time_of(clicked, c, rule.window_ms)
-            if not has_shown:
-                next_shown = floor_of(state, rule.floor_shown, clicked.append_ms[c])
-        first = min(next_shown, next_clicked)
-        answer = _sweep(rings, state, min(first, rule.until_ms), joined, rule)
+        next_shown, next_clicked = _next_times(state, shown, clicked, cursor, rule)
+        first, until_ms = min(next_shown, next_clicked), rule.until_ms
+        takes_shown = i < cursor[1] and next_shown <= next_clicked
+        takes_clicked = c < cursor[3] and next_clicked <= next_shown
+        if takes_shown:
+            until_ms = min(until_ms, floor_of(state, rule.at_end_ms, shown.append_ms[i]))
+        elif takes_clicked:
+            until_ms = min(until_ms, floor_of(state, rule.at_end_ms, clicked.append_ms[c]))
+        answer = _sweep(rings, state, min(first, until_ms), joined, rule)
         if answer != BLOCKED:
             return answer
-        if first > rule.until_ms:
+        if first > until_ms:
             return BLOCKED
-        if has_shown and next_shown <= next_clicked:
+        if takes_shown:
             _take_shown(rings, state, shown, rows, i, joined, rule)
             cursor[0] += 1
-        elif has_clicked and next_clicked <= next_shown:
+        elif takes_clicked:
             _take_clicked(rings, state, clicked, c, joined, rule)
             cursor[2] += 1
         else:
             return BLOCKED
         joined.counts[2] += 1
+
+
+@inlined
+def _next_times(state, shown, clicked, cursor, rule):  # type: ignore[no-untyped-def]
+    """Return the event time of the next event of each source, or how far it may go without one."""
+    i, c = cursor[0], cursor[2]
+    has_shown, has_clicked = i < cursor[1], c < cursor[3]
+    next_shown, next_clicked = rule.floor_shown, rule.floor_clicked
+    if has_shown:
+        next_shown = time_of(shown, i, rule.window_ms)
+        if not has_clicked:
+            next_clicked = floor_of(state, rule.floor_clicked, shown.append_ms[i])
+    if has_clicked:
+        next_clicked = time_of(clicked, c, rule.window_ms)
+        if not has_shown:
+            next_shown = floor_of(state, rule.floor_shown, clicked.append_ms[c])
+    return next_shown, next_clicked
 
 
 @inlined

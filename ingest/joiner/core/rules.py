@@ -99,6 +99,8 @@ class JoinRule(NamedTuple):
     floor_clicked: int
     until_ms: int
     """Take no event later than this."""
+    at_end_ms: int
+    """Take no event later than this either, unless it is live (`watermark`)."""
     limit: int
     """Stop after this many events taken, or examples made."""
     keep_below: np.uint64

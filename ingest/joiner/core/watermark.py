@@ -17,6 +17,10 @@ replayed faster than it happened has ever smaller delays, and waits for its othe
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from headrace.ingest.joiner.core.rules import (
     EVENT,
     FOREVER,
@@ -28,6 +32,9 @@ from headrace.ingest.joiner.core.rules import (
 )
 from headrace.ingest.runtime import inlined, kernel
 
+if TYPE_CHECKING:
+    from headrace.ingest.joiner.core.input import EventBuffers
+
 
 @kernel
 def time_of(arrays, i, window_ms):  # type: ignore[no-untyped-def]
@@ -37,6 +44,13 @@ def time_of(arrays, i, window_ms):  # type: ignore[no-untyped-def]
         return event_ms
     ahead_ms = window_ms + 1 if arrays.roles[i] == TICK else 0
     return min(event_ms, append_ms + ahead_ms)
+
+
+def reached_ms(arrays: EventBuffers, window_ms: int) -> int:
+    """Return the greatest event time of a chunk."""
+    ahead_ms = np.where(arrays.roles == TICK, window_ms + 1, 0)
+    bounded = np.minimum(arrays.event_ms, arrays.append_ms + ahead_ms)
+    return int(np.where(arrays.append_ms > 0, bounded, arrays.event_ms).max(initial=NEVER))
 
 
 @inlined

@@ -14,3 +14,8 @@ from .log_truncation import topic_ids as topic_ids
 from .log_truncation import truncated as truncated
 from .offset_store import KafkaOffsets as KafkaOffsets
 from .record_fetcher import RecordFetcher as RecordFetcher
+from .source_order import UNBOUNDED as UNBOUNDED
+from .source_order import NextEvent as NextEvent
+from .source_order import OrderBounds as OrderBounds
+from .source_order import OrderPatience as OrderPatience
+from .source_order import SourceOrder as SourceOrder

@@ -3,6 +3,8 @@
     python -m tests.bench.partitions [--quick] [--json] [--data DIR] [--model FILE ...]
                                      [--key request|impression] [--live SPEED]
                                      [--learners N ...] [--push-every SETTING ...]
+    python -m tests.bench.partitions --processes [--quick] [--json] [--data DIR] [--model FILE ...]
+                                     [--partitions N ...]
 
 A log goes through `Joiner` and `Learner` over Kafka and a parameter server in memory, with 1, 2, 8
 and 32 partitions, and with one learner and two. For each: AUC, AUC within a request and log loss of
@@ -18,6 +20,9 @@ and a figure is the same on every machine. Learners take turns: the one whose cl
 `spread` is the largest difference between all runs, `spread_by_learners` between the runs of the
 same number of learners. A learner does not see what another has learned since its last push, so at
 full speed two learners are less accurate than one, whatever the partitions.
+
+With `--processes`, each run is `headrace run --speed max` with one learner: real processes, Kafka
+and Valkey. `--quick` then measures 1 and 8 partitions.
 
 `--quick` takes a generated log; with `--live`, it takes some minutes nevertheless. Without it, the
 sample week (HEADRACE_WEEK or --data) is measured.
@@ -52,10 +57,12 @@ from headrace.learner.spec.model_spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, leave_without
+from tests.bench.learner.partition_processes import measure_processes
 from tests.deploy.demo.written_log import write_log
 from tests.learner.in_memory import InMemoryModel
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.learner.loop.learner import Learner
@@ -63,6 +70,8 @@ if TYPE_CHECKING:
 
 _MODELS = Path(__file__).parents[3] / "deploy" / "models"
 PARTITIONS, LEARNERS = (1, 2, 8, 32), (1, 2)
+_QUICK_PARTITIONS = (1, 8)
+"""With real processes, which take some seconds to start."""
 FIGURES = ("auc", "request_auc", "log_loss")
 _TICK_EVERY = 2_000
 """Lines between two ticks, as in a replay at full speed."""
@@ -296,6 +305,23 @@ def spread(found: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: round(float(np.ptp([each[name] for each in found])), 5) for name in FIGURES}
 
 
+def _of_model(path: Path, data: Path, chosen: argparse.Namespace, tell: Console) -> dict[str, Any]:
+    """Return the runs of a model, and the largest differences."""
+    counts, learners = chosen.partitions or PARTITIONS, chosen.learners or LEARNERS
+    if chosen.processes:
+        default, learners = _QUICK_PARTITIONS if chosen.quick else PARTITIONS, (1,)
+        found = measure_processes(path, data, chosen.partitions or default, tell)
+    else:
+        events, settings = read_log(data, chosen.key), chosen.push_every or [""]
+        found = measure(load_spec(path), events, counts, tell, chosen.live, settings, learners)
+    by_learners = {
+        str(number): spread([each for each in found if each["learners"] == number])
+        for number in learners
+        if any(each["learners"] == number for each in found)
+    }
+    return {"runs": found, "spread": spread(found), "spread_by_learners": by_learners}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = bench_parser("partitions", __doc__, quick="a generated log, within a minute")
@@ -310,6 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--push-every", action="append", metavar="SETTING", help="of learners; may be repeated"
     )
+    parser.add_argument("--processes", action="store_true", help="real processes and servers")
     chosen = parser.parse_args(arguments)
     tell = Console(stderr=True, width=140)
     with tempfile.TemporaryDirectory(prefix="headrace-partitions-") as directory:
@@ -320,23 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_log(data, stream, _QUICK_SECONDS, _QUICK_REQUESTS_S)
         else:
             leave_without(data)
-        events = read_log(data, chosen.key)
-    counts = chosen.partitions or PARTITIONS
-    result: dict[str, Any] = {}
-    for path in models:
-        settings = chosen.push_every or [""]
-        numbers = chosen.learners or LEARNERS
-        found = measure(load_spec(path), events, counts, tell, chosen.live, settings, numbers)
-        by_learners = {
-            str(number): spread([each for each in found if each["learners"] == number])
-            for number in numbers
-            if any(each["learners"] == number for each in found)
-        }
-        result[path.stem] = {
-            "runs": found,
-            "spread": spread(found),
-            "spread_by_learners": by_learners,
-        }
+        result = {path.stem: _of_model(path, data, chosen, tell) for path in models}
     if chosen.json:
         print(json.dumps(result))
         return

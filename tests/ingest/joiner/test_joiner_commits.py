@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.ingest.errors import BadCheckpoint, OffsetGone
+from headrace.ingest.examples.batch import unpack
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
 from headrace.ingest.kafka.protocols import Committed, Source
 from tests.ingest.events_of import TOPICS, Happened, happen
-from tests.ingest.joiner.joiner_run import PARTITIONS, JoinerRun, saved
+from tests.ingest.joiner.joiner_run import EXAMPLES, PARTITIONS, JoinerRun, saved
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from headrace.ingest.kafka.protocols import Record
+    from headrace.ingest.kafka.transactions import Outgoing
 
 
 def test_a_joiner_without_new_events_commits_nothing() -> None:
@@ -46,34 +50,31 @@ def test_a_joiner_loop_closes_windows_by_wall_time_without_new_events() -> None:
     assert sorted(joiner_run.examples) == sorted(happened.closed)
 
 
-def test_a_joiner_advances_partitions_in_the_order_of_event_time() -> None:
+def test_all_partitions_reach_the_same_event_time_in_each_transaction() -> None:
     happened = happen(seed=5, count=2_000, partitions=PARTITIONS)
     pace = JoinerPacing(
-        turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1)
+        turn_events=16, step_events=100, backlog_commit_ms=0, cut=Cut(most=8, least=1)
     )
     joiner_run = JoinerRun(
-        happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=10**6
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=300
     )
-    taken: list[tuple[int, int]] = []
-    joiner_run.joiner.step(0.0)
-    for number, part in joiner_run.joiner.partitions.items():
-        advance = part.core.advance
+    transactions, reached_ms = [], -1
+    write = joiner_run.transactions.write
 
-        def spied(*arguments: int, number: int = number, advance=advance):  # type: ignore[no-untyped-def]
-            joined = advance(*arguments)
-            taken.append((number, joiner_run.joiner.partitions[number].core.watermark_ms))
-            return joined
+    def spied(messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        transactions.append([each for each in messages if each.target.topic == EXAMPLES])
+        write(messages, offsets)
 
-        part.core.advance = spied  # type: ignore[method-assign,assignment]
-    joiner_run.joiner.step(0.0)
-    reached = dict.fromkeys(range(PARTITIONS), 0)
-    most_apart = 0
-    for number, watermark_ms in taken:
-        reached[number] = watermark_ms
-        if all(reached.values()) and watermark_ms < 1_700_000_600_000:
-            most_apart = max(most_apart, max(reached.values()) - min(reached.values()))
-    assert len(taken) > 50
-    assert most_apart <= 20_000
+    joiner_run.transactions.write = spied  # type: ignore[method-assign]
+    joiner_run.run()
+    for messages in transactions:
+        batches = [unpack(each.value, joiner_run.joiner.fields) for each in messages]
+        times = [batch.event_ms for batch in batches if len(batch)]
+        if times:
+            assert reached_ms <= min(int(each.min()) for each in times)
+            reached_ms = max(int(each.max()) for each in times)
+    assert len(transactions) > 20
+    assert sorted(joiner_run.examples) == sorted(happened.examples)
 
 
 def test_a_joiner_pauses_a_source_that_is_far_ahead() -> None:

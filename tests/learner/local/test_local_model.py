@@ -29,8 +29,7 @@ from headrace.ingest.kafka import (
 )
 from headrace.ingest.runtime import wall_ms
 from headrace.learner.kernels import PendingDeltas, view_of
-from headrace.learner.loop.example_queue import ExampleBatch
-from headrace.learner.loop.merging import MergedBatches
+from headrace.learner.loop.merging import ExampleBatch, MergedBatches
 from headrace.learner.models import open_model
 from headrace.pserver import Shape
 from headrace.pserver.snapshots import NoSnapshot

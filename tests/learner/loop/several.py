@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.kafka.protocols import Record
-    from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.loop.learner import Learner
+    from headrace.learner.loop.merging import ExampleBatch
     from headrace.learner.loop.pacing import PushInterval
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.errors import Unreachable
@@ -82,17 +82,17 @@ class Turns(InMemoryModel):
             largest_poll=1000,
         )
         # read far ahead, so that batches keep the order of event time during every wait
-        take, taken_ms = learner.intake.next, [-1]
+        take, taken_ms = learner.intake.next_window, [-1]
 
-        def one_a_turn() -> ExampleBatch | None:
+        def one_a_turn(most: int) -> list[ExampleBatch]:
             if taken_ms[0] == self.now_ms:
-                return None
-            batch = take()
-            if batch is not None:
+                return []
+            window = take(most)
+            if window:
                 taken_ms[0] = self.now_ms
-            return batch
+            return window
 
-        setattr(learner.intake, "next", one_a_turn)  # noqa: B010 (mypy: a method)
+        setattr(learner.intake, "next_window", one_a_turn)  # noqa: B010 (mypy: a method)
         return learner
 
     def run(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.learner.kernels import PendingDeltas
     from headrace.learner.loop.batch_guard import Verdict
-    from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.merging import ExampleBatch
     from headrace.learner.models.protocols import Model
     from headrace.learner.models.sync_group import SyncGroup
     from headrace.learner.spec.model_spec import ModelSpec

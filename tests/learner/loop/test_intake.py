@@ -12,6 +12,7 @@ from headrace.ingest.examples import DamagedMessages
 from headrace.ingest.examples.batch import pack, unpack
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.source_order import OrderPatience
 from headrace.learner.errors import (
     BucketsBehind,
     LogTruncated,
@@ -55,8 +56,8 @@ class Scenery:
             self.reader,
             self.cursors,
             partial(self.messages.decoded, decode=partial(unpack, fields=spec.fields)),
-            order_wait_ms=0,
-            ahead_limit=100,
+            label_delay_ms=0,
+            pace=LearnerPacing(patience=OrderPatience(0, 0), ahead_limit=100),
             steady_ms=lambda: 0,
             accept_topic=accept_topic,
             accept_gap=accept_gap,
@@ -75,8 +76,9 @@ class Scenery:
     def learn(self) -> None:
         """Take in and learn what there is."""
         self.intake.poll(0.0)
-        while (batch := self.intake.next()) is not None:
-            self.intake.passed(batch)
+        while window := self.intake.next_window(1):
+            for batch in window:
+                self.intake.passed(batch)
 
 
 def test_a_model_without_examples_starts_with_any_topic() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.merging import ExampleBatch
     from headrace.learner.loop.pushes import LearningProgress
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.store import Push

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.ingest.kafka.reading.source_order import OrderPatience
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerClocks
 from tests.learner.in_memory import InMemoryModel, cut, records_of
@@ -26,7 +27,7 @@ def test_a_learner_goes_on_pushing_after_the_wall_clock_steps_back_an_hour(
     examples = random_examples(np.random.default_rng(4), spec, 400, closed=False)
     records = records_of(cut(examples, 10))
     model = InMemoryModel(spec)
-    pace = LearnerPacing(push_interval_ms=1, backlog_interval_ms=1, order_wait_ms=1)
+    pace = LearnerPacing(push_interval_ms=1, backlog_interval_ms=1, patience=OrderPatience(1, 1))
     learner = model.learner(records, pace, clocks=LearnerClocks(), largest_poll=1)
     deadline = time.monotonic() + DEADLINE_S
     while not learner.tally.applied:
