@@ -41,10 +41,10 @@ def _decompressed(stream: pa.NativeFile, path: Path) -> pa.NativeFile:
     return stream if codec is None else pa.CompressedInputStream(stream, codec)
 
 
-def refusal_of(path: Path, error: Exception, place: str = "") -> SpecError:
+def refusal_of(path: Path, error: Exception, kind: str = "log", place: str = "") -> SpecError:
     """Return the error to raise about a file whose bytes cannot be read.
 
-    place: in the file, as the end of a phrase.
+    kind: of the file. place: in the file, as the end of a phrase.
     """
     said = str(error)
     if "runcated" in said or "nexpected end" in said:
@@ -53,7 +53,7 @@ def refusal_of(path: Path, error: Exception, place: str = "") -> SpecError:
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in said:
         return SpecError(f"{path}: expected UTF-8, got other bytes{place}: {_CONVERT}")
-    return SpecError(f"{path}: expected a file of events, got: {said}")
+    return SpecError(f"{path}: expected a {kind} file, got: {said}")
 
 
 class UnpackedText(io.RawIOBase):

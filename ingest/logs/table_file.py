@@ -143,7 +143,7 @@ class TableFile:
                     yield block
             self.bytes_read = self.path.stat().st_size
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            raise refusal_of(self.path, error, self._place_of(error)) from error
+            raise refusal_of(self.path, error, self._kind, self._place_of(error)) from error
 
     def _place_of(self, error: Exception) -> str:
         """Return the column that Arrow's message numbers, as the end of a phrase."""
