@@ -7,7 +7,8 @@ works in transactions. Other folders import these names from here and never impo
 `topics` has the names and settings of every topic, `topic_leaders` waits for new ones, `settings`
 has those of connections, and `retention` tells how long Kafka keeps what. `retry` has the waiting,
 `error_translation` the errors, `advertised_brokers` the check of addresses, `client_log` the log
-lines of the client, and `watchdog` ends a process whose client hangs.
+lines of the client, `connection_log` its lost connections, and `watchdog` ends a process whose
+client hangs.
 """
 
 import lazy_loader

@@ -10,9 +10,10 @@ with the same error as one fenced by a successor. So after an outage during a tr
 process creates a new producer. If there was a successor, the new producer fences it, and it stops:
 one of the two goes on in either case.
 
-After every aborted transaction the process creates a new producer, too. Requests with offsets have
-no sequence numbers. One that waited in a frozen connection while its transaction was aborted would
-be committed with the next transaction of the same producer. Kafka refuses it from a producer whose
+After every aborted transaction the process creates a new producer, too, and after every transaction
+during which the client lost a connection. Requests about transactions have no sequence numbers. One
+that waited in a frozen connection while its transaction ended by other means would take effect in
+the next transaction of the same producer (`connection_log`). Kafka refuses it from a producer whose
 epoch has passed.
 
 Within a transaction no call is therefore given more time than Kafka gives the transaction: a call
@@ -46,6 +47,7 @@ from headrace.ingest.errors import (
     TransactionAborted,
     WriteRefused,
 )
+from headrace.ingest.kafka.connection_log import LOGGED, ConnectionLog
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config, read_new_partitions
 from headrace.ingest.kafka.protocols import Committed
@@ -143,6 +145,7 @@ class KafkaTransactions:
         self._id = settings.names.physical(transactional_id)
         self._refused: StreamError | None = None
         self._producer: Producer | None = None
+        self._connections = ConnectionLog()
         self._connect()
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
@@ -224,6 +227,8 @@ class KafkaTransactions:
         """Do the work of one transaction; after an error, end it and its producer."""
         address, began_s = self._settings.bootstrap, time.monotonic()
         self._refused = None
+        producer.poll(0.0)
+        self._connections.lost = False  # lost before: all requests of then were answered
         try:
             with translated(f"transaction {self._id}", address, committing=True):
                 work(producer)
@@ -244,6 +249,10 @@ class KafkaTransactions:
                 # an error and a frame that refers to it keep each other, and the frames of all
                 # callers: after each outage a joiner kept the windows of before
                 del found
+        producer.poll(0.0)  # the lines of the client, too
+        if self._connections.lost:
+            log.info("transaction %s lost a connection: going on with another producer", self._id)
+            self._drop()
 
     def _run(
         self,
@@ -294,9 +303,12 @@ class KafkaTransactions:
 
     def _connect(self, *, reports: bool = False) -> Producer:
         """Create a producer. reports: of every message, not only of those that fail."""
+        self._connections = ConnectionLog()
         self._producer = Producer(
             {
                 **producer_config(self._settings),
+                **LOGGED,
+                "logger": self._connections,
                 "delivery.report.only.error": not reports,
                 "transactional.id": self._id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
