@@ -5,6 +5,7 @@ joiners write and learners read. `kafka` has consumer groups that rebalance. `ne
 process and the store: it loses requests and replies, delays them, and kills the caller. `world`
 runs the processes, injects the faults of the seed, then lets everything settle and checks the
 promises. `parking` has a guard that parks at random, and operators. `kinds` narrows a world to one
-race, and `mutants` lists the checks whose removal the simulation must notice.
+race, and `mutants`, with `parking_mutants`, lists the checks whose removal the simulation must
+notice.
 `python -m tests.simulation --seeds N` searches; a seed that fails once fails again.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutant import FUNCTIONS, Mutant
+from tests.simulation.parking_mutants import PARKING_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -360,4 +361,5 @@ MUTANTS = (
         0,
         "hard to reach",
     ),
+    *PARKING_MUTANTS,
 )
