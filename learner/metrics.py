@@ -96,14 +96,7 @@ class LearnerCollector(ModelCollector):
         yield self._counter(
             "refused_ids", "Times that an id without a row counted in its rare row.", refused
         )
-        yield self._gauge(
-            "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
-        )
-        yield self._gauge(
-            "unanswered_examples",
-            "Examples learned since a bucket stopped answering; 0 while all answer.",
-            figures.unanswered_examples,
-        )
+        yield from self._backpressure()
         yield from self._waiting()
         yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
         yield from self._bounded()
@@ -124,6 +117,24 @@ class LearnerCollector(ModelCollector):
                 "Now minus the append time of the newest event learned.",
                 (self._now_ms() - progress.append_ms) / 1000,
             )
+
+    def _backpressure(self) -> Iterator[Metric]:
+        """Yield how far the store is behind this learner."""
+        figures = self._learner.figures
+        yield self._gauge(
+            "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
+        )
+        yield self._gauge(
+            "log_fill_ratio",
+            "The longest log of a bucket after this learner's last push to it, as a share of the "
+            "length at which learning waits for keepers.",
+            figures.log_fill,
+        )
+        yield self._gauge(
+            "unanswered_examples",
+            "Examples learned since a bucket stopped answering; 0 while all answer.",
+            figures.unanswered_examples,
+        )
 
     def _waiting(self) -> Iterator[Metric]:
         """Yield what learning waits for, and what is parked in each partition, 0 where nothing."""

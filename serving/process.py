@@ -15,12 +15,15 @@ from headrace.ingest.http import (
     Draining,
     ListenSettings,
     Readiness,
+    RereadTokens,
     TokenGrant,
     TokenLimits,
     Tokens,
+    TokenSource,
     is_this_machine,
     listening_socket,
     new_registry,
+    rereading,
     run_app,
 )
 from headrace.ingest.kafka import KafkaWriter
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from fastapi import APIRouter
+    from fastapi import APIRouter, FastAPI
     from prometheus_client import CollectorRegistry
 
     from headrace.ingest.kafka import KafkaSettings, Writer
@@ -89,6 +92,8 @@ class ServerSettings(ListenSettings):
     """Alias -> model, at the start."""
     admin_tokens: Sequence[str] = field(default=(), repr=False)
     """Tokens for changes of aliases; empty: changes are allowed on a loopback address only."""
+    admin_tokens_from: TokenSource = field(default=TokenSource(), repr=False)
+    """Source of the tokens of administrators."""
     grants: Sequence[TokenGrant] = field(default=(), repr=False)
     """Limits of the clients, in the order of `tokens`; empty: no limits."""
     admin_grants: Sequence[TokenGrant] = field(default=(), repr=False)
@@ -252,10 +257,23 @@ def serve(
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
-        run_app(
-            *(app, listener, leaving), protocol=choose_protocol(), local_only=settings.local_only
-        )
+        with rereading(*_token_files(settings, parts, app)):
+            run_app(
+                *(app, listener, leaving),
+                protocol=choose_protocol(),
+                local_only=settings.local_only,
+            )
         app.state.answering.close()
+
+
+def _token_files(
+    settings: ServerSettings, parts: AppParts, app: FastAPI
+) -> tuple[RereadTokens, RereadTokens]:
+    """Return the files of the clients' and the administrators' tokens."""
+    return (
+        RereadTokens(settings.tokens_from, parts.tokens, app.state.client_limits),
+        RereadTokens(settings.admin_tokens_from, parts.admin_tokens, app.state.admin_limits),
+    )
 
 
 def tokens_of(settings: ServerSettings) -> Tokens:

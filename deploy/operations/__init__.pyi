@@ -10,6 +10,7 @@ from .inspection import survey_json as survey_json
 from .inspection import survey_text as survey_text
 from .live_status import read_status as read_status
 from .live_status import status_text as status_text
+from .model_checks import NewestSnapshot as NewestSnapshot
 from .parked import ask_about as ask_about
 from .parked import parked_summary as parked_summary
 from .parked import parked_text as parked_text

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 SUBJECTS = (
     *("servers", "functions", "memory", "persistence", "replication", "cluster", "layout"),
-    *("model", "buckets", "keepers", "kafka", "clocks"),
+    *("model", "buckets", "keepers", "kafka", "snapshots", "clocks"),
 )
 """Subjects of `doctor`, in the order of its output."""
 

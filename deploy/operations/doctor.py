@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations.model_checks import NewestSnapshot
     from headrace.learner.spec import ModelSpec
     from headrace.pserver.inspection import Survey
 
@@ -51,8 +52,16 @@ class Diagnosis:
         return [subject for subject in self.looked_at if subject not in found]
 
 
-def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagnosis:
-    """Return the findings of all checks. `topic` is None if Kafka was not given."""
+def diagnose(
+    survey: Survey,
+    spec: ModelSpec,
+    topic: HeldTopic | None,
+    newest: NewestSnapshot | None = None,
+) -> Diagnosis:
+    """Return the findings of all checks.
+
+    topic: None if Kafka was not given. newest: None if no folder of snapshots was given.
+    """
     findings = [
         *server_checks.check_servers(survey.nodes),
         *server_checks.check_functions(survey.nodes),
@@ -70,7 +79,10 @@ def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagno
     ]
     if topic is not None:
         findings += model_checks.check_kafka(survey, topic)
+    if newest is not None:
+        findings += model_checks.check_snapshots(survey, newest)
     unseen = set() if topic is not None else {"kafka"}
+    unseen |= set() if newest is not None else {"snapshots"}
     if not survey.buckets:
         unseen |= {"buckets", "keepers"}
     looked_at = [subject for subject in SUBJECTS if subject not in unseen]

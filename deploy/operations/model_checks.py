@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.counted_nouns import counted
 from headrace.deploy.operations.check_result import CheckResult, Severity
@@ -27,6 +27,9 @@ NEARLY_FULL = 0.9
 """Share of its limit on rows from which a model is reported. Keepers delete down to 0.94."""
 UNTENDED_MS = 60_000
 """Six leases. Another keeper replaces a dead one within one lease."""
+
+_OLDEST_SNAPSHOT_MS = 26 * 3_600_000
+"""As in the alert HeadraceSnapshotOld."""
 
 
 def check_model(survey: Survey, spec: ModelSpec) -> Iterator[CheckResult]:
@@ -260,6 +263,29 @@ def _check_retention(topic: HeldTopic) -> Iterator[CheckResult]:
             "offsets.retention.minutes of the brokers"
             + (f", or retention.ms of {topic.topic}" * lost),
         )
+
+
+class NewestSnapshot(NamedTuple):
+    """The newest complete snapshot of a model in a folder."""
+
+    place: str
+    begun_ms: int
+    """Unix time; 0 without one."""
+
+
+def check_snapshots(survey: Survey, newest: NewestSnapshot) -> Iterator[CheckResult]:
+    """Check that a snapshot is there, and not older than the alert on its age allows."""
+    age_ms = survey.at_ms - newest.begun_ms
+    if newest.begun_ms and age_ms <= _OLDEST_SNAPSHOT_MS:
+        return
+    yield CheckResult(
+        Severity.WARNING,
+        "snapshots",
+        newest.place,
+        "a complete snapshot of the last 26 hours",
+        f"one from {age_ms / 3_600_000:,.0f} hours ago" if newest.begun_ms else "none",
+        "run headrace pserver snapshot every day, for example from cron",
+    )
 
 
 def _days(time_ms: int) -> str:

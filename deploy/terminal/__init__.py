@@ -1,7 +1,8 @@
 """The output of commands on a terminal: progress bars, tables and wrapped messages.
 
 `progress_bars` shows the steps of commands that take minutes, and `tables` the results of others.
-`wrapped_text` wraps messages at the width of the terminal.
+`wrapped_text` wraps messages at the width of the terminal, and `waiting_note` says what a command
+waits for.
 """
 
 import lazy_loader

@@ -4,5 +4,6 @@ from .tables import facts_of as facts_of
 from .tables import print_shown as print_shown
 from .tables import print_table as print_table
 from .tables import served_arms as served_arms
+from .waiting_note import waiting_for as waiting_for
 from .wrapped_text import columns_of as columns_of
 from .wrapped_text import wrapped as wrapped

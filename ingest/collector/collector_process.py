@@ -20,10 +20,12 @@ from headrace.ingest.http import (
     Draining,
     ListenSettings,
     Readiness,
+    RereadTokens,
     TokenGrant,
     TokenLimits,
     listening_socket,
     new_registry,
+    rereading,
     run_app,
 )
 from headrace.ingest.kafka import EventTopics, check_co_partitioned
@@ -68,12 +70,17 @@ class CollectorSettings(ListenSettings):
 
 def limits_of(settings: CollectorSettings) -> TokenLimits:
     """Return the limits of the clients. Raises BadTokens if a line names models."""
-    if any(each.models for each in settings.grants):
+    refuse_models(settings.grants)
+    return TokenLimits(settings.grants)
+
+
+def refuse_models(grants: Sequence[TokenGrant]) -> None:
+    """Raise BadTokens if a line names models."""
+    if any(each.models for each in grants):
         raise BadTokens(
             "--tokens: expected name= and requests_per_second= after a collector's token, got "
             "models=; events belong to no model, so use another file for servers"
         )
-    return TokenLimits(settings.grants)
 
 
 def run_collector(
@@ -125,9 +132,10 @@ def run_collector(
             return delivery.failure is not None
 
         leaving = Draining(stop, readiness, broken, settings.drain_ms, settings.finish_s)
-        run_app(
-            *(app, listener, leaving, (delivery.run, delivery.probe)),
-            local_only=settings.local_only,
-        )
+        with rereading(RereadTokens(settings.tokens_from, tokens, client_limits, refuse_models)):
+            run_app(
+                *(app, listener, leaving, (delivery.run, delivery.probe)),
+                local_only=settings.local_only,
+            )
     if delivery.failure is not None:
         raise delivery.failure

@@ -7,8 +7,8 @@ connection, `bearer_tokens` checks who may send requests, `local_senders` does s
 and the prediction servers share this folder; each has its own application.
 
 `listen_settings` has the settings of every HTTP process, and `token_grants` the limits of a token.
-Connections that no request has proven yet share little time (`unproven_connections`) and little
-memory (`small_reads`).
+`token_files` reads changed tokens again. Connections that no request has proven yet share little
+time (`unproven_connections`) and little memory (`small_reads`).
 """
 
 import lazy_loader

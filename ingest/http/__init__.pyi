@@ -17,6 +17,9 @@ from .server import SingleWriteProtocol as SingleWriteProtocol
 from .server import listening_socket as listening_socket
 from .server import run_app as run_app
 from .server import tokens_for as tokens_for
+from .token_files import RereadTokens as RereadTokens
+from .token_files import TokenSource as TokenSource
+from .token_files import rereading as rereading
 from .token_grants import TokenGrant as TokenGrant
 from .token_grants import TokenLimits as TokenLimits
 from .token_grants import plain_grants as plain_grants

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest.http.local_senders import is_this_machine
 from headrace.ingest.http.server import tokens_for
+from headrace.ingest.http.token_files import TokenSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,8 @@ class ListenSettings:
     """0: a free port, which the log names."""
     tokens: Sequence[str] = field(default=(), repr=False)
     """A request needs one of them. Without tokens every client that reaches the port is allowed."""
+    tokens_from: TokenSource = field(default=TokenSource(), repr=False)
+    """Source of the tokens, which is read again when it changes."""
     anyone: bool = False
     """Whether to listen to other machines without tokens, because a proxy in front checks."""
     metrics_port: int = 0

@@ -52,13 +52,23 @@ class TokenLimits:
         self, grants: Sequence[TokenGrant], now_s: Callable[[], float] = time.monotonic
     ) -> None:
         """grants: in the order of the server's tokens. Raises BadTokens."""
+        _check_equal(grants)
         self._grants, self._now_s = list(grants), now_s
         self._buckets: dict[str, _Bucket] = {}
-        limits: dict[str, tuple[float, tuple[str, ...]]] = {}
-        for each in grants:
-            own = each.requests_per_second, each.models
-            if each.name and limits.setdefault(each.name, own) != own:
-                raise BadTokens(f"expected equal limits of all tokens of {each.name}, got several")
+
+    def renew(self, grants: Sequence[TokenGrant]) -> None:
+        """Replace the grants; tokens that stay keep their places. Raises BadTokens.
+
+        Safe in another thread than that of the requests.
+        """
+        _check_equal(grants)
+        new, before = {each.token: each for each in grants}, self._grants
+        known = {each.token for each in before}
+        # a removed token keeps its limits for requests under way; no other one gets its place
+        self._grants = [new.get(each.token, each._replace(token="")) for each in before] + [
+            each for each in grants if each.token not in known
+        ]
+        self._buckets = {}
 
     def name(self, place: int | None) -> str:
         """Return the name of the client with this token; empty without one."""
@@ -85,6 +95,14 @@ class TokenLimits:
             if allowed and model not in allowed:
                 expected = f"one of {', '.join(allowed)}, which this token may name"
                 raise RequestRefused(403, "Authorization", expected, model)
+
+
+def _check_equal(grants: Sequence[TokenGrant]) -> None:
+    limits: dict[str, tuple[float, tuple[str, ...]]] = {}
+    for each in grants:
+        own = each.requests_per_second, each.models
+        if each.name and limits.setdefault(each.name, own) != own:
+            raise BadTokens(f"expected equal limits of all tokens of {each.name}, got several")
 
 
 class _Bucket:

@@ -50,6 +50,7 @@ class Backpressure:
                 self._pace.log_bytes_limit,
             )
         self._figures.throttled = throttled
+        self._figures.log_fill = float(log_bytes.max() / self._pace.log_bytes_limit)
         return throttled
 
     def learns_nothing_new(self) -> bool:

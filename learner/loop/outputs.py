@@ -39,6 +39,8 @@ class LearnerTotals:
     clicks: int = 0
     scored: int = 0
     score_sum: float = 0.0
+    log_fill: float = 0.0
+    """The longest log of a bucket, as a share of the length at which learning waits."""
     throttled: bool = False
     unanswered_examples: int = 0
     """Learned since a bucket stopped answering."""

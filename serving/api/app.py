@@ -137,9 +137,10 @@ def make_app(parts: AppParts) -> App:
     models, room = parts.models, LoadShedder(parts.limits)
     parts.metrics.watch(room)
     beside = [*parts.beside, *([] if parts.coverage is None else [parts.coverage])]
+    client_limits = app.state.client_limits = TokenLimits(parts.grants)
     answering = PredictionHandler(
         *(models, room, parts.tokens, parts.metrics, parts.now_ms, beside),
-        limits=TokenLimits(parts.grants),
+        limits=client_limits,
     )
     faces: dict[str, ProtocolAdapter] = {"predict": PredictAdapter(), "rank": RankAdapter()}
     for verb, face in faces.items():
@@ -148,8 +149,9 @@ def make_app(parts: AppParts) -> App:
         app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
     add_inference(app, models, answering, parts.readiness, parts.limits)
     add_status(app, models, parts.now_ms, parts.coverage)
+    admin_limits = app.state.admin_limits = TokenLimits(parts.admin_grants)
     admission = AdminAdmission(
-        *(parts.admin_tokens, TokenLimits(parts.admin_grants), parts.metrics),
+        *(parts.admin_tokens, admin_limits, parts.metrics),
         open_to_all=parts.admin_open,
     )
     add_admin(app, models.aliases, admission)

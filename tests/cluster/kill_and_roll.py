@@ -1,7 +1,7 @@
 """Plays what happens to a release on a real node while events flow, and counts at the end.
 
 install       `helm install --wait`, then `curl`: the time until the first prediction
-kill          a joiner and a learner, without a grace period
+kill          a joiner and a learner, with the shortest grace period: SIGTERM, and two seconds
 roll          `helm upgrade --wait` to another version of the chart and of the image: every pod
 drain         the budget protects the last learner of two; then the node is used again
 servers       of three brokers, the coordinator of the joiners' group is killed and started again; a

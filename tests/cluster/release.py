@@ -60,7 +60,10 @@ class Release:
             self._kubectl("rollout", "status", f"deployment/{name}", _PATIENCE)
 
     def kill(self, component: str) -> None:
-        """Delete one pod of a component without a grace period, and wait for its successor."""
+        """Delete one pod with the shortest grace period, and wait for its successor.
+
+        A kubelet sends SIGTERM and waits two seconds. Tests of faults send SIGKILL at once.
+        """
         before = self._names("pods", component)
         self._kubectl("delete", f"pod/{before[0]}", "--grace-period=0", "--force")
 

@@ -93,17 +93,18 @@ def collect(
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
-    from headrace.deploy.cli.serving import grants_of
+    from headrace.deploy.cli.serving import token_source
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.collector import CollectorSettings, run_collector
 
-    clients = grants_of("HEADRACE_COLLECT_TOKENS", tokens)
+    clients = (source := token_source("HEADRACE_COLLECT_TOKENS", tokens)).read()
     settings = CollectorSettings(
         host=host,
         port=port,
         tokens=[each.token for each in clients],
         grants=clients,
+        tokens_from=source,
         anyone=anyone,
         metrics_port=metrics_port,
         metrics_host=metrics_host,

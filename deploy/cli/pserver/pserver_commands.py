@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
-    from headrace.deploy.operations import HeldTopic
+    from headrace.deploy.operations import HeldTopic, NewestSnapshot
     from headrace.pserver.keeper import Watch
     from headrace.pserver.redis_backend import RedisStore
 
@@ -54,6 +54,15 @@ HeldBy = Annotated[
         envvar="HEADRACE_KAFKA",
         metavar="HOST:PORT",
         help="Kafka bootstrap servers. If set, the marks are compared with the topic of examples.",
+    ),
+]
+SnapshotsFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshots",
+        envvar="HEADRACE_SNAPSHOTS",
+        metavar="DIR",
+        help="Folder or URL of snapshots, to report the age of the newest.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -106,15 +115,7 @@ def keep(
     metrics_host: MetricsHost = LOOPBACK,
     kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
-    snapshots: Annotated[
-        str | None,
-        typer.Option(
-            "--snapshots",
-            envvar="HEADRACE_SNAPSHOTS",
-            metavar="DIR",
-            help="Folder or URL of snapshots, to report the age of the newest in the metrics.",
-        ),
-    ] = None,
+    snapshots: SnapshotsFolder = None,
 ) -> None:
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
@@ -179,7 +180,7 @@ def inspect(
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import is_complete, survey_json, survey_text
-    from headrace.deploy.terminal import print_shown
+    from headrace.deploy.terminal import print_shown, waiting_for
     from headrace.learner.spec import load_spec
     from headrace.pserver.inspection import count_in_logs, survey
 
@@ -188,9 +189,11 @@ def inspect(
     topic = _held_topic(name, kafka, kafka_client)
     store = open_store(redis, name, read_only=True)
     try:
-        found = survey(store, name)
+        with waiting_for("the servers of the store"):
+            found = survey(store, name)
         if found.shape is not None:
-            found = replace(found, buckets=count_in_logs(store, found.buckets))
+            with waiting_for("the logs in the store"):
+                found = replace(found, buckets=count_in_logs(store, found.buckets))
     finally:
         store.close()
     if found.shape is None and not found.buckets:
@@ -210,6 +213,7 @@ def doctor(
     redis: RedisUrl = REDIS,
     kafka: HeldBy = None,
     kafka_client: KafkaClient = None,
+    snapshots: SnapshotsFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the servers and the model, and print a remedy for each problem.
@@ -219,18 +223,20 @@ def doctor(
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import diagnose, diagnosis_json, diagnosis_text
-    from headrace.deploy.terminal import print_shown
+    from headrace.deploy.terminal import print_shown, waiting_for
     from headrace.learner.spec import load_spec
     from headrace.pserver.inspection import survey
 
     spec = load_spec(model)
     store = open_store(redis, spec.name, read_only=True)
     try:
-        found = survey(store, spec.name)
+        with waiting_for("the servers of the store"):
+            found = survey(store, spec.name)
     finally:
         store.close()
     marks = [each.marks for each in found.buckets if each.there]
-    diagnosis = diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client, marks))
+    topic = _held_topic(spec.name, kafka, kafka_client, marks)
+    diagnosis = diagnose(found, spec, topic, _newest_snapshot(spec.name, snapshots))
     if as_json:
         typer.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
     else:
@@ -297,6 +303,17 @@ def acl(
         typer.echo(rule(each, name, f"{prefix}{name}-{each.name}", prefix=prefix))
 
 
+def _newest_snapshot(model: str, place: str | None) -> "NewestSnapshot | None":
+    if not place:
+        return None
+    from headrace.deploy.operations import NewestSnapshot
+    from headrace.deploy.terminal import waiting_for
+    from headrace.pserver.snapshots import SnapshotStorage, newest_begun_ms
+
+    with waiting_for(f"the snapshots at {place}"):
+        return NewestSnapshot(place, newest_begun_ms(SnapshotStorage(place), model))
+
+
 def _held_topic(
     model: str,
     kafka: str | None,
@@ -307,5 +324,7 @@ def _held_topic(
         return None
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations import held_topic
+    from headrace.deploy.terminal import waiting_for
 
-    return held_topic(kafka_settings(kafka, kafka_client), model, marks)
+    with waiting_for(f"Kafka at {kafka}"):
+        return held_topic(kafka_settings(kafka, kafka_client), model, marks)

@@ -29,7 +29,7 @@ from headrace.deploy.errors import BadOption
 from headrace.deploy.model_sources import both, deployed, frozen
 
 if TYPE_CHECKING:
-    from headrace.ingest.http import TokenGrant
+    from headrace.ingest.http import TokenSource
     from headrace.serving import ServerSettings
 
 app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
@@ -250,13 +250,15 @@ def run(
             predictions_share=predictions_share, deployments=deployments, relay=relay
         )
     _check_workers(workers, most_rows, deployments=deployments, relay=relay)
-    clients = grants_of("HEADRACE_SERVING_TOKENS", tokens)
-    admins = grants_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens)
+    clients_from = token_source("HEADRACE_SERVING_TOKENS", tokens)
+    admins_from = token_source("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens)
+    clients, admins = clients_from.read(), admins_from.read()
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
         aliases_file=aliases_file,
         admin_tokens=[each.token for each in admins],
         admin_grants=admins,
+        admin_tokens_from=admins_from,
         deployments_from=status_kafka if deployments else None,
         relayed_from=status_kafka if relay else None,
         predictions_to=status_kafka if predictions_share else None,
@@ -265,6 +267,7 @@ def run(
         port=port,
         tokens=[each.token for each in clients],
         grants=clients,
+        tokens_from=clients_from,
         anyone=anyone,
         drain_ms=drain_ms,
         metrics_port=metrics_port,
@@ -340,10 +343,10 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
     return {name: model for name, _, model in pairs}
 
 
-def grants_of(variable: str, file: Path | None) -> "list[TokenGrant]":
+def token_source(variable: str, file: Path | None) -> "TokenSource":
     """Return the tokens of a variable, without limits, and of a file, with its limits."""
-    from headrace.ingest.http import plain_grants, read_grants
+    from headrace.ingest.http import TokenSource, plain_grants
 
     named = os.environ.get(variable, "")
-    good = plain_grants(token.strip() for token in named.split(",") if token.strip())
-    return good if file is None else good + read_grants(file)
+    fixed = plain_grants(token.strip() for token in named.split(",") if token.strip())
+    return TokenSource(tuple(fixed), file)

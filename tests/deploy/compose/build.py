@@ -23,14 +23,19 @@ _MODULE, _VERSION = "github.com/docker/compose/v2", "v2.40.3"
 
 def compose_lacks() -> str:
     """Return why the Compose file cannot be started here, or ""."""
-    absent = [each for each in ("dockerd", "docker") if shutil.which(each) is None]
-    if absent:
-        return f"needs {' and '.join(absent)} (Debian: docker.io)"
+    if reason := engine_lacks():
+        return reason
     if reason := missing(PLAIN):
         return reason
     if not stand_ins.built() or compose_command() is None:
         return "the stand-ins or Docker Compose are not built: `make image` builds them"
     return ""
+
+
+def engine_lacks() -> str:
+    """Return why Docker cannot be started here, or ""."""
+    absent = [each for each in ("dockerd", "docker") if shutil.which(each) is None]
+    return f"needs {' and '.join(absent)} (Debian: docker.io)" if absent else ""
 
 
 def compose_command() -> list[str] | None:
@@ -62,7 +67,10 @@ def _build_compose() -> None:
 
 
 def main() -> int:
-    """Build; return the exit status."""
+    """Build what an engine here could start; return the exit status."""
+    if reason := engine_lacks():
+        print(f"Docker Compose and the stand-ins are not built: {reason}")
+        return 0
     try:
         if not stand_ins.built():
             stand_ins.build()

@@ -14,7 +14,7 @@ from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations import doctor
 from headrace.deploy.operations.check_result import SUBJECTS, Severity
 from headrace.deploy.operations.examples_topic import CutLog, HeldTopic
-from headrace.deploy.operations.model_checks import LARGEST_LOG_BYTES
+from headrace.deploy.operations.model_checks import LARGEST_LOG_BYTES, NewestSnapshot
 from headrace.deploy.operations.server_checks import LEAST_BACKLOG_BYTES
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.retention import FOREVER_MS, KafkaRetention
@@ -95,7 +95,7 @@ def well() -> Survey:
 
 
 def test_doctor_has_no_finding_about_a_healthy_store() -> None:
-    diagnosis = doctor.diagnose(well(), SPEC, TOPIC)
+    diagnosis = doctor.diagnose(well(), SPEC, TOPIC, NewestSnapshot("DIR", 1))
     assert list(diagnosis.findings) == []
     assert diagnosis.exit_code == 0
     assert diagnosis.well == list(SUBJECTS)
@@ -321,7 +321,7 @@ def test_doctor_warns_of_an_unreachable_kafka_and_lists_an_unchecked_one() -> No
     assert silent.exit_code == 1
     unasked = doctor.diagnose(well(), SPEC, None)
     assert unasked.exit_code == 0
-    assert doctor.diagnosis_json(unasked)["not_looked_at"] == ["kafka"]
+    assert doctor.diagnosis_json(unasked)["not_looked_at"] == ["kafka", "snapshots"]
 
 
 def test_doctor_warns_of_rdb_without_aof_and_finds_a_failed_rdb_broken() -> None:

@@ -176,6 +176,18 @@ def test_a_function_repairs_dead_letters_and_its_errors_name_the_letter(tmp_path
         FunctionRepairs(tmp_path / "absent.py")
 
 
+def test_a_function_repairs_the_framed_messages_of_a_schema_registry(tmp_path: Path) -> None:
+    path = tmp_path / "repair.py"
+    path.write_text(
+        "import json\n"
+        "def repair(event, letter):\n"
+        "    assert event is None\n"
+        "    return json.loads(letter.event_bytes[5:])\n"
+    )
+    framed = letter(record(3, b"\x00\x00\x00\xff\x07" + b'{"impression_id":"a"}'), Reason.NOT_JSON)
+    assert FunctionRepairs(path).repair(framed) == {"impression_id": "a"}
+
+
 # -------------------------------------------------------------------- with Kafka
 
 

@@ -68,6 +68,11 @@ class Stage:
 
 def test_logs_stop_growing_at_the_limit_until_a_keeper_makes_room() -> None:
     stage = Stage()
+    fills = [stage.learner.figures.log_fill]
+    while not stage.throttled():
+        stage.work(1, keeping=False)
+        fills.append(stage.learner.figures.log_fill)
+    assert any(0.5 < fill < 1.0 for fill in fills), "the metric shows it before learning waits"
     stage.work(300, keeping=False)
     assert stage.throttled()
     assert not stage.learned()
