@@ -1,0 +1,145 @@
+"""Generated logs of many dialects make the events of their truth, or are refused by name."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.ingest.features import SpecError
+from headrace.ingest.features.cells import text_of
+from headrace.ingest.logs import TableLog, guess_layout
+
+START = datetime(2026, 3, 1, 8, tzinfo=UTC)
+CLOCKS = {  # patterns -> the unit to which they cut a time, in milliseconds
+    "%Y-%m-%d %H:%M:%S": 1000,
+    "%Y-%m-%dT%H:%M:%SZ": 1000,
+    "%Y-%m-%d %H:%M:%S.%f UTC": 1,
+    "%Y-%m-%d %H:%M:%S,%f": 1,
+    "%Y-%m-%dT%H:%M:%S.%f+00:00": 1,
+    "%d.%m.%Y %H:%M:%S": 1000,
+    "%m/%d/%Y %I:%M:%S %p": 1000,
+    "%m/%d/%Y %H:%M": 60_000,
+    "%d/%m/%Y %H:%M:%S": 1000,
+    "%a, %d %b %Y %H:%M:%S GMT": 1000,
+    "s": 1000,
+    "ms": 1,
+    "us": 1,
+}
+LABELS = [
+    ("0", "1"),
+    ("no", "yes"),
+    ("False", "True"),
+    ("-1", "1"),
+    ("", "1"),
+    ("0.0", "1.0"),
+    ("nein", "ja"),
+    ("N", "Y"),
+]
+ITEMS = [
+    lambda i: (f"item {i % 7}", f"item {i % 7}"),
+    lambda i: (str(i % 7), str(i % 7)),
+    lambda i: (f"{i % 7}.0", str(i % 7)),
+    lambda i: (str(i % 2 == 0), "true" if i % 2 == 0 else "false"),
+    lambda i: (f'ä{i % 7} "x", y', f'ä{i % 7} "x", y'),
+    lambda i: (str(2**63 + i % 7), str(2**63 + i % 7)),
+]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file and its truth."""
+
+    name: str
+    data: bytes
+    times: list[int]
+    items: list[str]
+    clicked: list[bool]
+    ambiguous: bool
+    broken: bool
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.data[:300]!r}, broken={self.broken}"
+
+
+def at(moment: datetime, pattern: str) -> str:
+    ms = round(moment.timestamp() * 1000)
+    counted = {"s": ms // 1000, "ms": ms, "us": ms * 1000}
+    return str(counted[pattern]) if pattern in counted else f"{moment:{pattern}}"
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Written:
+    rows, pattern = draw(st.integers(30, 60)), draw(st.sampled_from(sorted(CLOCKS)))
+    gaps = draw(st.lists(st.integers(0, 30_000_000), min_size=rows, max_size=rows))
+    moments, now = [], START
+    for gap in gaps:
+        now += timedelta(milliseconds=gap)
+        moments.append(now)
+    item, (no, yes) = draw(st.sampled_from(ITEMS)), draw(st.sampled_from(LABELS))
+    clicked = [i % 5 == 3 for i in range(rows)]
+    text = io.StringIO()
+    ending = draw(st.sampled_from(["\n", "\r\n"]))
+    writer = csv.writer(text, delimiter=draw(st.sampled_from(",;\t|")), lineterminator=ending)
+    writer.writerow(["time", "item", "clicked"])
+    for i, moment in enumerate(moments):
+        writer.writerow([at(moment, pattern), item(i)[0], yes if clicked[i] else no])
+    data = text.getvalue().encode(draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])))
+    packing = draw(st.sampled_from(["", ".gz", ".zst"]))
+    broken = False
+    if packing:
+        data = gzip.compress(data) if packing == ".gz" else zstandard.compress(data)
+        broken = draw(st.booleans())
+        data = data[: len(data) * draw(st.integers(20, 95)) // 100] if broken else data
+    name = draw(st.sampled_from(["log.csv", "LOG.CSV", "log.tsv", "log.txt"])) + packing
+    cut = CLOCKS[pattern]
+    times = [round(each.timestamp() * 1000) // cut * cut for each in moments]
+    ambiguous = "%d/%m" in pattern or "%m/%d" in pattern
+    items = [item(i)[1] for i in range(rows)]
+    return Written(name, data, times, items, clicked, ambiguous, broken)
+
+
+def events_of(path: Path) -> tuple[list[int], list[str], list[bool]]:
+    shown: list[dict[str, Any]] = []
+    clicks = set()
+    for line in TableLog(path, guess_layout(path).layout).lines():
+        event = json.loads(line.value)
+        if line.is_click:
+            clicks.add(event["impression_id"])
+        else:
+            shown.append(event)
+    return (
+        [each["timestamp_ms"] for each in shown],
+        [text_of(each["item"]) for each in shown],
+        [each["impression_id"] in clicks for each in shown],
+    )
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(logs())
+def test_a_generated_log_makes_the_events_of_its_truth_or_is_refused(log: Written) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / log.name
+        path.write_bytes(log.data)
+        try:
+            found = events_of(path)
+        except SpecError as error:
+            refusal = str(error)
+        else:
+            refusal = ""
+    if refusal:
+        assert refusal.startswith(str(path))
+        assert log.broken or (log.ambiguous and "expected times of one meaning" in refusal)
+    else:
+        assert not log.broken
+        assert found == (log.times, log.items, log.clicked)
