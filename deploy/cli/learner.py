@@ -80,14 +80,15 @@ MostRows = Annotated[
     ),
 ]
 
-LossRatio = Annotated[
+Evidence = Annotated[
     float,
     typer.Option(
-        "--loss-ratio",
-        envvar="HEADRACE_LOSS_RATIO",
-        min=1.0,
-        help="Quarantine a batch whose mean loss is above this multiple of the running mean. "
-        "`inf`: no limit. Batches with NaN, infinite or exploding values are always quarantined.",
+        "--evidence",
+        envvar="HEADRACE_EVIDENCE",
+        min=5.0,
+        help="A batch is suspect once a fault explains the stream e^NUMBER times better than good "
+        "traffic does. `inf`: never. Batches with NaN, infinite or exploding values are always "
+        "quarantined.",
     ),
 ]
 
@@ -161,7 +162,7 @@ def run(
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",
     most_rows: MostRows = None,
-    loss_ratio: LossRatio = 4.0,
+    evidence: Evidence = 20.0,
     rank: Rank = None,
     world_size: WorldSize = 1,
     master_addr: MasterHost = "127.0.0.1",
@@ -178,6 +179,7 @@ def run(
         BadPushInterval,
         GuardLimits,
         LearnerPacing,
+        SurpriseLimits,
         parse_push_interval,
     )
     from headrace.learner.spec import load_spec
@@ -200,7 +202,7 @@ def run(
                 metrics_port=metrics_port,
                 metrics_host=metrics_host,
                 pace=pace,
-                limits=GuardLimits(loss_ratio=loss_ratio),
+                limits=GuardLimits(SurpriseLimits(evidence)),
                 accept_topic=accept_topic,
                 accept_gap=accept_gap,
                 skip_damaged=tuple(skip_damaged or ()),

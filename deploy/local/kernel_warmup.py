@@ -209,7 +209,7 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         open_model(spec, replica.shape.buckets),
         spec.fields,
         LearnerPacing(push_interval_ms=0),
-        guard=BatchGuard(),
+        guard=BatchGuard(spec.fields.label.window_ms),
     )
     learner.view.reserve(learner.view.room + 1)  # compiles the creation of an index too
     for _ in range(8):

@@ -40,7 +40,7 @@ class RefusalReason:
 
 @dataclass(frozen=True, slots=True)
 class HeldBatches:
-    """Batches that learners quarantined (`headrace.learner.loop.batch_guard`)."""
+    """Batches that learners quarantined (`headrace.learner.loop.guard.batch_guard`)."""
 
     batches: int
     examples: int

@@ -1,11 +1,12 @@
-from .batch_guard import BatchGuard as BatchGuard
-from .batch_guard import GuardLimits as GuardLimits
-from .batch_guard import MiniBatchGuard as MiniBatchGuard
-from .batch_guard import NoGuard as NoGuard
-from .batch_guard import quarantine_reason as quarantine_reason
 from .cached_replica import CachedReplica as CachedReplica
 from .exchange import DirectExchange as DirectExchange
 from .exchange import ThreadExchange as ThreadExchange
+from .guard import BatchGuard as BatchGuard
+from .guard import GuardLimits as GuardLimits
+from .guard import MiniBatchGuard as MiniBatchGuard
+from .guard import NoGuard as NoGuard
+from .guard import SurpriseLimits as SurpriseLimits
+from .guard import quarantine_reason as quarantine_reason
 from .learner import Learner as Learner
 from .marks import BehindBucket as BehindBucket
 from .marks import ParkedMessage as ParkedMessage

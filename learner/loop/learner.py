@@ -27,10 +27,10 @@ from headrace.learner.errors import NotPulled
 from headrace.learner.inputs import slate_ends
 from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.loop.backpressure import Backpressure
-from headrace.learner.loop.batch_guard import NoGuard, Unlearnable
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
+from headrace.learner.loop.guard import NoGuard, Unlearnable
 from headrace.learner.loop.merging import HeldExamples, MergedBatches
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pacing import AT_EASE, PushTimer
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.ingest.features import FieldSet
-    from headrace.learner.loop.batch_guard import BatchGuard, Verdict
+    from headrace.learner.loop.guard import BatchGuard, Verdict
     from headrace.learner.loop.merging import ExampleBatch
     from headrace.learner.loop.pacing import LearnerPacing
     from headrace.learner.loop.ports import LearnerPorts
@@ -332,7 +332,7 @@ class Learner:
         except NotPulled:
             return False
         shares = list(merged.of_messages(scores))
-        if len(shares) > 1 and any(self._guard.suspects(b.examples, own) for b, own in shares):
+        if len(shares) > 1 and self._guard.suspects(shares):
             # one may have spoiled the scores of the others: learned alone, after all that is read
             # again before it, it shows
             self._alone = self._unsent_messages + 2 * len(shares)

@@ -15,7 +15,7 @@ import orjson
 
 from headrace.ingest.dead_letters import pack as pack_letter
 from headrace.ingest.kafka import Record, Source
-from headrace.learner.loop.batch_guard import quarantine_letter
+from headrace.learner.loop.guard import quarantine_letter
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.counted_nouns import counted
 from headrace.ingest import KafkaUnreachable, OffsetGone
-from headrace.learner.loop.batch_guard import Suspect, Unlearnable
+from headrace.learner.loop.guard import Suspect, Unlearnable
 from headrace.learner.loop.marks import ParkedRequest
 from headrace.learner.loop.merging import ExampleBatch, HeldExamples
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.ingest.kafka import Record, RecordFetcher, Source
-    from headrace.learner.loop.batch_guard import BatchGuard, NoGuard, Verdict
     from headrace.learner.loop.cursors import Cursors
     from headrace.learner.loop.example_queue import ExampleQueue
+    from headrace.learner.loop.guard import BatchGuard, NoGuard, Verdict
     from headrace.learner.loop.marks import ParkedMessage
     from headrace.learner.loop.outputs import LearnerOutputs, LearnerTotals
 

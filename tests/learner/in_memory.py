@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.batch_guard import BatchGuard
     from headrace.learner.loop.exchange import Exchange
+    from headrace.learner.loop.guard.batch_guard import BatchGuard
     from headrace.learner.loop.pacing import LearnerPacing
     from headrace.learner.models.protocols import Model
     from headrace.learner.models.sync_group import SyncGroup

@@ -8,8 +8,8 @@ import numpy as np
 
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.ingest.kafka.reading.source_order import OrderPatience
-from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.guard import BatchGuard
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.pacing import LearnerPacing
@@ -140,7 +140,7 @@ class LearnerProcess(Process):
         model = CountingModel()
         if plan.most_held or plan.admitted:
             model = AdmittingModel(plan, bounded=plan.most_held > 0)
-        guard = DoubtingGuard(world) if plan.parked else BatchGuard()
+        guard = DoubtingGuard(world) if plan.parked else BatchGuard(1000)
         self.learner = Learner(ports, replica, model, FIELDS, pace, clocks, guard=guard)
         self._accepting, self._accepted = bool(self._accepted), ""
 

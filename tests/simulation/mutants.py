@@ -212,7 +212,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch whose scores are infinite is learned",
-        "headrace.learner.loop.batch_guard:BatchGuard.judge",
+        "headrace.learner.loop.guard.batch_guard:BatchGuard.judge",
         "not np.isfinite(made).all()",
         "False",
         0,
@@ -220,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         "the gains of each batch are not compared after a push was refused",
-        "headrace.learner.loop.batch_guard:BatchGuard.accepts",
+        "headrace.learner.loop.guard.batch_guard:BatchGuard.accepts",
         "pending.largest() if self.careful else 0.0",
         "0.0",
         0,

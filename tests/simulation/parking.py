@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.learner.loop.batch_guard import BatchGuard, Suspect
+from headrace.learner.loop.guard import BatchGuard, Suspect
 from headrace.learner.loop.marks.parked_marks import (
     ParkedRequest,
     is_parked_mark,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples import Examples
     from headrace.learner.kernels import PendingDeltas
-    from headrace.learner.loop.batch_guard import Verdict
+    from headrace.learner.loop.guard import Verdict
     from headrace.learner.loop.merging import ExampleBatch
     from headrace.pserver.store import OffsetSpan, Push
     from tests.simulation.batches import Batch
@@ -34,7 +34,7 @@ class DoubtingGuard(BatchGuard):
     """A guard that suspects batches at random, before and after they are learned, in a storm."""
 
     def __init__(self, world: Place) -> None:
-        super().__init__()
+        super().__init__(1000)
         self._world = world
         self._released: set[tuple[str, int]] = set()
 

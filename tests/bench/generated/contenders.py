@@ -21,7 +21,7 @@ from headrace.ingest.events import REQUEST_ID
 from headrace.ingest.examples import Examples, Kind, part_of, reordered
 from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.local.table_examples import TableEncoder
-from headrace.learner.loop.batch_guard import BatchGuard
+from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.models import open_model
 from headrace.learner.spec import parse_spec
 from headrace.learner.suggestion.robust_constants import robust_constants
@@ -120,7 +120,7 @@ def learn_spec(spec: ModelSpec, stream: Examples) -> LearnedLog:
     """Learn a stream by a spec, as a learner of all rows does."""
     shape = Shape(spec.name, _BUCKETS, spec.width, spec.fingerprint, spec.text)
     model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending, guard = PendingDeltas(view, shape), BatchGuard()
+    pending, guard = PendingDeltas(view, shape), BatchGuard(spec.fields.label.window_ms)
     active, scores, held = np.ones(_BUCKETS, np.bool_), [], 0
     for begin in range(0, len(stream), _BATCH):
         batch = part_of(stream, begin, min(begin + _BATCH, len(stream)))

@@ -194,8 +194,8 @@ class Road:
         """Start a learner."""
         port = free_port()
         self._pages.append(port)
-        # the stream jumps back when it repeats: the guard must not take that for a broken model
-        guard = ("--loss-ratio", "1000")
+        # the stream repeats, and a model that has learned it is surer of it than any traffic allows
+        guard = ("--evidence", "inf")
         own = ("--metrics-port", str(port), "--push-every", self._push_every, *guard)
         self._start("learner", "run", "--kafka", self._machine.kafka, *own)
 

@@ -16,8 +16,8 @@ from headrace.learner.kernels.pending_deltas import PendingDeltas
 from headrace.learner.loop import example_queue as intake
 from headrace.learner.loop import learner as loop
 from headrace.learner.loop import pushes
-from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.example_queue import ExampleQueue
+from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.loop.pushes import Pushes
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable

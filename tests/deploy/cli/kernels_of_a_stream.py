@@ -28,8 +28,8 @@ from headrace.ingest.kafka import (
     scores_topic,
 )
 from headrace.ingest.runtime.clock import steady_ms
-from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.exchange import DirectExchange
+from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.pacing import LearnerPacing
@@ -112,7 +112,7 @@ def _learn(spec: ModelSpec, examples: ListReader) -> None:
         open_model(spec, 2),
         spec.fields,
         LearnerPacing(push_interval_ms=0),
-        guard=BatchGuard(),
+        guard=BatchGuard(spec.fields.label.window_ms),
     )
     for _ in range(200):
         learner.step(0.0)

@@ -40,7 +40,7 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs.layout import ClickLayout, EventLayout, LogLayout
-from headrace.learner.loop.batch_guard import quarantine_letter
+from headrace.learner.loop.guard import quarantine_letter
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.learner.validation.outcomes import join_outcomes

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.ingest.dead_letters import Letter, unpack
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.batch_guard import BatchGuard, Suspect
+from headrace.learner.loop.guard import BatchGuard, Suspect
 from headrace.learner.loop.marks.parked_marks import ParkedRequest, parked_messages
 from headrace.learner.loop.marks.parked_requests import ask
 from headrace.learner.loop.pacing import LearnerPacing
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pytest
 
     from headrace.ingest.examples import Examples
-    from headrace.learner.loop.batch_guard import Verdict
+    from headrace.learner.loop.guard import Verdict
     from headrace.learner.loop.learner import Learner
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.row_codec import FoldedRows
@@ -38,8 +38,10 @@ SOURCE = Source(TOPIC, 0)
 class _Guard(BatchGuard):
     """Suspects the batches at some offsets, as long as the test leaves them there."""
 
+    alert = lasting = False
+
     def __init__(self, suspects: set[int]) -> None:
-        super().__init__()
+        super().__init__(1000)
         self.suspects_at = suspects
         self.released: set[int] = set()
         self.scored: list[int] = []

@@ -1,0 +1,10 @@
+from .batch_guard import BatchGuard as BatchGuard
+from .batch_guard import MiniBatchGuard as MiniBatchGuard
+from .batch_guard import NoGuard as NoGuard
+from .batch_guard import Suspect as Suspect
+from .batch_guard import Unlearnable as Unlearnable
+from .batch_guard import Verdict as Verdict
+from .batch_guard import quarantine_letter as quarantine_letter
+from .batch_guard import quarantine_reason as quarantine_reason
+from .stream_change import GuardLimits as GuardLimits
+from .surprise import SurpriseLimits as SurpriseLimits
