@@ -243,7 +243,8 @@ class Feeder:
                 examples = unpack_examples(record.value, self._fields)
                 self._gathering.examples(examples)
                 self.figures.examples += len(examples)
-                reached_ms = examples.watermark_ms
+                # a partition begins with an empty batch: its joiner has reached no event time yet
+                reached_ms = examples.watermark_ms if len(examples) else None
             elif topic == topics.scores:
                 scores = unpack_scores(record.value)
                 self._gathering.scores(scores)

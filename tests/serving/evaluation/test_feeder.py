@@ -107,6 +107,16 @@ def test_the_feeder_writes_every_batch_once_with_its_offsets() -> None:
     assert all(at_end for _, at_end in standings(evaluated).values())
 
 
+def test_the_empty_batch_with_which_a_partition_begins_moves_no_clock() -> None:
+    evaluated = EvaluatedModel()
+    source = Source("examples", 0)
+    empty = pack_examples(Examples.empty(evaluated.fields))
+    evaluated.reader.records[source][:] = [Record(source, 0, 0, empty)]
+    evaluated.steps(200)
+    assert standings(evaluated)["examples/0"] == (None, True)
+    assert evaluated.transactions.offsets[source].offset == 1
+
+
 def test_a_feeder_whose_offsets_kafka_forgot_goes_on_after_the_rows_it_wrote() -> None:
     evaluated = EvaluatedModel()
     evaluated.steps(20)
