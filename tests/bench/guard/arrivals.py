@@ -1,0 +1,51 @@
+"""How a stream arrives: at a rate, as a backlog, after an outage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TRANSACTION_S = 0.05
+"""What a joiner gathers in one message, live."""
+_BACKLOG = 4096
+"""Examples of a message when there are many."""
+
+
+class Arrival(NamedTuple):
+    """A way to cut a stream into messages."""
+
+    rate: int
+    """Examples a second, live."""
+    outage_s: float = 0.0
+    """Length of one outage, at 40 % of the stream. What it kept back comes at once after it."""
+    backlog: bool = False
+    """Whether the whole stream is there from the beginning."""
+
+    @property
+    def name(self) -> str:
+        """Return a name for people."""
+        how = "backlog" if self.backlog else "live"
+        return f"{how}, {self.rate:,}/s" + (f", outage {self.outage_s:g} s" * bool(self.outage_s))
+
+    def messages(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the begin and the end of each message of so many examples."""
+        live = _BACKLOG if self.backlog else max(int(self.rate * _TRANSACTION_S), 1)
+        out = int(0.4 * count)
+        back = min(out + int(self.outage_s * self.rate), int(0.8 * count))
+        begin = 0
+        while begin < count:
+            size = _BACKLOG if out <= begin < back else live
+            end = min(begin + size, count)
+            if begin < out < end and self.outage_s:
+                end = out
+            yield begin, end
+            begin = end
+
+
+ARRIVALS = (
+    *(Arrival(rate) for rate in (100, 1_000, 10_000)),
+    *(Arrival(rate, outage_s) for rate in (100, 1_000, 10_000) for outage_s in (5.0, 60.0, 600.0)),
+    Arrival(1_000, backlog=True),
+)

@@ -1,0 +1,82 @@
+"""What the guard makes of good streams: examples that are parked though nothing is wrong.
+
+A stream is learned once, in messages of `_LEARNED`; the guard then gets the scores cut into the
+messages of each arrival. A guard that parks nothing changes nothing, so this is what it sees.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.examples import part_of
+from headrace.learner.loop.guard import BatchGuard, Unlearnable
+from tests.bench.guard.guard_streams import BenchLearner
+from tests.bench.guard.old_rule import OldRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from headrace.ingest.examples import Examples
+    from tests.bench.guard.arrivals import Arrival
+    from tests.bench.guard.guard_streams import GuardStream
+
+_LEARNED = 512
+_SOURCE = "examples.guard"
+
+
+class Good(NamedTuple):
+    """The verdicts on good streams; all in examples but `streams`."""
+
+    streams: int = 0
+    examples: int = 0
+    parked: int = 0
+    still_parked: int = 0
+    given_up: int = 0
+    old_rule: int = 0
+    """Quarantined by the rule before."""
+
+    def plus(self, other: Good) -> Good:
+        """Return the sums of both."""
+        return Good(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def judged(stream: GuardStream, arrivals: Sequence[Arrival]) -> Good:
+    """Return the verdicts on a stream, once for each arrival."""
+    examples, _ = stream.examples()
+    learner, scores = BenchLearner(stream.spec), []
+    for begin in range(0, len(examples), _LEARNED):
+        batch = part_of(examples, begin, min(begin + _LEARNED, len(examples)))
+        scores.append(learner.learn(batch))
+        learner.push()
+    made = np.concatenate(scores)
+    found = Good()
+    for arrival in arrivals:
+        found = found.plus(_arrived(stream, examples, made, learner, arrival))
+    return found
+
+
+def _arrived(
+    stream: GuardStream,
+    examples: Examples,
+    scores: npt.NDArray[np.float64],
+    learner: BenchLearner,
+    arrival: Arrival,
+) -> Good:
+    guard, old = BatchGuard(stream.spec.fields.label.window_ms), OldRule()
+    parked, given_up, quarantined = [], 0, 0
+    for offset, (begin, end) in enumerate(arrival.messages(len(examples))):
+        batch, own = part_of(examples, begin, end), scores[begin:end]
+        verdict = guard.before(_SOURCE, offset, batch)
+        verdict = verdict or guard.judge(_SOURCE, offset, batch, own, 0.0)
+        if isinstance(verdict, Unlearnable):
+            given_up += len(batch)
+        elif verdict is not None:
+            parked.append(batch)
+        quarantined += len(batch) * old.quarantines(batch, own)
+    left = [each for each in parked if not guard.reconsider(each, learner.predict(each))]
+    counts = sum(map(len, parked)), sum(map(len, left))
+    return Good(1, len(examples), *counts, given_up, quarantined)

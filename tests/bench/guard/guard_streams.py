@@ -1,0 +1,249 @@
+"""The streams of the benchmark: generated logs, the synthetic site of the demo, the sample week.
+
+A stream is a log of impressions with their clicks, the spec that learns it, and its examples as a
+joiner makes them under the label policy of the spec. Times are scaled so that the log has the
+wanted rate of impressions; the label window is scaled with them.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from headrace.ingest.events import REQUEST_ID
+from headrace.ingest.examples import Examples, Kind, reordered
+from headrace.ingest.features import Encoder
+from headrace.learner.kernels import PendingDeltas, view_of
+from headrace.learner.local.table_examples import TableEncoder
+from headrace.learner.models import open_model
+from headrace.learner.spec import parse_spec
+from headrace.pserver import Shape
+from tests.bench.generated.contenders import spec_text
+from tests.bench.generated.log_generator import GeneratedLog, LogPlan, generate
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.learner.spec import ModelSpec
+    from tests.bench.ebnerd import week
+
+    Floats = npt.NDArray[np.float64]
+    Ints = npt.NDArray[np.int64]
+
+POLICIES = ("window", "immediate")
+MODELS = ("lr", "fm", "dcn_v2")
+BUCKETS = 16
+NUMBER = "price"
+"""A plain number that carries some of the log-odds: faults can change its unit."""
+_SITE_FIELDS = ("user_id", "item_id", "category", "position", "device")
+_ARCHITECTURES = {
+    "lr": 'architecture = "logistic_regression"\n',
+    "fm": 'architecture = "factorization_machine"\ndimensions = 8\ninit_scale = 0.05\n',
+    "dcn_v2": 'architecture = "dcn_v2"\ndimensions = 8\ninit_scale = 0.05\nlayers = [32, 16]\n'
+    "mini_batch = 32\n",
+}
+
+
+class Clicks(NamedTuple):
+    """The outcomes of n impressions: what a fault may change."""
+
+    shown_ms: Ints  # (n,)
+    click_ms: Ints  # (n,) -1 without a click
+
+
+class GuardStream(NamedTuple):
+    """A log as a learner meets it."""
+
+    name: str
+    spec: ModelSpec
+    impressions: Examples  # (n,) CLOSED, labels not yet set
+    clicks: Clicks
+
+    def examples(self, clicks: Clicks | None = None) -> tuple[Examples, Ints]:
+        """Return what a joiner writes, and of which impression each example is.
+
+        clicks: other outcomes than those of the log.
+        """
+        return joined(self.spec, self.impressions, clicks or self.clicks)
+
+
+def joined(spec: ModelSpec, shown: Examples, clicks: Clicks) -> tuple[Examples, Ints]:
+    """Return the examples of impressions in the order in which a joiner writes them."""
+    label, count = spec.fields.label, len(shown)
+    late_ms = clicks.click_ms - clicks.shown_ms
+    clicked = (clicks.click_ms >= 0) & (late_ms <= label.window_ms)
+    if label.policy == "window":
+        order = np.argsort(clicks.shown_ms, kind="stable")
+        times = clicks.shown_ms[order]
+        examples = replace(
+            reordered(shown, order),
+            labels=clicked[order].astype(np.uint8),
+            event_ms=times,
+            shown_ms=times,
+            append_ms=times + label.window_ms,
+        )
+        return examples, order
+    which = np.flatnonzero(clicked)
+    both = np.concatenate((np.arange(count), which))
+    times = np.concatenate((clicks.shown_ms, clicks.click_ms[which]))
+    kinds = np.repeat(np.array([Kind.SHOWN, Kind.CLICKED], np.uint8), [count, which.size])
+    order = np.lexsort((kinds, times))
+    examples = replace(
+        reordered(shown, both[order]),
+        kinds=kinds[order],
+        labels=(kinds[order] == Kind.CLICKED).astype(np.uint8),
+        event_ms=times[order],
+        shown_ms=clicks.shown_ms[both[order]],
+        append_ms=times[order],
+    )
+    return examples, both[order]
+
+
+def scaled(clicks: Clicks, rate: float) -> tuple[Clicks, float]:
+    """Return outcomes at so many impressions a second, and by how much time was stretched."""
+    shown_ms, click_ms = clicks
+    begin, span = int(shown_ms[0]), max(int(shown_ms[-1] - shown_ms[0]), 1)
+    factor = 1000.0 * shown_ms.shape[0] / rate / span
+    moved = begin + ((shown_ms - begin) * factor).astype(np.int64)
+    late = np.maximum(((click_ms - shown_ms) * factor).astype(np.int64), 1)
+    return Clicks(moved, np.where(click_ms >= 0, moved + late, -1)), factor
+
+
+def generated(plan: LogPlan, count: int, model: str, policy: str, rate: float) -> GuardStream:
+    """Return the stream of a generated log."""
+    log = generate(plan, count)
+    clicks, factor = scaled(Clicks(log.shown_ms, log.click_ms), rate)
+    text = spec_text(log, model).replace(
+        f"window_s = {plan.window_s}",
+        f'policy = "{policy}"\nwindow_s = {max(plan.window_s * factor, 0.001)}',
+    )
+    text = re.sub(
+        r"click_delay_s = ([0-9.]+)",
+        lambda found: f"click_delay_s = {float(found[1]) * factor}",
+        text,
+    )
+    text = text.replace("[fields]", f'[fields]\n{NUMBER} = {{ number = 99, transform = "number" }}')
+    spec = parse_spec(text, "guard.toml")
+    shown = TableEncoder(spec.fields).examples(
+        _columns(log), clicks.shown_ms, np.zeros(len(log), np.uint8)
+    )
+    return GuardStream(f"log {plan.number}", spec, shown, clicks)
+
+
+def _columns(log: GeneratedLog) -> dict[str, pa.Array]:
+    noise = np.random.default_rng([7, log.plan.number]).normal(0.0, 1.0, len(log))
+    odds = np.log(log.truth / (1.0 - log.truth))
+    price = np.abs(1.0 + 0.3 * (odds - odds.mean()) + 0.5 * noise)
+    columns: dict[str, pa.Array] = {
+        f"f{field}": pa.array(log.ids[:, field]) for field in range(log.ids.shape[1])
+    }
+    columns |= {REQUEST_ID: pa.array(log.requests).cast(pa.string()), NUMBER: pa.array(price)}
+    if log.plan.bag_items:
+        offsets = pa.array(log.bag_offsets.astype(np.int32))
+        columns["bag"] = pa.ListArray.from_arrays(offsets, pa.array(log.bag_ids))
+    return columns
+
+
+def demo(count: int, model: str, policy: str, rate: float) -> GuardStream:
+    """Return the stream of the demo's site, whose items live for some tens of seconds."""
+    site = SyntheticStream(SyntheticSite(), 5, 1_700_000_000_000)
+    shown: list[dict[str, object]] = []
+    place: dict[object, int] = {}
+    click_ms = np.full(count + 10_000, -1, np.int64)
+    while len(shown) < count:
+        requests = max(int(rate / site.world.slate / 10), 1)
+        events = site.step(site.now_ms + int(1000 * requests * site.world.slate / rate), requests)
+        for each in events.impressions:
+            place[each["impression_id"]] = len(shown)
+            shown.append(each)
+        for click in events.clicks:
+            click_ms[place[click["impression_id"]]] = click["timestamp_ms"]
+    shown = shown[:count]
+    fields = "\n".join(
+        f'{name} = {{ number = {number}, transform = "id" }}'
+        for number, name in enumerate(_SITE_FIELDS, 1)
+    )
+    text = (
+        f'[model]\nname = "demo"\n{_ARCHITECTURES[model]}[label]\npolicy = "{policy}"\n'
+        f"window_s = 10\n[fields]\n{fields}\n"
+    )
+    spec = parse_spec(text, "guard.toml")
+    shown_ms = np.array([each["timestamp_ms"] for each in shown], np.int64)
+    return GuardStream(
+        "demo", spec, _encoded(spec, shown, shown_ms), Clicks(shown_ms, click_ms[:count])
+    )
+
+
+def sample_week(events: week.Events, count: int, model: str, policy: str) -> GuardStream:
+    """Return the stream of the first impressions of the sample week, at their own rate."""
+    fields = "\n".join(
+        f'{name} = {{ number = {number}, transform = "id" }}'
+        for number, name in enumerate(("article_id", "user_id", "page_id", "device_type"), 1)
+    )
+    crosses = 'cross = { number = 20, transform = "cross", of = ["article_id", "user_id"] }'
+    text = (
+        f'[model]\nname = "week"\n{_ARCHITECTURES[model]}[label]\npolicy = "{policy}"\n'
+        f"window_s = 600\n[fields]\n{fields}\n{crosses}\n"
+    )
+    spec = parse_spec(text, "guard.toml")
+    click_ms = np.full(len(events.impressions), -1, np.int64)
+    click_ms[events.clicked] = events.clicked_ms
+    shown_ms = events.shown_ms[:count]
+    shown = _encoded(spec, events.impressions[:count], shown_ms)
+    return GuardStream("week", spec, shown, Clicks(shown_ms, click_ms[:count]))
+
+
+def _encoded(spec: ModelSpec, events: list[dict[str, object]], shown_ms: Ints) -> Examples:
+    count = len(events)
+    nothing = np.zeros(count, np.uint8)
+    return Examples(
+        fingerprint=spec.fields.fingerprint,
+        watermark_ms=0,
+        kinds=np.full(count, Kind.CLOSED, np.uint8),
+        labels=nothing,
+        event_ms=shown_ms,
+        shown_ms=shown_ms,
+        append_ms=shown_ms,
+        impression_ids=pa.array([str(each["impression_id"]) for each in events]),
+        request_ids=pa.array([str(each["request_id"]) for each in events]),
+        features=Encoder(spec.fields).encode(events),
+        slices={},
+    )
+
+
+class BenchLearner:
+    """A model and its rows in memory, as a learner holds them."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec, self.model, self.view = spec, open_model(spec, BUCKETS), view_of(spec.width)
+        shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text)
+        self.pending = PendingDeltas(self.view, shape)
+        self._active = np.ones(BUCKETS, np.bool_)
+
+    def learn(self, examples: Examples) -> Floats:
+        """Score examples, then learn them; return the scores, NaN for clicks."""
+        self.view.reserve(self.model.rows_needed(examples))
+        return self.model.learn(self.view, self.pending.reserve(), self._active, examples)
+
+    def predict(self, examples: Examples) -> Floats:
+        """Return the scores that the model would give now."""
+        return self.model.predict(self.view, examples.features, examples.event_ms)
+
+    def copied(self) -> BenchLearner:
+        """Return a copy that learns on by itself."""
+        other = BenchLearner(self._spec)
+        rows = self.view.everything()
+        other.view.reserve(len(rows.ids))
+        other.view.put(rows)
+        other.model.memory = copy.deepcopy(self.model.memory)
+        return other
+
+    def push(self) -> None:
+        """Forget what is pending: it is part of the rows."""
+        self.pending.take(range(BUCKETS))
