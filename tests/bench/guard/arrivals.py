@@ -1,4 +1,4 @@
-"""How a stream arrives: at a rate, as a backlog, after an outage."""
+"""Cuts a stream into messages that arrive at a rate, as a backlog, or after an outage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TRANSACTION_S = 0.05
-"""What a joiner gathers in one message, live."""
+"""Time of the events that a joiner gathers in one message, live."""
 _BACKLOG = 4096
 """Examples of a message when there are many."""
 
@@ -19,7 +19,7 @@ class Arrival(NamedTuple):
     rate: int
     """Examples a second, live."""
     outage_s: float = 0.0
-    """Length of one outage, at 40 % of the stream. What it kept back comes at once after it."""
+    """Length of one outage, at 40 % of the stream. Its events arrive at once after it."""
     backlog: bool = False
     """Whether the whole stream is there from the beginning."""
 

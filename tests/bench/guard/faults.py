@@ -1,4 +1,4 @@
-"""What a producer may do wrong with the impressions of a while: faults of a log."""
+"""Faults that a producer makes with the impressions of a while."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _replaced(shown: Examples, part: slice, bad: Examples) -> Examples:
 
 
 def inverted_labels(stream: GuardStream, part: slice) -> GuardStream:
-    """What was clicked was not, and what was not clicked was."""
+    """Clicked impressions have no click, and the others have one."""
     shown_ms, click_ms = stream.clicks
     made = click_ms.copy()
     late = np.median((click_ms - shown_ms)[click_ms >= 0]).astype(np.int64)

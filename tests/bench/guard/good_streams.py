@@ -1,4 +1,4 @@
-"""What the guard makes of good streams: examples that are parked though nothing is wrong.
+"""Runs the guard over good streams, and counts the examples that it parks without need.
 
 A stream is learned once, in messages of `_LEARNED`; the guard then gets the scores cut into the
 messages of each arrival. A guard that parks nothing changes nothing, so this is what it sees.

@@ -30,7 +30,7 @@ import numpy as np
 
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.services import LocalServices
-from headrace.ingest.examples.batch import pack
+from headrace.ingest.examples.batch import pack, unpack
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
@@ -139,7 +139,7 @@ class Workshop:
         """
         blobs = self._blobs[: examples // BATCH]
         examples = len(blobs) * BATCH
-        ends = self._fill(spec, blobs)
+        ends = self._fill(spec, self._completed(blobs))
         store = open_store(self._machine.redis, spec.name)
         store.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
         if steady_s:
@@ -174,6 +174,15 @@ class Workshop:
             grown / 2**20,
             stages,
         )
+
+    def _completed(self, blobs: list[bytes]) -> list[bytes]:
+        """Return the messages, the last of each partition with the watermark of a joiner that has
+        joined all: without it, a learner waits a second for what may still come.
+        """
+        fields, most = self._fields_of.fields, max(0, len(blobs) - PARTITIONS)
+        last = [unpack(blob, fields) for blob in blobs[most:]]
+        joined_ms = max(each.watermark_ms for each in last) + fields.label.window_ms
+        return [*blobs[:most], *(pack(replace(each, watermark_ms=joined_ms)) for each in last)]
 
     def _fill(self, spec: ModelSpec, blobs: list[bytes]) -> list[int]:
         """Write the examples in turns to the partitions; return where these end that have any,
