@@ -212,9 +212,9 @@ MUTANTS = (
     ),
     Mutant(
         "a batch whose scores are infinite is learned",
-        "headrace.learner.loop.guard.batch_guard:BatchGuard.judge",
-        "not np.isfinite(made).all()",
-        "False",
+        "headrace.learner.loop.guard.batch_guard:_unfinished",
+        "if others else None",
+        "if False else None",
         0,
         "poisoned",
     ),
