@@ -18,7 +18,7 @@ time than the full queue, waiting for its end would never end. Then its begin de
 from __future__ import annotations
 
 import heapq
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -75,9 +75,10 @@ class NextWindow:
 
     @property
     def following(self) -> NextEvent:
-        """The last example of the first batches that overlap."""
-        last = max(self._first, key=attrgetter("end_ms"))
-        return NextEvent(last.end_ms, last.append_ms, self._least_delay_ms)
+        """The last example of the first batches that overlap; live only if all of them are."""
+        end_ms = max(batch.end_ms for batch in self._first)
+        delay_ms = min(batch.append_ms - batch.end_ms for batch in self._first)
+        return NextEvent(end_ms, end_ms + delay_ms, self._least_delay_ms)
 
     def within(self, bounds: OrderBounds) -> list[ExampleBatch]:
         """Return the batches with the least event times, of about `most` examples; empty: wait."""

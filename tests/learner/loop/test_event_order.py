@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -9,14 +10,14 @@ import re
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import unpack
+from headrace.ingest.examples.batch import Examples, unpack
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import ReaderEvent, Source
-from headrace.ingest.kafka.reading.source_order import OrderPatience
+from headrace.ingest.kafka.reading.source_order import OrderPatience, SourceOrder
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
-from headrace.learner.loop.merging import MergedBatches
+from headrace.learner.loop.merging import ExampleBatch, MergedBatches, NextWindow
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.pserver.store import BucketAnswer
 from tests.ingest.events_of import START_MS, TOPICS, Happened, fields_of, happen
@@ -132,3 +133,23 @@ def test_examples_are_learned_in_the_order_of_event_time(
     line.run(len(happened.examples if policy == "immediate" else happened.closed))
     backwards = np.flatnonzero(np.diff(line.learned_ms) < 0)
     assert not backwards.shape[0], (seed, [line.learned_ms[k : k + 2] for k in backwards[:5]])
+
+
+def _batch(offset: int, event_ms: list[int], append_ms: int) -> ExampleBatch:
+    times = np.array(event_ms, np.int64)
+    examples = dataclasses.replace(Examples.empty(fields_of("immediate")), event_ms=times)
+    return ExampleBatch(Source(f"examples.{MODEL}", 1), "life/1", offset, examples, 0, append_ms)
+
+
+def test_overlapping_messages_of_which_one_is_not_live_wait_for_a_silent_partition_no_longer() -> (
+    None
+):
+    waiting = [_batch(18, [1037], 1196), _batch(20, [868, 1112], 1919)]  # delays of 159 and 807 ms
+    window = NextWindow([waiting], 719, 1000)
+    order = SourceOrder(OrderPatience(order_wait_ms=1000))
+    order.begin([Source(f"examples.{MODEL}", p) for p in range(2)])
+    order.ended(Source(f"examples.{MODEL}", 0), 0)  # nothing of it is left to deliver
+    order.delivered(Source(f"examples.{MODEL}", 1), 1112, 1919)
+    order.ended(Source(f"examples.{MODEL}", 1), 0)
+    assert window.within(order.bounds(window.following, 500)) == []
+    assert window.within(order.bounds(window.following, 1500)) == waiting
