@@ -100,15 +100,16 @@ class SimulatedReader:
         index = life.index(source, position)
         if index and self._dice.random() < self.duplicates:
             index -= 1
-        records: list[ReaderEvent] = []
-        records += life.records[source][index : index + self._dice.randint(1, self.most_records)]
+        end = life.stable(source)
+        found = life.records[source][index : index + self._dice.randint(1, self.most_records)]
+        records: list[ReaderEvent] = [record for record in found if record.offset < end]
         if records:
             self._positions[source] = max(position, records[-1].offset + 1)  # type: ignore[union-attr]
             self._told_end.pop(source, None)
-        elif self._told_end.get(source) != life.ends[source]:
-            self._told_end[source] = life.ends[source]
-            self._positions[source] = life.ends[source]
-            return [AtEnd(source, life.ends[source])]
+        elif self._told_end.get(source) != end:
+            self._told_end[source] = end
+            self._positions[source] = max(position, end)
+            return [AtEnd(source, end)]
         return records
 
     def poll_blocks(
@@ -229,11 +230,13 @@ class Group:
             self._members[before].tell(PartitionRevoked(source), polls)
         self._give(share, after)
 
-    def in_force(self, name: str, sources: Iterable[Source]) -> bool:
+    def in_force(self, name: str, reader: SimulatedReader, sources: Iterable[Source]) -> bool:
         """Return whether Kafka lets the member commit these sources: they are its own."""
+        if self._members.get(name) is not reader:
+            return False  # a member of this name that died
         shares = [share for share, owner in self._owners.items() if owner == name]
         mine = {source for share in shares for source in share}
-        return mine.issuperset(sources) and not self._members[name].stale
+        return mine.issuperset(sources) and not reader.stale
 
     def _give(self, share: tuple[Source, ...], name: str) -> None:
         self._owners[share] = name

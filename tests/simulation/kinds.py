@@ -20,6 +20,8 @@ def draw_plan(seed: int, about: str | None = None) -> Plan:
     dice = random.Random(seed)
     plan = Plan.storm(seed, dice)
     [drawn] = dice.choices(list(KINDS), [kind.share for kind in KINDS.values()])
+    if drawn == "joined" and seed % 2:
+        drawn = "late requests"
     kind = KINDS[about or drawn]
     return kind.narrowed(plan, dice) if kind.narrowed else plan
 
@@ -277,6 +279,7 @@ def _joined(plan: Plan, dice: random.Random) -> Plan:
         far_ahead=dice.choice((0.0, 0.1)),
         forgotten=dice.choice((0.0, 4.0)),
         event_cuts=cuts,
+        old_states=dice.choice((0.0, 0.3)),
         rebalances=dice.choice((0.0, 12.0)),
         clock_jumps=0.0,
         losses=0.0,
@@ -287,6 +290,29 @@ def _joined(plan: Plan, dice: random.Random) -> Plan:
         last_failover=False,
         expire_after_s=0,
         most_rows=0,
+    )
+
+
+def _late_requests(plan: Plan, dice: random.Random) -> Plan:
+    """Joiners with transactions of several messages, and requests that arrive late within them."""
+    joined = _joined(plan, dice)
+    return replace(
+        joined,
+        partitions=1,
+        buckets=1,
+        learners=1,
+        keepers=0,
+        joiners=dice.choice((1, 2)),
+        batches=16,
+        deeds=50,
+        joiner_steps=30.0,
+        joiner_polls=30,
+        most_in_message=2,
+        log_bytes_limit=64 << 20,
+        event_cuts=0.0,
+        reverts=0.0,
+        old_states=0.0,
+        weather=Weather(lost_request=0.25, lost_reply=dice.choice((0.0, 0.3)), crash=0.002),
     )
 
 
@@ -389,5 +415,6 @@ KINDS = {
     "unfolding": _Kind(0.06, _unfolding),
     "overtaken": _Kind(0.08, _overtaken),
     "unanswered": _Kind(0.05, _unanswered),
+    "late requests": _Kind(0.0, _late_requests),  # half of the joined ones
 }
 """Kinds of worlds and their share of the seeds."""

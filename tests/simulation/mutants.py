@@ -291,6 +291,14 @@ MUTANTS = (
         "joined",
     ),
     Mutant(
+        "a transaction committed in part is joined again as a whole",
+        "headrace.ingest.joiner.last_position:continue_at",
+        "return written, ahead",
+        "return written, 0",
+        0,
+        "late requests",
+    ),
+    Mutant(
         "a joiner does not compare leader epochs",
         "headrace.ingest.joiner.loop:Joiner._check_logs",
         "positions and (cut := self._reader.truncated(positions))",

@@ -133,6 +133,10 @@ class Plan:
     """An operator asks to learn or to drop a parked message."""
     log_cuts: float = 0.0
     """A power loss that ends the learners, and takes the last examples from a log."""
+    most_in_message: int = 64
+    """Examples that a joiner writes in one message."""
+    old_states: float = 0.0
+    """Probability that a broker answers a joiner that restores from an old state."""
     event_cuts: float = 0.0
     """A power loss that ends the joiners, and takes the last events from a log."""
 

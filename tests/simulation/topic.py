@@ -39,6 +39,12 @@ class TopicLife:
         self.ends: dict[Source, int] = dict.fromkeys(sources, 0)
         self.epochs: dict[Source, list[int]] = {source: [0] for source in sources}
         """First offset of each leader epoch."""
+        self.open: dict[Source, list[int]] = {source: [] for source in sources}
+        """Offsets of records whose transactions are open."""
+
+    def stable(self, source: Source) -> int:
+        """Return the last stable offset, up to which readers of committed records read."""
+        return min(self.open[source], default=self.ends[source])
 
     def index(self, source: Source, offset: int) -> int:
         """Return the place of the first record at or beyond an offset."""
@@ -92,6 +98,24 @@ class SimulatedTopic:
         life.records[source].append(record)
         life.batches[source].append(batch)
         life.ends[source] = offset + (2 if marker else 1)
+
+    def write(self, source: Source, value: bytes, append_ms: int) -> Record:
+        """Add a record of an open transaction."""
+        life = self.now
+        epoch = len(life.epochs[source]) - 1
+        record = Record(source, life.ends[source], append_ms, value, leader_epoch=epoch)
+        life.open[source].append(record.offset)
+        life.ends[source] += 1
+        return record
+
+    def end(self, source: Source, record: Record, batch: Batch | None) -> None:
+        """End the transaction of a record: with the batch that it is, or None if aborted."""
+        life = self.now
+        life.open[source].remove(record.offset)
+        if batch is not None:
+            place = life.index(source, record.offset)
+            life.records[source].insert(place, record)
+            life.batches[source].insert(place, batch)
 
     def delete_before(self, source: Source, offset: int) -> None:
         """Let Kafka delete old records of the present life."""

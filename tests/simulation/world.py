@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from tests.simulation.processes import (
     Refused,
     ServerProcess,
 )
+from tests.simulation.producer_client import simulated_client
 from tests.simulation.rest import unkept, unlearned, verify
 from tests.simulation.topic import SimulatedTopic
 from tests.simulation.witness import WitnessedStore
@@ -205,6 +207,7 @@ class World:
             self._delete_old_records: 0.0 if plan.losses else plan.retention,
             self._restart: plan.restarts,
             self._arrive: 15.0 if plan.weather.linger else 0.0,
+            self._arrive_at_broker: 2.0 if plan.joiners else 0.0,
             self._run_joiner: plan.joiner_steps,
             self._forget_offsets: plan.forgotten,
             self._cut_a_log: plan.log_cuts,
@@ -327,6 +330,10 @@ class World:
         if self.network.late:
             self.network.arrive()
 
+    def _arrive_at_broker(self) -> None:
+        if self.pipeline is not None and self.pipeline.broker.late:
+            self.pipeline.broker.arrive()
+
     # ---------------------------------------------------------------- the calm
 
     def calm(self) -> None:
@@ -339,6 +346,8 @@ class World:
         self._rest(lambda: unlearned(self))
         while self.network.late:
             self.network.arrive()
+        while self.pipeline is not None and self.pipeline.broker.late:
+            self.pipeline.broker.arrive()
         # a keeper learns from the next entry that its bucket lost what it had trimmed
         for source in self.topic.sources:
             self._append(source)
@@ -355,9 +364,12 @@ class World:
 
     def _rest(self, unrest: Callable[[], str], working: Sequence[Process] | None = None) -> None:
         reason = ""
-        for _ in range(_REST_ROUNDS):
-            self.clock_ms += 100
+        for count in range(_REST_ROUNDS):
+            # a joiner that started again waits as long as its events are apart
+            self.clock_ms += 100 if count < _REST_ROUNDS // 2 else 2000
             self._calls = 0
+            if self.pipeline is not None:
+                self.pipeline.broker.end_overdue()
             for process in self.processes if working is None else working:
                 process.run()
             reason = unrest()
@@ -386,10 +398,12 @@ def run(seed: int, journal: deque[str] | None = None, about: str | None = None) 
     """
     plan = draw_plan(seed, about)
     world = World(plan, journal)
+    pipeline = world.pipeline
     try:
-        world.warm_up()
-        world.storm()
-        world.calm()
+        with simulated_client(pipeline.broker, world) if pipeline else nullcontext():
+            world.warm_up()
+            world.storm()
+            world.calm()
         verify(world)
     except Refused:
         world.tally["worlds that end at a cut log"] += 1
