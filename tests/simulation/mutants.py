@@ -299,6 +299,14 @@ MUTANTS = (
         "late requests",
     ),
     Mutant(
+        "a producer goes on after a transaction that lost a connection",
+        "headrace.ingest.kafka.transactions:KafkaTransactions._attempt",
+        "if self._connections.lost",
+        "if False",
+        1860,
+        "joined",
+    ),
+    Mutant(
         "a joiner does not compare leader epochs",
         "headrace.ingest.joiner.loop:Joiner._check_logs",
         "positions and (cut := self._reader.truncated(positions))",

@@ -2,12 +2,13 @@
 
 The product's `KafkaTransactions` runs on it unchanged. Messages are sent in the background: before,
 between and after the requests with the offsets. While a request is under way, the process may die
-or pause. If an answer does not come, the client sends the request again, or gives up. The first
-copy may then arrive at any later time.
+or pause. If an answer does not come, the client logs a lost connection, and sends the request again
+or gives up. The first copy may then arrive at any later time.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import TopicPartition
 
+    from headrace.ingest.kafka.connection_log import ConnectionLog
     from headrace.ingest.kafka.protocols import Record
     from tests.simulation.broker import Broker
     from tests.simulation.kafka import SimulatedReader
@@ -50,6 +52,7 @@ class SimulatedProducer:
 
     def __init__(self, config: Mapping[str, Any], *, broker: Broker, world: Place) -> None:
         self._name: str = config["transactional.id"]
+        self._log: ConnectionLog = config["logger"]
         self._broker, self._world = broker, world
         self._epoch = 0
         self._queue: list[tuple[Source, bytes, Callable[..., None] | None]] = []
@@ -169,6 +172,8 @@ class SimulatedProducer:
                 world.tally["answers to producers lost"] += 1
             elif world.dice.random() < _LATE:
                 broker.late.append(request)
+            if not broker.silent:
+                self._log.log(logging.DEBUG, "%s: %s", "FAIL", "simulated: lost in state UP")
             if world.dice.random() >= _SENT_AGAIN:
                 return _timed_out(
                     abort=world.dice.random() < 0.5 and request.kind != "end_transaction"
