@@ -153,7 +153,7 @@ def _examples(spec: ModelSpec, partition: int) -> Examples:
     times = shown_ms + (np.array(kinds) == Kind.CLICKED) * _REQUESTS
     return Examples(
         fingerprint=fields.fingerprint,
-        watermark_ms=int(times[-1]),
+        watermark_ms=SHOWN_MS + 2 * _REQUESTS + fields.label.window_ms,  # nothing else comes
         kinds=np.array(kinds, np.uint8),
         labels=np.array([*labels, *[1] * len(clicked)], np.uint8),
         event_ms=times,
