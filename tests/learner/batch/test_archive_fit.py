@@ -137,7 +137,7 @@ def check_handover(
         learner = model.learner(records, LearnerPacing(push_interval_ms=0))
         ends = {each.source.partition: each.offset + 1 for each in records}
         for _ in range(1000):
-            model.now_ms += 1
+            model.now_ms += 10  # it waits a second for what a joiner might still write
             learner.step(0.0)
             if model.learned(ends):
                 break
