@@ -24,7 +24,7 @@ SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 PACKAGE = sorted((ROOT / "headrace").glob("*.py"))
 """Files beside the links to the parts."""
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FILE = 700
 MOST_LINES_OF_A_FUNCTION = 70
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "manager", "base", "misc"}
 MOST_ENTRIES_OF_A_FOLDER = 16

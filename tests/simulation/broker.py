@@ -99,7 +99,7 @@ class Broker:
         return found.epoch
 
     def handle(self, request: Request) -> int:
-        """Handle a request; return the error code, 0 if there is none."""
+        """Handle a request; return the error code; 0: no error."""
         self.end_overdue()
         found = self._producers[request.producer]
         if request.epoch != found.epoch:
