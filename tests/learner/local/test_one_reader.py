@@ -85,7 +85,8 @@ def files_of(rows: list[dict[str, Any]], folder: Path) -> dict[Path, str]:
         writer = csv.writer(file)
         writer.writerow(timed[0])
         for row in timed:
-            writer.writerow({**row, "tags": "|".join(row["tags"])}.values())
+            cells = row | {"tags": "|".join(row["tags"])}
+            writer.writerow([cells[name] for name in timed[0]])
     return {paths["parquet"]: LAYOUT, paths["ndjson"]: LAYOUT, paths["csv"]: OF_CSV}
 
 
