@@ -15,7 +15,6 @@ CLEAN = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
-    "docs/benchmarks-diary.md",
     "docs/benchmarks.md",
     "docs/guides",
     "docs/index.md",

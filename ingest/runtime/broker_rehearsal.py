@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRANSACTIONS = 60
-"""Later ones hardly become faster (docs/benchmarks-diary.md)."""
+"""Later ones hardly become faster."""
 _MESSAGE = bytes(1000)
 _END_S = 10.0
 """Longest wait for the transaction under way, and for Kafka to delete the topic."""

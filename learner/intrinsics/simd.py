@@ -23,7 +23,7 @@ and returns; `intrinsic` and `lower_builtin` emit the instructions through llvml
 numba and llvmlite are therefore pinned to a minor version, and
 tests/learner/kernels/test_intrinsics.py runs every intrinsic against numpy, so that an upgrade that
 breaks one says which. The refused alternatives: plain loops, with which the core of a factorization
-machine of 16 dimensions learned 125 k examples/s and not 215 k (docs/benchmarks-diary.md); and C,
+machine of 16 dimensions learned 125 k examples/s and not 215 k; and C,
 which would need a compiler, a wheel per platform, and a second language for kernels that have to be
 inlined into these.
 """

@@ -9,7 +9,7 @@ held parts and continues as if it had received them in the first place. Bodies i
 
 Measured saving: 60 to 140 us of processor time per request of one candidate, a quarter to a third.
 The least of 40 rounds without sockets was 256 us instead of 399 us by way of ASGI, in a second run
-176 instead of 271 us (docs/benchmarks-diary.md, 2026-11-21), and on another day 179 instead of 240.
+176 instead of 271 us, and on another day 179 instead of 240.
 
 The price is a dependency on internals of uvicorn 0.54, which pyproject.toml therefore pins to the
 minor version. On `HttpToolsProtocol` these are the parser callbacks (`on_headers_complete`,

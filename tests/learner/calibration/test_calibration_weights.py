@@ -77,7 +77,7 @@ def test_the_heaviest_example_does_not_ruin_the_calibration(kind: str) -> None:
 
 
 def test_weight_one_steps_the_calibration_as_without_weights() -> None:
-    """Bit for bit, because stored rows and the figures of the diary were made this way."""
+    """Bit for bit, because stored rows were made this way."""
     step, random = gain_of.py_func, np.random.default_rng(3)
     for _ in range(2000):
         alpha, p = float(10 ** random.uniform(-6, 0)), float(random.uniform(0, 1))
