@@ -6,7 +6,8 @@ of each bucket. It checks every call that changes something, and raises Broken a
     a push does not have exactly the examples of its ranges without those that it parks, or applies
     although a mark is not at the start of its range, or covers an impression whose score is not
     delivered, or a recreated topic that no operator accepted
-    a keeper changes anything without the lease or after its end, or takes another keeper's lease
+    a keeper changes anything without the lease or after its end, or takes or releases another
+    keeper's lease
     a fold writes a row that differs from the row at that version, removes an existing row, or
     removes entries that the log no longer has
     a trim removes an entry that a row lacks
@@ -130,6 +131,13 @@ class WitnessedStore(RedisStore):
         if claimed and held:
             raise Broken(f"{keeper} took the lease of {bucket} that {before.keeper} has")
         return claimed
+
+    def release(self, bucket: int, keeper: str) -> None:
+        """See Store."""
+        before = self.state(bucket)
+        super().release(bucket, keeper)
+        if before.keeper not in (keeper, self.state(bucket).keeper):
+            raise Broken(f"{keeper} released the lease of {bucket} that {before.keeper} has")
 
     def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
         """See Store."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,8 @@ class Joined:
     topics: EventTopics
     spec: str
     partitions: int
+    pace: dict[str, int] = field(default_factory=dict)
+    """Fields of JoinerPacing that differ from its defaults."""
 
     @classmethod
     def fresh(
@@ -86,6 +88,7 @@ class Joined:
             "spec": self.spec,
             "instance": instance,
             "metrics_port": metrics_port,
+            "pace": self.pace,
         }
         command = [sys.executable, "-m", "tests.ingest.joiner.joiner_process", json.dumps(options)]
         return subprocess.Popen(command, cwd=ROOT)

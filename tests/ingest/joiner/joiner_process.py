@@ -8,7 +8,7 @@ import threading
 
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
-from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
+from headrace.ingest.joiner.joiner_process import JoinerPacing, JoinerSettings, run_joiner
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics
 
@@ -23,6 +23,7 @@ if __name__ == "__main__":
             instance=options["instance"],
             topics=EventTopics(*options["topics"]),
             metrics_port=options["metrics_port"],
+            pace=JoinerPacing(**options["pace"]),
         ),
         KafkaSettings(options["bootstrap"]),
         options["model"],

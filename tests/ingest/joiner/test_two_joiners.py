@@ -69,6 +69,7 @@ def test_two_joiners_killed_in_turns_write_every_example_once(
     seed = 21
     dice = random.Random(seed)
     joined = Joined.fresh(kafka, fresh_name, PARTITIONS)
+    joined.pace = {"step_events": 1_000, "backlog_commit_ms": 0}  # 130 commits: kills hit between
     happened = happen(seed, count=100_000, partitions=PARTITIONS)
     joined.send(happened)
     state = joined.state
