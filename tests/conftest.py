@@ -48,8 +48,6 @@ THOROUGH = (
     "tests/learner/batch/test_staged_file",
     "tests/learner/calibration/test_calibration",
     "tests/learner/experiments/test_executors",
-    "tests/learner/experiments/test_runner_groups",
-    "tests/learner/experiments/test_shared_search",
     "tests/learner/loop/test_backpressure",
     "tests/learner/loop/test_bounded",
     "tests/learner/loop/test_guard",

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.ingest.examples import Kind
 from headrace.ingest.features import Encoded
-from headrace.learner.experiments.losses import LossPieces, LossTable, cells_of, loss_sums
+from headrace.learner.experiments.losses import LossPieces, LossTable, loss_sums
 from headrace.learner.local import InMemoryModel
 
 if TYPE_CHECKING:
@@ -104,21 +104,6 @@ class Arm:
     def settle(self, settled: Sequence[Settled]) -> None:
         """Take the outcomes of the oldest blocks."""
         for outcomes in settled:
-            self._add(outcomes, loss_sums(outcomes, self._scores.popleft()))
-
-    def follow(
-        self, examples: int, settled: Sequence[Settled], sums: npt.NDArray[np.float64]
-    ) -> None:
-        """Take a block that another machine learned.
-
-        sums: of the losses, by outcomes that are final and by cell.
-        """
-        self.examples += examples
-        for outcomes in settled:
-            width = int(cells_of(outcomes).max(initial=-1)) + 1
-            self._add(outcomes, sums[:width])
-            sums = sums[width:]
-
-    def _add(self, outcomes: Settled, sums: npt.NDArray[np.float64]) -> None:
-        self.losses.add_sums(outcomes, sums)
-        self.pieces.add(outcomes, sums)
+            sums = loss_sums(outcomes, self._scores.popleft())
+            self.losses.add_sums(outcomes, sums)
+            self.pieces.add(outcomes, sums)

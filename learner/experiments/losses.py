@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1, as in learner.validation."""
 _CELL = 64
-"""Impressions of a cell at most: losses are summed by cell, and shared so between machines."""
+"""Impressions of a cell at most: losses are summed by cell."""
 _MOST_PIECES = 128
 """Of a log; pieces get more cells instead."""
 
@@ -130,11 +130,6 @@ class LossTable:
 
     def add_sums(self, settled: Settled, sums: Reals) -> None:
         """Add the losses of a block's impressions, as `loss_sums` returns them."""
-        self.expect(settled)
-        self.add_losses(settled, sums)
-
-    def expect(self, settled: Settled) -> None:
-        """Add the weights of a block's impressions, whose losses follow in the same order."""
         if not settled.batches.shape[0]:
             return
         if not self._losses:
@@ -146,14 +141,9 @@ class LossTable:
         weights = np.bincount(settled.batches - settled.batches[0], settled.weights)
         for place, weight in enumerate(weights.tolist(), begin):
             self._weights[place] += weight
-
-    def add_losses(self, settled: Settled, sums: Reals) -> None:
-        """Add the losses of a block whose weights were added, as `loss_sums` returns them."""
-        if sums.shape[0]:
-            begin = int(settled.batches[0])
-            losses = np.bincount(settled.batches[_begins(settled)] - begin, sums)
-            for place, loss in enumerate(losses.tolist(), begin - self.first):
-                self._losses[place] += loss
+        losses = np.bincount(settled.batches[_begins(settled)] - settled.batches[0], sums)
+        for place, loss in enumerate(losses.tolist(), begin):
+            self._losses[place] += loss
 
     @property
     def closed(self) -> int:

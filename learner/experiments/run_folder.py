@@ -3,25 +3,21 @@
     FOLDER/history.ndjson           records of arms, rungs and decisions
     FOLDER/state-00000012.pickle    the runner's state after so many saves, complete
     FOLDER/work-0f3a.../            staged log and checkpoints of an executor (`executors`)
-    FOLDER/machine                  the name of this machine in a search that several share
     FOLDER/lock                     held while a runner writes
 
 A state is written beside the others, synced, and renamed, and older ones are removed after that. It
 says how many bytes of the history belong to it. Records behind them are of work that was lost, and
-are made again. Pickles are read from the folder that the runner itself writes. Modules and
-classes that were renamed since then are found under their new names (`_MOVED`, `_RENAMED`).
+are made again. Pickles are read from the folder that the runner itself writes. A state
+with modules or classes that this version does not have is refused.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import os
 import pickle
-import secrets
 import shutil
-import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.learner.errors import LearnerError
@@ -31,14 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_HISTORY, _LOCK, _MACHINE = "history.ndjson", "lock", "machine"
-_MOVED = {
-    "headrace.learner.experiments.race": "headrace.learner.experiments.rungs",
-    "headrace.learner.spec.growth": "headrace.learner.spec.admission_and_expiry",
-}
-"""Modules of saved states -> their names now."""
-_RENAMED = {("headrace.learner.experiments.rungs", "Race"): "Rungs"}
-"""Modules and classes of saved states -> the names of the classes now."""
+_HISTORY, _LOCK, _GROUP = "history.ndjson", "lock", "group-id"
 
 
 class BusyExperiment(LearnerError):
@@ -88,7 +77,7 @@ class RunFolder:
 
         Raises OtherExperiment.
         """
-        saved = self.newest(fingerprint, source)
+        saved = self._newest(fingerprint, source)
         if saved is None:
             (self.path / _HISTORY).write_bytes(b"")
             return None
@@ -96,8 +85,13 @@ class RunFolder:
             history.truncate(saved.history)
         return saved
 
-    def newest(self, fingerprint: str, source: str) -> SavedRun | None:
-        """Return the newest state; None if it is missing. Raises OtherExperiment."""
+    def _newest(self, fingerprint: str, source: str) -> SavedRun | None:
+        if (self.path / _GROUP).exists():
+            raise OtherExperiment(
+                f"{self.path}: expected the folder of one runner, got one of a group of runners "
+                "(--group), which was removed. Give --to another folder, or start again with "
+                "--restart"
+            )
         saved = read_state(self.path)
         if saved is None:
             return None
@@ -145,14 +139,6 @@ class RunFolder:
         return (self.path / _HISTORY).read_bytes().splitlines()
 
     @property
-    def machine(self) -> str:
-        """The name of this machine in a search that several share; the same after a restart."""
-        path = self.path / _MACHINE
-        if not path.exists():
-            path.write_text(f"{socket.gethostname()}-{secrets.token_hex(4)}")
-        return path.read_text()
-
-    @property
     def begun(self) -> bool:
         """Whether a state was saved."""
         return bool(self._states())
@@ -161,7 +147,8 @@ class RunFolder:
         """Forget the run."""
         for state in self._states():
             state.unlink()
-        (self.path / _HISTORY).unlink(missing_ok=True)
+        for name in (_HISTORY, _GROUP):
+            (self.path / name).unlink(missing_ok=True)
         for work in self.path.glob("work-*"):
             shutil.rmtree(work)
 
@@ -175,21 +162,21 @@ class RunFolder:
 
 
 def read_state(path: Path) -> SavedRun | None:
-    """Return the newest state of a folder, to which a runner may write; None without any."""
+    """Return the newest state of a folder, to which a runner may write; None without any.
+
+    Raises OtherExperiment for a state of another version.
+    """
     while states := _states_in(path):
         try:
-            return SavedRun(*_StateReader(io.BytesIO(states[-1].read_bytes())).load())
+            return SavedRun(*pickle.loads(states[-1].read_bytes()))  # noqa: S301 - the runner's
         except FileNotFoundError:
             continue  # the runner has saved a newer one, and removed this one
+        except (ImportError, AttributeError) as error:
+            raise OtherExperiment(
+                f"{states[-1]}: expected a state of this version of headrace, got one of another "
+                f"version ({error}). Start again with --restart, or continue with that version"
+            ) from error
     return None
-
-
-class _StateReader(pickle.Unpickler):
-    """Reads a state that `save` wrote, also one of an earlier checkout."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = _MOVED.get(module, module)
-        return super().find_class(module, _RENAMED.get((module, name), name))
 
 
 def _states_in(path: Path) -> list[Path]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from headrace.learner.batch import ExampleLog, LogBlock
     from headrace.learner.experiments.decisions import Look
-    from headrace.learner.experiments.executors import ArmTasks
+    from headrace.learner.experiments.executors import RemoteArms
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
     from headrace.learner.experiments.run_folder import RunFolder
     from headrace.learner.experiments.rungs import PieceSums
@@ -78,12 +78,6 @@ class _Run:
         self.ended: list[EndedArm] = []
         self.kept: Any = None
 
-    def __setstate__(self, saved: dict[str, object]) -> None:
-        self.ended, self.kept = [], None  # states of 0.1.0 before `--executor` have none
-        if "race" in saved:  # its name in earlier checkouts
-            saved["rungs"] = saved.pop("race")
-        self.__dict__.update(saved)
-
 
 class ExperimentRunner:
     """One experiment over one log."""
@@ -95,7 +89,7 @@ class ExperimentRunner:
         folder: RunFolder,
         save_every_s: float = 60.0,
         may_begin: Callable[[], bool] = lambda: True,
-        remote: ArmTasks | None = None,
+        remote: RemoteArms | None = None,
     ) -> None:
         """Continue where the folder says, or begin.
 
@@ -122,14 +116,12 @@ class ExperimentRunner:
         save_at_s = time.monotonic() + self._save_every_s
         self._begin_arms()
         while (cohort := self._furthest_behind()) is not None:
-            stopped = self._remote is not None and not self._remote.prepare(
-                self._places(cohort), stop
-            )
-            if not stopped:
-                self._advance(cohort)
-                self._join_cohorts()
-                self._begin_arms()
-                tell(self._progress())
+            if self._remote is not None:
+                self._remote.prepare(self._places(cohort))
+            self._advance(cohort)
+            self._join_cohorts()
+            self._begin_arms()
+            tell(self._progress())
             if stop.is_set() or time.monotonic() >= save_at_s:
                 if self._run.steps != self._saved_steps:
                     self.save()
@@ -155,9 +147,6 @@ class ExperimentRunner:
         if block is None:
             cohort.ended, cohort.read = True, 1.0
             settled = cohort.outcomes.flush()
-            if self._remote is not None:
-                self._remote.flush((cohort.after, cohort.arms), settled)
-                return
             for arm in cohort.arms:
                 arm.settle(settled)
             return
@@ -168,7 +157,7 @@ class ExperimentRunner:
         settled = cohort.outcomes.offer(examples)
         closed = {arm: arm.losses.closed for arm in cohort.arms}
         if self._remote is not None:
-            self._remote.step(self._places(cohort), examples, settled)
+            self._remote.step((cohort.after, cohort.arms), examples, settled)
         else:
             for arm in cohort.arms:
                 arm.step(examples, settled)
@@ -270,16 +259,9 @@ class ExperimentRunner:
     def _end(self, arm: Arm, cohort: Cohort) -> None:
         cohort.arms.remove(arm)
         difference = self._difference(arm)
-        self._record_end(EndedArm(arm.examples, difference, arm.plan.number), at_end=False)
+        self._run.ended.append(EndedArm(arm.examples, difference, arm.plan.number))
         if arm.plan.number > len(self._experiment.listed):
             self._run.suggestions.tell(arm.plan.number, arm.examples, difference)
-
-    def _record_end(self, ended: EndedArm, *, at_end: bool) -> None:
-        """`at_end`: of the log."""
-        if ended.number != _CONTROL:
-            self._run.ended.append(ended)
-        if self._remote is not None:
-            self._remote.end(ended, at_end=at_end)
 
     def _difference(self, arm: Arm) -> float:
         """Return the mean paired difference of all batches that are closed for the arm."""
@@ -335,7 +317,8 @@ class ExperimentRunner:
             records.append(
                 self._record(ENDED, arm, cohort, reason, difference=difference, bounds=bounds)
             )
-            self._record_end(EndedArm(arm.examples, difference, arm.plan.number), at_end=True)
+            if arm is not control:
+                self._run.ended.append(EndedArm(arm.examples, difference, arm.plan.number))
         self._folder.append(records)
         best = ranked[0]
         return ExperimentResult(
@@ -352,11 +335,6 @@ class ExperimentRunner:
         run = self._run
         learning = sum(len(cohort.arms) for cohort in run.cohorts)
         return ExperimentProgress(run.cohorts[0].read, run.begun, learning - 1, run.steps)
-
-    @property
-    def learning(self) -> list[Arm]:
-        """The arms that learn, with the control."""
-        return [arm for cohort in self._run.cohorts for arm in cohort.arms]
 
     @property
     def position(self) -> object:

@@ -25,7 +25,6 @@ from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.logs import layout
 from headrace.ingest.runtime import status
-from headrace.learner.experiments.live.group.messages import Order, decoded_message, encoded_message
 from headrace.learner.loop import scores
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import CorruptEntry
@@ -207,7 +206,6 @@ def message_decoders() -> list[Decoder]:
     changes = [f"{key.decode()}\n".encode() + (value or b"") for key, value in (
         model_change("news", "[model]"), alias_change("production", "news"),
     )]  # fmt: skip
-    order = encoded_message(Order("run", b"path", 1, 0, True))
     packed = bucket_file.pack(_rows(200))
     return [
         Decoder("examples", mutants_of(_examples()), _use_examples, (examples.UnreadableExamples,)),
@@ -241,7 +239,6 @@ def message_decoders() -> list[Decoder]:
             "status", mutants_of(_statuses(), text=True), _use_status, (status.UnreadableStatus,)
         ),
         Decoder("deployment", mutants_of(changes, text=True), _use_deployment),
-        Decoder("runner message", mutants_of([order]), decoded_message),
         Decoder(
             "evaluation rows",
             mutants_of(_evaluation_rows()),

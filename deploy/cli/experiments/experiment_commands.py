@@ -111,14 +111,6 @@ Hold = Annotated[
         help="Without --data: longest wait for a partition without new examples.",
     ),
 ]
-Group = Annotated[
-    bool,
-    typer.Option(
-        "--group",
-        help="Without --data: share the arms with the other runners of this experiment. All give "
-        "the same shared folder to --to.",
-    ),
-]
 Restart = Annotated[bool, typer.Option("--restart", help="Delete the saved state and begin again.")]
 Executor = Annotated[
     ExecutorKind,
@@ -133,7 +125,7 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=0,
-        help="With --executor processes or joblib: number of processes. 0: one per core.",
+        help="With --executor processes: number of processes. 0: one per core.",
     ),
 ]
 KeepBest = Annotated[
@@ -143,24 +135,6 @@ KeepBest = Annotated[
         min=0,
         metavar="ARMS",
         help="With --executor: best arms whose last checkpoint is kept after they ended.",
-    ),
-]
-Storage = Annotated[
-    str,
-    typer.Option(
-        "--storage",
-        metavar="FILE|URL",
-        help="With --data or --archive: the Optuna storage of a search that several machines "
-        "share. A journal file, or a URL of a database.",
-    ),
-]
-Lease = Annotated[
-    float,
-    typer.Option(
-        "--lease",
-        min=0.5,
-        metavar="SECONDS",
-        help="With --storage: time after which the arms of a lost machine are free.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -178,12 +152,9 @@ def run(
     executor: Executor = ExecutorKind.SERIAL,
     workers: Workers = 0,
     keep_best: KeepBest = 1,
-    storage: Storage = "",
-    lease: Lease = 60.0,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     hold: Hold = 30.0,
-    group: Group = False,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     runs: RunsFolder = "",
@@ -197,8 +168,6 @@ def run(
     from headrace.learner.experiments import load_experiment
 
     experiment = load_experiment(file)
-    if storage and not (data or archive):
-        raise BadOption("--storage: expected --data or --archive beside it, got neither")
     paths = data or ([archive] if archive is not None else [])
     with (
         run_outputs(runs, track) as outputs,
@@ -206,13 +175,10 @@ def run(
     ):
         if paths:
             source = source_of_log(experiment.control, data, layout, archive)
-            tasks = executor, workers, keep_best, storage, lease
-            files = LogOptions(to, save_every, restart, *tasks)
+            files = LogOptions(to, save_every, restart, executor, workers, keep_best)
             result = run_over_log(experiment, files, source)
         else:
-            settings = LiveOptions(
-                *(to, save_every, hold, restart, metrics_port, metrics_host, group)
-            )
+            settings = LiveOptions(to, save_every, hold, restart, metrics_port, metrics_host)
             result = run_live(experiment, settings, kafka, kafka_client)
         if result is None:
             recorder.change(state=RunState.STOPPED)

@@ -30,7 +30,6 @@ class LiveOptions(NamedTuple):
     restart: bool
     metrics_port: int
     metrics_host: str
-    group: bool
 
 
 def run_live(
@@ -55,9 +54,6 @@ class LogOptions(NamedTuple):
     executor: "ExecutorKind"
     workers: int
     keep_best: int
-    storage: str = ""
-    """Of a search that machines share."""
-    lease_s: float = 60.0
 
 
 def run_over_log(
@@ -78,9 +74,7 @@ def run_over_log(
         opened.callback(folder.close)
         if options.restart:
             folder.restart()
-        if options.storage:
-            runner = _runner_of_machines(experiment, options, source, folder, opened)
-        elif options.executor is ExecutorKind.SERIAL:
+        if options.executor is ExecutorKind.SERIAL:
             runner = ExperimentRunner(experiment, source, folder, options.save_every_s)
         else:
             runner = _runner_of_tasks(experiment, options, source, folder, opened)
@@ -112,41 +106,6 @@ def _runner_of_tasks(
     fields, best = experiment.control.fields, options.keep_best
     remote = RemoteArms(log, work / "arms", fields, execute, best)
     return ExperimentRunner(experiment, log, folder, options.save_every_s, remote=remote)
-
-
-def _runner_of_machines(
-    experiment: "Experiment",
-    options: LogOptions,
-    source: "BatchSource",
-    folder: "RunFolder",
-    opened: "ExitStack",
-) -> "ExperimentRunner":
-    from headrace.ingest.runtime import available_cores
-    from headrace.learner.experiments import ExperimentRunner
-    from headrace.learner.experiments.executors import (
-        ExecutorKind,
-        SharedArms,
-        SharedStudy,
-        StagedLog,
-        StudyAddress,
-        chunk_sizes,
-        open_executor,
-    )
-
-    work = folder.work_path(experiment.fingerprint, source.identity)
-    log = StagedLog(source, work / "log", chunk_sizes(experiment.rungs), "on several machines")
-    address, machine = StudyAddress(options.storage), folder.machine
-    study = SharedStudy(address, experiment, machine, options.lease_s)
-    opened.callback(study.close)
-    execute = opened.enter_context(open_executor(options.executor, options.workers))
-    in_parallel = options.workers or available_cores()
-    arms = SharedArms(
-        *(experiment, log, work / "shared-arms", execute, study),
-        workers=1 if options.executor is ExecutorKind.SERIAL else in_parallel,
-        keep_best=options.keep_best,
-    )
-    typer.echo(f"machine {machine} shares the search in {address.shown}", err=True)
-    return ExperimentRunner(experiment, log, folder, options.save_every_s, remote=arms)
 
 
 def source_of_log(

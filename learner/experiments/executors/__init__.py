@@ -1,4 +1,4 @@
-"""Steps the arms of an experiment in parallel: local processes, joblib or Spark tasks.
+"""Steps the arms of an experiment in parallel: local processes or Spark tasks.
 
 The coordinator cuts the log into chunks and stages each as a file (`staged_log`). A task learns one
 chunk for one arm (`arm_task`): it reads the arm's checkpoint, learns the blocks of the chunk, and
@@ -12,10 +12,8 @@ a checkpoint that is complete is not learned again.
 *Refused:* arms that decide as their tasks finish. The order of finished tasks depends on the load
 of the machine, and two runs would keep other arms.
 
-`tasks` is the interface between runner and tasks; `executor_kind` names the kinds, and `execution`
-opens one. `checkpoints` are the models and scores between two chunks. `shared_arms` lets several
-machines share a search, with `shared_task` as a task's work, `shared_study` as the record of who
-learns which arm, and `study_storage` below it.
+`executor_kind` names the kinds, and `execution` opens one. `checkpoints` are the models and scores
+between two chunks.
 """
 
 import lazy_loader

@@ -2,10 +2,5 @@ from .execution import MissingExecutor as MissingExecutor
 from .execution import open_executor as open_executor
 from .executor_kind import ExecutorKind as ExecutorKind
 from .remote_arms import RemoteArms as RemoteArms
-from .shared_arms import SharedArms as SharedArms
-from .shared_study import SharedStudy as SharedStudy
 from .staged_log import StagedLog as StagedLog
 from .staged_log import chunk_sizes as chunk_sizes
-from .staged_log import write_durably as write_durably
-from .study_storage import StudyAddress as StudyAddress
-from .tasks import ArmTasks as ArmTasks

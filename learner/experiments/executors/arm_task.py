@@ -36,10 +36,6 @@ class ArmTask:
     after: Path
     """Checkpoint to write."""
 
-    def run(self) -> BlockScores:
-        """Learn the chunk; return the scores of each block."""
-        return run_arm_task(self)
-
 
 def run_arm_task(task: ArmTask) -> BlockScores:
     """Learn the chunk; return the scores of each block. A complete checkpoint is not repeated."""

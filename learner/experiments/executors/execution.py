@@ -1,8 +1,8 @@
-"""Executors of arm tasks: local processes, joblib, or Spark.
+"""Executors of arm tasks: local processes or Spark.
 
 Each one runs a round of tasks and returns their results in order. A worker that dies fails its
-round's unfinished tasks only: they run again, and complete checkpoints are read. Tasks of joblib
-and Spark on other machines need the run's folder at the same path there.
+round's unfinished tasks only: they run again, and complete checkpoints are read. Spark tasks on
+other machines need the run's folder at the same path there.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest.runtime import available_cores
 from headrace.learner.errors import LearnerError
+from headrace.learner.experiments.executors.arm_task import run_arm_task
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
-from headrace.learner.experiments.executors.tasks import Result, Task, run_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.learner.experiments.executors.tasks import Execute
+    from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores
+    from headrace.learner.experiments.executors.remote_arms import Execute
 
 _ATTEMPTS = 4
 """Of a round; Spark tries a task as often by default."""
@@ -35,15 +36,10 @@ class MissingExecutor(LearnerError):
 @contextmanager
 def open_executor(kind: ExecutorKind, workers: int = 0) -> Iterator[Execute]:
     """Yield an executor. `workers`: processes; 0: one per core. Raises MissingExecutor."""
-    count = workers or available_cores()
-    if kind is ExecutorKind.SERIAL:
-        yield _in_order
-    elif kind is ExecutorKind.JOBLIB:
-        yield _joblib(count)
-    elif kind is ExecutorKind.SPARK:
+    if kind is ExecutorKind.SPARK:
         yield _spark()
     else:
-        with _Processes(count) as processes:
+        with _Processes(workers or available_cores()) as processes:
             yield processes.run
 
 
@@ -60,11 +56,11 @@ class _Processes:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, tasks: Sequence[Task[Result]]) -> list[Result]:
+    def run(self, tasks: Sequence[ArmTask]) -> list[BlockScores]:
         """Run a round. Raises MissingExecutor if processes die again and again."""
         for _ in range(_ATTEMPTS):
             try:
-                return list(self._pool.map(run_task, tasks))
+                return list(self._pool.map(run_arm_task, tasks))
             except BrokenProcessPool:
                 self._pool.shutdown(cancel_futures=True)
                 self._pool = self._started()
@@ -82,36 +78,17 @@ def _leave_signals_to_runner() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _in_order(tasks: Sequence[Task[Result]]) -> list[Result]:
-    return [task.run() for task in tasks]
-
-
-def _joblib(workers: int) -> Execute:
-    try:
-        from joblib import Parallel, delayed
-    except ImportError as error:
-        raise _missing("joblib", "sklearn") from error
-
-    def run(tasks: Sequence[Task[Result]]) -> list[Result]:
-        return list(Parallel(n_jobs=workers)(delayed(run_task)(task) for task in tasks))
-
-    return run
-
-
 def _spark() -> Execute:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise _missing("pyspark", "spark") from error
+        raise MissingExecutor(
+            "--executor spark: expected the package pyspark, got none: pip install "
+            "'headrace[spark]'"
+        ) from error
     context = SparkSession.builder.getOrCreate().sparkContext
 
-    def run(tasks: Sequence[Task[Result]]) -> list[Result]:
-        return list(context.parallelize(tasks, len(tasks)).map(run_task).collect())
+    def run(tasks: Sequence[ArmTask]) -> list[BlockScores]:
+        return list(context.parallelize(tasks, len(tasks)).map(run_arm_task).collect())
 
     return run
-
-
-def _missing(package: str, extra: str) -> MissingExecutor:
-    return MissingExecutor(
-        f"--executor: expected the package {package}, got none: pip install 'headrace[{extra}]'"
-    )

@@ -9,5 +9,4 @@ class ExecutorKind(StrEnum):
     SERIAL = "serial"
     """In the runner, all on the same decoded blocks."""
     PROCESSES = "processes"
-    JOBLIB = "joblib"
     SPARK = "spark"

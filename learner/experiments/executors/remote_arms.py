@@ -11,13 +11,12 @@ and those behind it. It keeps the last checkpoint of the best arms that ended, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.learner.experiments.executors.arm_task import ArmTask
 from headrace.learner.experiments.executors.checkpoints import checkpoint_path, clean_checkpoints
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
@@ -27,11 +26,12 @@ if TYPE_CHECKING:
     from headrace.learner.experiments.executors.arm_task import BlockScores
     from headrace.learner.experiments.executors.checkpoints import FinishedArm
     from headrace.learner.experiments.executors.staged_log import StagedLog
-    from headrace.learner.experiments.executors.tasks import ArmsAtPlace
     from headrace.learner.experiments.losses import Settled
 
     Execute = Callable[[Sequence[ArmTask]], list[BlockScores]]
     """Runs tasks; returns their results in the same order."""
+    ArmsAtPlace = tuple[Any, list[Arm]]
+    """A position of the staged log, and the arms there."""
 
 
 class RemoteArms:
@@ -46,34 +46,21 @@ class RemoteArms:
         self._scores: dict[int, tuple[int, BlockScores]] = {}
         """Arm -> a chunk, and the scores of its blocks."""
 
-    def prepare(self, places: Sequence[ArmsAtPlace], stop: threading.Event) -> bool:
-        """Learn the next chunk of the arms at the first place, and return True.
+    def prepare(self, places: Sequence[ArmsAtPlace]) -> None:
+        """Learn the next chunk of the arms at the first place.
 
-        The arms at other places learn their next chunks meanwhile, if needed. A round is short, so
-        it does not wait for `stop`.
+        The arms at other places learn their next chunks meanwhile, if needed.
         """
-        del stop
         (chunk, block), arms = places[0]
         lacking = any(self._lacks(arm.plan.number, chunk) for arm in arms)
         if lacking and self._log.has(chunk, block):
             self._run_round(places)
-        return True
 
-    def step(
-        self, places: Sequence[ArmsAtPlace], examples: Examples, settled: Sequence[Settled]
-    ) -> None:
-        """Step the arms at the first place through the next block."""
-        (_, block), arms = places[0]
+    def step(self, place: ArmsAtPlace, examples: Examples, settled: Sequence[Settled]) -> None:
+        """Step the arms at a place through the next block."""
+        (_, block), arms = place
         for arm in arms:
             arm.step(examples, settled, self._scores[arm.plan.number][1][block])
-
-    def flush(self, place: ArmsAtPlace, settled: Sequence[Settled]) -> None:
-        """Take the outcomes that remain at the end of the log."""
-        for arm in place[1]:
-            arm.settle(settled)
-
-    def end(self, ended: FinishedArm, *, at_end: bool) -> None:
-        """Arms end at saves, see `clean`."""
 
     def clean(self, learning: Iterable[ArmsAtPlace], ended: Iterable[FinishedArm]) -> None:
         """Remove the checkpoints that neither an arm that learns nor one of the best needs."""

@@ -61,15 +61,10 @@ def chunk_sizes(rungs: RungSection) -> Callable[[int], int]:
 class StagedLog:
     """A log whose chunks are files. One thread at a time stages them."""
 
-    def __init__(
-        self, source: ExampleLog, folder: Path, sizes: Callable[[int], int], use: str = "in chunks"
-    ) -> None:
-        """`sizes`: examples before a chunk -> fewest examples of the chunk, see `chunk_sizes`.
-
-        use: of the log; the state of a runner is of one use.
-        """
+    def __init__(self, source: ExampleLog, folder: Path, sizes: Callable[[int], int]) -> None:
+        """`sizes`: examples before a chunk -> fewest examples of the chunk, see `chunk_sizes`."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._source, self._folder, self._sizes, self._use = source, folder, sizes, use
+        self._source, self._folder, self._sizes = source, folder, sizes
         self._reading: Iterator[LogBlock] | None = None
         self._reading_chunk = -1
         """The chunk whose blocks come next."""
@@ -77,7 +72,7 @@ class StagedLog:
     @property
     def identity(self) -> str:
         """Identity of the source, whose positions are other ones."""
-        return f"{self._source.identity} {self._use}"
+        return f"{self._source.identity} in chunks"
 
     def path_of(self, chunk: int) -> Path:
         """Return the path of a chunk, which may be missing."""

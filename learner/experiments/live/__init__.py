@@ -14,7 +14,7 @@ steps since its last save, and if a partition was delayed, their order could dif
 published.
 
 `live_run` is the runner and `live_process` the process around it, with `live_metrics`. `saved_arm`
-reads the rows of an arm for its promotion, and `group` lets several runners share the arms.
+reads the rows of an arm for its promotion.
 """
 
 import lazy_loader

@@ -3,7 +3,6 @@
     NAME/00000000      the log that the experiment reads: topic and first offsets
     NAME/00000001 ...  records of arms, rungs, scores and decisions, as in history.ndjson
     NAME/stop          a request to stop, until the experiment is begun again
-    NAME/group         the folder, the first offsets and the messages of a group of runners
     NAME/front, NAME/late/00000000 ...  the order of late batches (`published_order`)
 
 Each record has a key of its own, so compaction keeps all of them, and a record that is published
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 EXPERIMENTS_TOPIC = "experiments"
 _TARGET = Source(EXPERIMENTS_TOPIC, 0)
-_STOP, _GROUP = "stop", "group"
+_STOP = "stop"
 
 
 class DivergedHistory(LearnerError):
@@ -115,23 +114,8 @@ def forget(writer: Writer, name: str, published: PublishedHistory) -> None:
     """Remove an experiment from the topic, its last record first."""
     for number in reversed(range(len(published.lines))):
         writer.send(_TARGET, b"", f"{name}/{_key(number)}".encode())
-    for rest in (_STOP, _GROUP, *(rest for rest, _ in published.order)):
+    for rest in (_STOP, *(rest for rest, _ in published.order)):
         writer.send(_TARGET, b"", f"{name}/{rest}".encode())
-    writer.flush()
-
-
-def group_record_of(records: Iterable[Record], name: str) -> bytes | None:
-    """Return the record of an experiment's group of runners; None if it is missing."""
-    key, found = f"{name}/{_GROUP}".encode(), None
-    for record in records:
-        if record.key == key:
-            found = record.value or None
-    return found
-
-
-def publish_group_record(writer: Writer, name: str, value: bytes) -> None:
-    """Publish the record of an experiment's group of runners."""
-    writer.send(_TARGET, value, f"{name}/{_GROUP}".encode())
     writer.flush()
 
 

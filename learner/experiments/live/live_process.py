@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,13 +23,6 @@ from headrace.ingest.kafka import (
 )
 from headrace.ingest.runtime import ReadLag, running_process, wall_ms
 from headrace.learner.experiments.history import decoded
-from headrace.learner.experiments.live.group import (
-    GroupMember,
-    GroupTask,
-    forget_group,
-    group_id,
-    opened_group_ports,
-)
 from headrace.learner.experiments.live.history_topic import (
     EXPERIMENTS_TOPIC,
     PublishedFolder,
@@ -42,11 +35,10 @@ from headrace.learner.experiments.live.history_topic import (
 from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.topic_source import TopicSource
-from headrace.learner.experiments.run_folder import OtherExperiment
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from headrace.ingest.kafka import KafkaSettings, Reader, Writer
@@ -75,8 +67,6 @@ class LiveSettings:
     metrics_port: int = 0
     """Port of /metrics and health; 0 serves none."""
     metrics_host: str = "127.0.0.1"
-    group: bool = False
-    """Whether to share the arms with other runners; all of them share the folder."""
 
 
 class _StopRequests:
@@ -173,13 +163,6 @@ def run_live_experiment(
         if settings.restart:
             _restart(settings.folder, writer, name, known)
             known = PublishedHistory()
-        if settings.group:
-            return _run_in_group(settings, kafka, experiment, stop, writer)
-        if group_id(settings.folder) is not None:
-            raise OtherExperiment(
-                f"--to {settings.folder}: expected the folder of a run without --group, got one of "
-                "a group. Add --group, give --to another folder, or start again with --restart"
-            )
         folder = PublishedFolder(settings.folder, writer, name, known)
         stack.enter_context(closing(folder))
         begins = _begins(kafka, experiment, folder, known)
@@ -207,43 +190,6 @@ def _restart(folder: Path, writer: Writer, name: str, known: PublishedHistory) -
     with closing(PublishedFolder(folder, writer, name, known)) as locked:
         forget(writer, name, known)
         locked.restart()
-        forget_group(folder)
-
-
-def _run_in_group(
-    settings: LiveSettings,
-    kafka: KafkaSettings,
-    experiment: Experiment,
-    stop: threading.Event,
-    writer: Writer,
-) -> ExperimentResult | None:
-    """Run as a member of the experiment's group until the experiment ends or `stop` is set."""
-    name = experiment.name
-    with ExitStack() as stack:
-        ports = stack.enter_context(opened_group_ports(kafka, writer, name, stop))
-        stops = stack.enter_context(closing(_StopRequests(kafka, name)))
-        collector = ExperimentCollector(name)
-        lag = ReadLag("headrace_experiment_lag", {"experiment": name})
-        address = settings.metrics_host, settings.metrics_port
-        health = stack.enter_context(
-            running_process("experiment", kafka, REGISTRY, address, collectors=[collector, lag])
-        )
-        told = _teller(collector, lag, health, stops)
-
-        @contextmanager
-        def opened(begins: tuple[int, ...]) -> Iterator[TopicSource]:
-            with closing(_open_source(kafka, experiment, begins, settings.hold_s)) as source:
-                lag.follow(LogBounds(kafka), source.passed)
-                yield source
-            lag.follow(LogBounds(kafka), dict)  # no positions, so Kafka is not asked
-
-        task = GroupTask(
-            *(experiment, settings.folder, settings.save_every_s, writer),
-            published=lambda: read_histories(kafka).get(name, PublishedHistory()),
-            begins=lambda folder, known: _begins(kafka, experiment, folder, known),
-            open_source=opened,
-        )
-        return GroupMember(task, ports._replace(alive=health.stepped), stop, told).run()
 
 
 def _teller(

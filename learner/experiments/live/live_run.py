@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from headrace.learner.experiments.executors import ArmTasks
     from headrace.learner.experiments.experiment_file import Experiment
     from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
     from headrace.learner.experiments.live.topic_source import TopicSource
@@ -31,19 +30,11 @@ class LiveRun:
         source: TopicSource,
         folder: RunFolder,
         save_every_s: float = 60.0,
-        arms: ArmTasks | None = None,
-        still_whole: Callable[[], bool] | None = None,
     ) -> None:
-        """Continue where the folder says, or begin with a record of the log.
-
-        still_whole: whether new arms find the first examples; by default, the source says so.
-        """
+        """Continue where the folder says, or begin with a record of the log."""
         self._experiment, self._source = experiment, source
         self._whole = True
-        self._still_whole = still_whole or source.whole
-        self.runner = ExperimentRunner(
-            *(experiment, source, folder, save_every_s, self._may_begin, arms)
-        )
+        self.runner = ExperimentRunner(experiment, source, folder, save_every_s, self._may_begin)
         position = self.runner.position if self.runner.resumed else None
         front = position if isinstance(position, TopicPosition) else source.first()
         source.first_pass = self.runner.kept(FirstPass(front))
@@ -85,7 +76,7 @@ class LiveRun:
 
     def _may_begin(self) -> bool:
         # retention never gives back what it deleted
-        if self._whole and not self._still_whole():
+        if self._whole and not self._source.whole():
             self._whole = False
             log.warning("no more arms begin: Kafka deleted the first examples of the experiment")
         return self._whole

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.learner.experiments.live.group import group_id
 from headrace.learner.experiments.live.topic_source import TopicPosition
 from headrace.learner.experiments.run_folder import read_state
 from headrace.learner.spec import check_compatible
@@ -76,8 +75,6 @@ def read_saved_arm(folder: Path, plan: ArmPlan) -> SavedArm | str:
     saved = read_state(folder)
     if saved is None:
         return "the run has no saved state"
-    if group_id(folder) is not None:
-        return "the runners of a group keep the rows apart from the state"
     cohorts = saved.run.cohorts
     control = cohorts[0].arms[0].plan.spec
     for cohort in cohorts:

@@ -13,15 +13,13 @@ that reads the log again takes it there (`FirstPass`). The notes are saved with 
 published before the records that depend on them (`published_order`). A run that lost its folder
 therefore takes every batch where it was taken. *Refused:* the order of arrival, which differs from
 read to read.
-
-In a group of runners, one runner decides the order, and the others follow it (`BlockOrder`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.ingest.examples import DamagedExamples, Examples, UnreadableExamples, unpack
 from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
@@ -39,31 +37,6 @@ _MOST_QUEUED_BYTES = 4 << 20
 """Limit of one partition, which is then paused until the others caught up."""
 _POLL_S = 0.2
 """Waiting for a batch; as long until a stop is noticed."""
-
-
-ANY = -1
-"""The partition whose event time is furthest behind."""
-
-
-class BlockOrder(Protocol):
-    """Decides which partition the next batch comes from."""
-
-    def next(self) -> int | None:
-        """Return the partition; `ANY`: as the event times say; None: it is not decided yet."""
-
-    def took(self, partition: int) -> None:
-        """Take note of the partition of the next batch."""
-
-
-class OwnOrder:
-    """The order of a runner that is alone."""
-
-    def next(self) -> int | None:
-        """Return `ANY`."""
-        return ANY
-
-    def took(self, partition: int) -> None:
-        """No other runner follows."""
 
 
 class ExamplesExpired(LearnerError):
@@ -170,7 +143,6 @@ class TopicSource:
         now_ms: Callable[[], int],
     ) -> None:
         """`begins`: the first offset of each partition. now_ms: Unix time."""
-        self.order: BlockOrder = OwnOrder()
         self._open, self._topic, self._fields = open_reader, topic, fields
         self.begins = tuple(begins)
         self.identity = f"{topic} {topic_id} from {','.join(map(str, self.begins))}"
@@ -224,11 +196,8 @@ class TopicSource:
         self._readers.add(reading)
         try:
             while not self._ended(reading):
-                chosen = self.order.next()
-                if chosen == ANY:
-                    chosen = reading.furthest_behind(self._now_ms() - self._hold_ms, self._end)
-                if chosen is not None and reading.partitions[chosen].queue:
-                    self.order.took(chosen)
+                chosen = reading.furthest_behind(self._now_ms() - self._hold_ms, self._end)
+                if chosen is not None:
                     taken = reading.take(chosen)
                     yield TopicBlock(taken, reading.position)
                 elif not reading.fetch(_POLL_S):

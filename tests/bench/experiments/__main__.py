@@ -6,9 +6,9 @@
 scenario. `events_to_detect` is the median number of events until a gain of 0.5 % log loss is found;
 `events_to_detect_t_test` is what a t-test of a fixed horizon needs. `arms_per_core` divides the
 examples that a core learns in a second, with an arm's losses, by 2,000 examples a second. It uses
-the stream of `tests.bench.learner` (26 ids and 13 numbers) and processor time. `runner_speedups` is
-defined in `runner_group.py`. `search_regret` and `search_budget_share` are defined in `search.py`,
-`promote_seconds` and `rollback_seconds` in `promotion_speed.py`, which starts Kafka and Valkey.
+the stream of `tests.bench.learner` (26 ids and 13 numbers) and processor time. `search_regret` and
+`search_budget_share` are defined in `search.py`, `promote_seconds` and `rollback_seconds` in
+`promotion_speed.py`, which starts Kafka and Valkey.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from headrace.learner.experiments.losses import OutcomeJoin
 from tests.bench.bench_options import bench_parser
 from tests.bench.experiments.false_promotions import SCENARIOS, detection, false_promotions
 from tests.bench.experiments.promotion_speed import promotion_speed
-from tests.bench.experiments.runner_group import runner_speedups
 from tests.bench.experiments.search import search
 from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
 
@@ -59,7 +58,6 @@ def main() -> None:
         "events_to_detect_without_cycle": found.without_cycle,
         "events_to_detect_t_test": round(found.t_test),
         "arms_per_core": {name: round(arms_per_core(name, share), 1) for name in MODELS},
-        "runner_speedups": runner_speedups(int(60_000 * share)),
     }
     searched, speed = search(quick=chosen.quick), promotion_speed()
     if searched is not None:  # the sample week is not shipped

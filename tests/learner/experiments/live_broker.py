@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -34,21 +33,6 @@ PARTITIONS = 3
 
 class Killed(Exception):
     """The end of a process between two steps."""
-
-
-class GivenOrder:
-    """An order of partitions that is given."""
-
-    def __init__(self, partitions: list[int]) -> None:
-        self.left = partitions
-
-    def next(self) -> int | None:
-        """Return the next one; None at the end."""
-        return self.left[0] if self.left else None
-
-    def took(self, partition: int) -> None:
-        """Go on."""
-        assert self.left.pop(0) == partition
 
 
 class Broker:
@@ -146,12 +130,3 @@ class Broker:
         finally:
             held.close()
             source.close()
-
-    def run_in_order(self, folder: Path, order: GivenOrder) -> tuple[bytes, ...]:
-        """Run one runner in a given order; return the history without its first record."""
-        experiment = self.experiment
-        held = PublishedFolder(folder, ListWriter(), experiment.name, PublishedHistory())
-        with closing(held), closing(self.source()) as source:
-            source.order = order
-            LiveRun(experiment, source, held, 1e9).run(Event(), lambda _: not order.left)
-            return tuple(held.saved_lines()[1:])

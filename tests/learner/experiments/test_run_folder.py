@@ -1,17 +1,20 @@
-"""A saved state of an experiment is readable after its modules and classes were renamed."""
+"""The folder of an experiment refuses what it cannot continue."""
 
 from __future__ import annotations
 
 import pickle
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.learner.experiments.run_folder import SavedRun, read_state
+from headrace.learner.experiments.run_folder import (
+    OtherExperiment,
+    RunFolder,
+    SavedRun,
+    read_state,
+)
 from headrace.learner.experiments.rungs import Rungs
-from headrace.learner.experiments.runner import _Run
-from headrace.learner.spec import Admission
-from tests.learner.experiments.experiment_runs import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,27 +23,22 @@ _NOW = b"experiments.rungs\nRungs\n"
 
 
 @pytest.mark.parametrize("former", [b"experiments.race\nRace\n", b"experiments.rungs\nRace\n"])
-def test_a_state_that_has_former_names_of_modules_and_classes_is_read(
+def test_a_state_with_modules_or_classes_of_another_version_is_refused(
     tmp_path: Path, former: bytes
 ) -> None:
-    run = _Run(write_files(tmp_path))
-    names = set(vars(run))
-    vars(run)["race"] = vars(run).pop("rungs")
-    saved = pickle.dumps(tuple(SavedRun("fingerprint", "log", 0, run)), protocol=0)
+    saved = pickle.dumps(tuple(SavedRun("fingerprint", "log", 0, Rungs(4))), protocol=0)
     assert _NOW in saved
+    (tmp_path / "state-00000001.pickle").write_bytes(saved)
+    assert read_state(tmp_path) is not None
     (tmp_path / "state-00000001.pickle").write_bytes(saved.replace(_NOW, former))
-    found = read_state(tmp_path)
-    assert found is not None
-    assert isinstance(found.run.rungs, Rungs)
-    assert set(vars(found.run)) == names
+    with pytest.raises(OtherExperiment, match="got one of another version"):
+        read_state(tmp_path)
 
 
-def test_a_state_that_has_the_former_module_of_admission_is_read(tmp_path: Path) -> None:
-    admission = Admission("count", sightings=3)
-    saved = pickle.dumps(tuple(SavedRun("fingerprint", "log", 0, admission)), protocol=0)
-    now, former = b"spec.admission_and_expiry", b"spec.growth"
-    assert now in saved
-    (tmp_path / "state-00000001.pickle").write_bytes(saved.replace(now, former))
-    found = read_state(tmp_path)
-    assert found is not None
-    assert found.run == admission
+def test_a_folder_of_a_group_of_runners_is_refused_until_it_is_restarted(tmp_path: Path) -> None:
+    (tmp_path / "group-id").write_text("a1b2")
+    with closing(RunFolder(tmp_path)) as folder:
+        with pytest.raises(OtherExperiment, match="got one of a group of runners"):
+            folder.load("fingerprint", "log")
+        folder.restart()
+        assert folder.load("fingerprint", "log") is None
