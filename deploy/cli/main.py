@@ -27,7 +27,6 @@ from headrace.deploy.cli import (
     fit,
     ingest,
     learner,
-    planning,
     pserver,
     run,
     runs,
@@ -60,8 +59,6 @@ app.command("fit")(fit.fit)
 app.command("export")(fit.export)
 app.command("suggest")(data.suggest)
 app.command("warm")(run.warm)
-app.command("plan")(planning.plan)
-app.command("calibrate")(planning.calibrate)
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(ingest.topics_app, name="topics")
 app.add_typer(learner.app, name="learner")

@@ -6,8 +6,7 @@ are pure functions from a survey to findings. `inspection.py` prints the buckets
 `live_status.py` prints all processes and the coverage of fields, `parked.py` what is parked.
 
 `check_result.py` is a finding, `examples_topic.py` reads what Kafka holds of a model, and
-`removal.py` removes a model. `planning` computes the cluster for a load, from costs that
-`cost_measurement` measures.
+`removal.py` removes a model.
 """
 
 import lazy_loader

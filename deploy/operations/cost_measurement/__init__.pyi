@@ -1,2 +1,0 @@
-from .cost_measurement import calibrate as calibrate
-from .trial_model import trial_spec as trial_spec
