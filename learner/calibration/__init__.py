@@ -1,7 +1,6 @@
 """Calibration after a model, learned online: `platt` has two numbers, `isotonic` many.
 
-`competition` calibrates the candidates of a request together, and `shrinkage` mixes the model with
-the click rate.
+`shrinkage` mixes the model with the click rate.
 """
 
 import lazy_loader

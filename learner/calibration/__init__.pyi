@@ -1,4 +1,3 @@
-from .competition import CompetitionScaling as CompetitionScaling
 from .isotonic import IsotonicScaling as IsotonicScaling
 from .platt import PlattScaling as PlattScaling
 from .shrinkage import ShrinkageMixture as ShrinkageMixture

@@ -37,8 +37,7 @@ Order is kept: with 1 + a > 0 the layer changes no ranking at any moment.
 
 `kind = "isotonic"` has a number for each of many log-odds instead of two for all: see
 `learner.calibration.isotonic`. `kind = "shrinkage"` mixes the model with the click rate:
-`learner.calibration.shrinkage`. `kind = "request"` considers the other candidates of the request:
-`learner.calibration.competition`.
+`learner.calibration.shrinkage`.
 """
 
 from __future__ import annotations
@@ -118,13 +117,8 @@ class PlattScaling:
         self,
         view: RowTable,
         scores: npt.NDArray[np.float64],
-        ends: npt.NDArray[np.int64] | None = None,  # noqa: ARG002
     ) -> None:
-        """Replace the model's probabilities with the calibrated ones. Adds no row.
-
-        ends: (n,) the first score after the request of each; None if all are of one request.
-        NaN stays NaN.
-        """
+        """Replace the model's probabilities with the calibrated ones. Adds no row; NaN stays."""
         apply, _ = self._kernels()
         apply(view.columns, self._layer(), scores)
 

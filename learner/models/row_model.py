@@ -15,7 +15,6 @@ import numpy as np
 from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import CachedDispatch, read_only
 from headrace.learner.calibration import (
-    CompetitionScaling,
     IsotonicScaling,
     PlattScaling,
     ShrinkageMixture,
@@ -37,7 +36,7 @@ from headrace.learner.models.explanations import (
     part_names,
 )
 from headrace.learner.models.uncertainty import rates_of, uncertainty
-from headrace.learner.spec import CHOICE, ISOTONIC, PLATT, REQUEST, SHRINKAGE
+from headrace.learner.spec import CHOICE, ISOTONIC, PLATT, SHRINKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +55,6 @@ _CALIBRATIONS = {
     PLATT: PlattScaling,
     ISOTONIC: IsotonicScaling,
     SHRINKAGE: ShrinkageMixture,
-    REQUEST: CompetitionScaling,
 }
 
 
@@ -128,7 +126,7 @@ class RowModel(ABC):
         if self._chosen:
             choose_in_each(scores, np.full(len(scores), len(scores)) if ends is None else ends)
         if self._calibrated is not None:
-            self._calibrated.apply(view, scores, ends)
+            self._calibrated.apply(view, scores)
         return scores
 
     def uncertainty(

@@ -21,7 +21,6 @@ from .architecture import Structure as Structure
 from .calibration_spec import CALIBRATION_NUMBER as CALIBRATION_NUMBER
 from .calibration_spec import ISOTONIC as ISOTONIC
 from .calibration_spec import PLATT as PLATT
-from .calibration_spec import REQUEST as REQUEST
 from .calibration_spec import SHRINKAGE as SHRINKAGE
 from .calibration_spec import Calibration as Calibration
 from .compatibility import check_compatible as check_compatible

@@ -10,7 +10,7 @@ from headrace.ingest.features import Variant, Variants
 
 CALIBRATION_NUMBER = 1002
 """Field number of the rows of the layer."""
-PLATT, ISOTONIC, SHRINKAGE, REQUEST = "platt", "isotonic", "shrinkage", "request"
+PLATT, ISOTONIC, SHRINKAGE = "platt", "isotonic", "shrinkage"
 
 
 class Calibration(Struct, frozen=True):
@@ -36,11 +36,6 @@ CALIBRATION = Variants(
             "A mixture of the model, the click rate, and the middle of both.",
             ("alpha",),
             defaults={"alpha": 0.005},
-        ),
-        REQUEST: Variant(
-            "Scale and shift, and a number for the strength of the request's other candidates.",
-            ("alpha",),
-            defaults={"alpha": 0.01},
         ),
     },
 )

@@ -34,7 +34,7 @@ from headrace.learner.spec.architecture import (
     check_history,
     check_synchronous,
 )
-from headrace.learner.spec.calibration_spec import CALIBRATION, REQUEST, Calibration
+from headrace.learner.spec.calibration_spec import CALIBRATION, Calibration
 from headrace.learner.spec.optimizer_spec import (
     Optimizer,
     Optimizers,
@@ -124,8 +124,7 @@ class ModelSpec:
     @property
     def compares_candidates(self) -> bool:
         """Whether a score depends on the other candidates of the request."""
-        layer = self.calibration
-        return self.structure.loss == CHOICE or (layer is not None and layer.kind == REQUEST)
+        return self.structure.loss == CHOICE
 
     @property
     def histories(self) -> tuple[str, ...]:
@@ -184,10 +183,10 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
         expiry = parse_expiry(table_of(tables, where, "expiry"), window_ms, where)
     if "calibration" in tables:
         table = table_of(tables, where, "calibration")
+        if table.get("kind") == "request":
+            wanted = 'another kind: this one was removed, use [model] loss = "choice"'
+            raise where.error(("calibration", "kind"), wanted, '"request"')
         calibration = CALIBRATION.read(table, where, "calibration")
-        if structure.loss == CHOICE and calibration.kind == REQUEST:
-            wanted = 'another kind beside [model] loss = "choice", which compares candidates itself'
-            raise where.error(("calibration", "kind"), wanted, f'"{REQUEST}"')
     spec = ModelSpec(
         name=structure.name,
         structure=structure,

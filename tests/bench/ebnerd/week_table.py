@@ -5,8 +5,7 @@
 It measures as `tests.bench.week` does: in one process, with events in one order, each impression
 scored before it is learned. The second half of the week is reported. Inputs are those of
 `news_ids.toml` and of `news.toml`. DIN, the sequence networks, and DCN-V2 in one more row, also get
-the user's earlier clicks (`tests.bench.week_history`). Models *by request* are calibrated by the
-other candidates of the request.
+the user's earlier clicks (`tests.bench.week_history`).
 
 The constants have the least log loss on the first half, for each model, inputs and policy. They are
 those of the specs in deploy/models, or those in CHOSEN if one of ten to twenty tried sets was
@@ -56,16 +55,11 @@ MODELS = {
     "DCN-V2 with history": ("news_dcn.toml", {}),
     "GRU": ("news_deepfm.toml", {"deepfm": "sequence"}),
     "self-attention": ("news_deepfm.toml", {"deepfm": "sequence"}),
-    "logistic regression by request": ("", {}),
-    "DCN-V2 by request": ("news_dcn.toml", {}),
-    "DCN-V2 with history by request": ("news_dcn.toml", {}),
 }
 """Name -> the spec whose structure and optimizers it has ("": those of the inputs' own), and what
 is another word there."""
 _WITHOUT_TORCH = 2
 _TOLD = ("DIN", "DCN-V2 with history", "GRU", "self-attention")
-_BY_REQUEST = " by request"
-_REQUEST = '\n[calibration]\nkind = "request"\n'
 _HISTORY = f'history = "{RECENT}"\ntarget = "article"\n\n'
 _BAG = f'[fields.{RECENT}]\nnumber = 60\ntransform = "bag"\n\n'
 
@@ -151,7 +145,6 @@ CHOSEN: dict[str, dict[tuple[str, str], Constants]] = {
 def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
     """Return one of the table's specs."""
     name, words = MODELS[model]
-    by_request, model = model.endswith(_BY_REQUEST), model.removesuffix(_BY_REQUEST)
     ours = (_MODELS / INPUTS[inputs]).read_text()
     theirs = (_MODELS / (name or INPUTS[inputs])).read_text()
     for word, other in words.items():
@@ -174,7 +167,6 @@ def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
     if model == "self-attention":
         structure += 'encoder = "attention"\n\n'
     text = f"{structure}[label]\n{POLICIES[policy]}\n{fields}{optimizers}"
-    text += _REQUEST if by_request else ""
     return parse_spec(text, f"{model}, {inputs}, {policy}")
 
 

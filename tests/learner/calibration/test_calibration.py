@@ -10,7 +10,6 @@ import pytest
 
 from headrace.ingest.examples.batch import Examples, concatenate
 from headrace.ingest.features.spec_text import SpecError
-from headrace.learner.calibration.competition import CompetitionScaling
 from headrace.learner.calibration.isotonic import IsotonicScaling
 from headrace.learner.calibration.platt import PlattScaling
 from headrace.learner.calibration.shrinkage import ShrinkageMixture
@@ -23,7 +22,6 @@ from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
 ISOTONIC = '[calibration]\nkind = "isotonic"\nalpha = 0.3\n'
 SHRINKAGE = '[calibration]\nkind = "shrinkage"\nalpha = 0.02\n'
-REQUEST = '[calibration]\nkind = "request"\nalpha = 0.02\n'
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 MODELS = ["", MACHINE, DEEP]
 
@@ -64,7 +62,7 @@ def test_platt_scores_equal_those_of_a_plain_loop(model: str, weighed: bool) -> 
     np.testing.assert_array_equal(rows.values[~layer], alone.rows().values)
 
 
-@pytest.mark.parametrize("section", [SECTION, ISOTONIC, SHRINKAGE, REQUEST])
+@pytest.mark.parametrize("section", [SECTION, ISOTONIC, SHRINKAGE])
 @pytest.mark.parametrize("batch", [1, 7])
 def test_calibrated_scores_do_not_depend_on_the_batch_size(batch: int, section: str) -> None:
     spec, _ = pair("immediate", section=section)
@@ -74,7 +72,7 @@ def test_calibrated_scores_do_not_depend_on_the_batch_size(batch: int, section: 
 
 @pytest.mark.parametrize(
     ("model", "section"),
-    [*((each, SECTION) for each in MODELS), ("", ISOTONIC), ("", SHRINKAGE), ("", REQUEST)],
+    [*((each, SECTION) for each in MODELS), ("", ISOTONIC), ("", SHRINKAGE)],
 )
 def test_pushed_calibration_rows_answer_as_the_learner_does(model: str, section: str) -> None:
     spec, _ = pair("immediate", model, section)
@@ -159,7 +157,6 @@ def test_platt_scaling_follows_a_change_of_the_click_rate() -> None:
         (PlattScaling, "platt"),
         (IsotonicScaling, "isotonic"),
         (ShrinkageMixture, "shrinkage"),
-        (CompetitionScaling, "request"),
     ],
 )
 def test_a_broken_model_answers_nan_through_its_calibration(
@@ -182,3 +179,5 @@ def test_the_platt_section_of_a_spec_is_validated_and_in_its_fingerprint() -> No
         parse_spec(text + '[calibration]\nkind = "plat"\n', "t")
     with pytest.raises(SpecError, match="kind"):
         parse_spec(text + "[calibration]\n", "t")
+    with pytest.raises(SpecError, match="this one was removed, use"):
+        parse_spec(text + '[calibration]\nkind = "request"\n', "t")

@@ -159,13 +159,6 @@ def test_the_default_keeps_its_fingerprint_and_a_choice_has_another() -> None:
     assert _spec("").fingerprint != _spec(CHOICE).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("[examples]\nnegative_rate = 0.5\n", "a choice needs all candidates"),
-        ('[calibration]\nkind = "request"\n', "which compares candidates itself"),
-    ],
-)
-def test_sections_that_contradict_a_choice_are_refused(more: str, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        _spec(CHOICE, more=more)
+def test_negatives_that_are_sampled_are_refused_beside_a_choice() -> None:
+    with pytest.raises(SpecError, match="a choice needs all candidates"):
+        _spec(CHOICE, more="[examples]\nnegative_rate = 0.5\n")
