@@ -39,18 +39,18 @@ from headrace.learner.loop import (
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models import SoloGroup, open_model
 from headrace.learner.spec import check_compatible
-from headrace.pserver import BucketAnswer, Resharded
+from headrace.pserver import Resharded
 from headrace.pserver.replica import Replica
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.models import Model, SyncGroup
     from headrace.learner.models.deep import GroupConfig
     from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Shape, Store, Unreachable
+    from headrace.pserver import Shape, Store
 
 log = logging.getLogger(__name__)
 
@@ -105,14 +105,11 @@ def _join(place: GroupConfig | None, spec: ModelSpec, model: Model) -> SyncGroup
     return model.step_together(join_group(place))
 
 
-def _guard(
-    limits: GuardLimits | None, spec: ModelSpec, marks: Sequence[BucketAnswer | Unreachable]
-) -> BatchGuard | NoGuard:
+def _guard(limits: GuardLimits | None, spec: ModelSpec) -> BatchGuard | NoGuard:
     if limits is None:
         return NoGuard()
-    young = not any(isinstance(answer, BucketAnswer) and answer.marks for answer in marks)
     kind = MiniBatchGuard if spec.structure.synchronous else BatchGuard
-    return kind(spec.fields.label.window_ms, limits, young=young)
+    return kind(spec.fields.label.window_ms, limits)
 
 
 def _complete_replica(
@@ -197,7 +194,7 @@ def run_learner(
         settings.accept_gap,
         settings.skip_damaged,
     )
-    guard = _guard(settings.limits, spec, store.marks(range(shape.buckets)))
+    guard = _guard(settings.limits, spec)
     pace = settings.pace
     learner = Learner(ports, replica, model, spec.fields, pace, guard=guard, group=group)
     lag = ReadLag("headrace_learner_lag", {"model": spec.name})

@@ -3,6 +3,9 @@
 Two conditions hold then: the joiner has committed every input offset, and the mark of every bucket
 is at the end of every partition of examples. No push is missing and none can follow. Kafka and the
 store answer both; the processes that do the work may have been killed since.
+
+A parked message is passed, but not learned. With nothing else to do the learner tries each of them
+once more, so the wait goes on for as long as that takes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from headrace.counted_nouns import counted
 from headrace.deploy.errors import Stuck
 from headrace.ingest.joiner import StateReader
 from headrace.ingest.kafka import KafkaReader, Source, check_co_partitioned, examples_topic
+from headrace.learner.loop import parked_messages
 from headrace.pserver import Unreachable
 
 if TYPE_CHECKING:
@@ -35,6 +39,8 @@ class Backlog(NamedTuple):
     """Events in Kafka that are not joined."""
     batches: int
     """Batches of examples that not every bucket has applied."""
+    parked: int
+    """Batches that the learner has parked: they are no backlog."""
 
     @property
     def nothing(self) -> bool:
@@ -48,6 +54,8 @@ class DrainTimeout:
 
     stuck_after_s: float = 60.0
     """Longer than any restart of a killed part takes."""
+    parked_s: float = 10.0
+    """At most, for parked batches to be tried once more: the learner tries one each second."""
 
 
 class Drain:
@@ -77,7 +85,8 @@ class Drain:
             max(0, end - min(_mark(answer, name) for answer in answers))
             for name, end in ends.items()
         )
-        return Backlog(lag, batches)
+        known = (each.marks for each in answers if not isinstance(each, Unreachable))
+        return Backlog(lag, batches, len(parked_messages(known)))
 
     def wait(
         self,
@@ -94,11 +103,13 @@ class Drain:
         while not stop.is_set():
             behind = self.behind()
             tell(behind)
-            if behind.nothing:
-                return True
             if behind != last:
                 last, moved_s = behind, time.monotonic()
-            elif time.monotonic() - moved_s > patience.stuck_after_s:
+            still_s = time.monotonic() - moved_s
+            tries_s = min(patience.parked_s, 2.0 + behind.parked) if behind.parked else 0.0
+            if behind.nothing and still_s >= tries_s:
+                return True
+            if not behind.nothing and still_s > patience.stuck_after_s:
                 raise Stuck(
                     f"expected every event to be learned, got {counted(behind.events, 'event')} to "
                     f"join and {counted(behind.batches, 'batch')} of examples to apply, without a "

@@ -264,6 +264,9 @@ class Learner:
             if merged and not self.rows.prepare(merged.examples, self._steady_ms()):
                 self.intake.put_back(window)
                 break
+            if merged and not self._screen(merged):
+                self.intake.put_back(window)
+                continue
             learned = True
             self.parked.park(window, verdicts)
             if merged is None or self._learn(merged):
@@ -276,6 +279,13 @@ class Learner:
             if self._due() or self._steady_ms() >= until_ms:
                 break
         return learned
+
+    def _screen(self, merged: MergedBatches) -> bool:
+        """Return whether no message is suspect by the scores that it would get now."""
+        if not any(self._guard.screens(each.name, each.offset) for each in merged.batches):
+            return True
+        shares = merged.of_messages(self._predicted(merged.examples))
+        return all(self._guard.screen(batch, scores) for batch, scores in shares)
 
     def _note_unsent(self, window: Sequence[ExampleBatch]) -> None:
         count = sum(len(batch.examples) for batch in window)

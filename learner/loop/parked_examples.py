@@ -70,7 +70,7 @@ class ParkedExamples:
         self._retry_interval_ms, self._limit = retry_interval_ms, limit
         self._reasons: dict[_Place, str] = {}
         self._tried_at_ms: dict[_Place, int] = {}
-        self._try_at_ms = 0
+        self._try_at_ms = self._read_at_ms = 0
         self._current: tuple[_Place, ExampleBatch | None] | None = None
         """The message that is tried, and its examples once they are read."""
         self._gone: set[_Place] = set()
@@ -202,7 +202,11 @@ class ParkedExamples:
         asked = [*drops, *(m for m in there if m.request)]
         if asked or not there:
             return asked[0] if asked else None
-        waits = now_ms < self._try_at_ms or (self._guard.alert and not self.full)
+        if self._intake.ready():
+            self._read_at_ms = now_ms
+        # an alert ends with good examples: if none come, with time
+        idle = now_ms - self._read_at_ms >= self._retry_interval_ms
+        waits = now_ms < self._try_at_ms or (self._guard.alert and not idle and not self.full)
         if waits and not self._guard.lasting and self._current is None:
             return None
         return min(there, key=lambda m: self._tried_at_ms.get((m.source, m.offset), -1))

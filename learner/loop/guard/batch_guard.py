@@ -22,8 +22,8 @@ the model follows (`warm_up_examples`), and finds nothing suspect in what was pa
 A batch that was suspect alone is found good as soon as the present model expects its labels. Labels
 of one batch are judged once: when it is read again, the model has learned less than when it passed.
 
-Evidence is not stored. A new process expects a model with rows to be calibrated, and judges labels
-at once. It judges numbers and repeats once it knows what is usual.
+Evidence is not stored. A new process does not know how much its model has learned, nor which
+clicks are still to come. So it judges nothing for `warm_up_examples`, whatever the model.
 
 Gains are checked before each push, and after each batch only when a push would have carried too
 large ones. Scores of a batch found that way were sent before. Examples quarantined before a push
@@ -100,10 +100,8 @@ Verdict = Unlearnable | Suspect
 class BatchGuard:
     """Judges batches, and remembers which ones to skip."""
 
-    def __init__(
-        self, window_ms: int, limits: GuardLimits | None = None, *, young: bool = True
-    ) -> None:
-        """`window_ms`: the label window. young: whether the model has no rows yet."""
+    def __init__(self, window_ms: int, limits: GuardLimits | None = None) -> None:
+        """`window_ms`: the label window."""
         self.limits = limits or GuardLimits()
         self.careful = False
         """Whether deltas are checked after every batch, to find the one that broke them."""
@@ -115,7 +113,7 @@ class BatchGuard:
         self._shared_evidence: StreamSurprise | None = (
             None  # of parked batches, until others are learned
         )
-        self._change = StreamChange(self.limits, follows=young)
+        self._change = StreamChange(self.limits)
         self._gradient = GradientMean(self.limits)
 
     @property

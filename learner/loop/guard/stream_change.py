@@ -28,7 +28,7 @@ class GuardLimits:
     """Largest gradient of a mini-batch over the running mean of these, in a synchronous group: a
     step that all members took stays, and what it ruined shows one mini-batch later."""
     warm_up_examples: int = 5_000
-    """Before labels are judged: a model without rows, or one that follows a change, says little."""
+    """Before labels are judged, by a new process or after a change: a young model says little."""
     calm_examples: int = 2_000
     """Good examples that end an alert."""
     lasting_ms: int = 60_000
@@ -46,10 +46,9 @@ class GuardLimits:
 class StreamChange:
     """A change of the stream: from a first suspicion until it is over, or lasts."""
 
-    def __init__(self, limits: GuardLimits, *, follows: bool) -> None:
-        """follows: whether the model still follows what it learns, as a new one does."""
+    def __init__(self, limits: GuardLimits) -> None:
         self._limits = limits
-        self._following = limits.warm_up_examples if follows else 0
+        self._following = limits.warm_up_examples
         self._calm = 0  # good examples until the alert ends
         self._began_ms = self._examples = self._messages = 0
         self.lasted = False
@@ -61,7 +60,7 @@ class StreamChange:
 
     @property
     def follows(self) -> bool:
-        """Whether the model is too young to be judged by its scores."""
+        """Whether the model may be too young to be judged by its scores."""
         return self._following > 0
 
     def good(self, examples: int) -> None:

@@ -29,7 +29,8 @@ inequality), so `evidence` is several times what independent examples would need
 Under `immediate` the outcome of an impression comes later, if ever. Only `more clicks` is judged:
 an impression loses its bet, a click wins one. When impressions pause, the clicks of earlier ones
 still come. So clicks that were expected in the last label window and did not come are credit: an
-excess must use it up first.
+excess must use it up first. Clicks on impressions that came before these tests began have no such
+credit, and are not judged.
 
 Two tests need no score, so they are made before a batch is learned:
 
@@ -241,7 +242,10 @@ class StreamSurprise:
         self._sizes = RunningMean(memory)
         self._weight, self._click_weight = RunningMean(memory), RunningMean(memory)
         self._last_row = np.uint64(0)
-        self._credit = ClickCredit(self._window_ms)
+        self._count_clicks_from(0)
+
+    def _count_clicks_from(self, shown_ms: int) -> None:
+        self._judged_from_ms, self._credit = shown_ms, ClickCredit(self._window_ms)
 
     # inputs
 
@@ -311,7 +315,7 @@ class StreamSurprise:
         shift = self._shift(examples)
         if judged and shift:
             usual = float(self._level.value[0]) if self._level.weight else level
-            odds = odds_of(scores) * self._shift(examples)
+            odds = odds_of(scores) * shift
             factors = factors_of_labels(
                 self._limits, odds, clicked, float(odds_of(np.array(usual)))
             )
@@ -322,21 +326,23 @@ class StreamSurprise:
         return None
 
     def _of_clicks(self, examples: Examples, scores: Floats, *, judged: bool) -> str | None:
-        limits = self._limits
+        limits, shown_ms = self._limits, examples.shown_ms
         clicked = examples.kinds == Kind.CLICKED
         shift = self._shift(examples)
-        odds = odds_of(np.where(clicked, 0.5, scores)) * (shift or 1.0)
-        credit = self._credit.taken(
-            examples.shown_ms, np.where(clicked, -1.0, _CREDIT * odds / (1.0 + odds))
-        )
-        if judged and shift:
-            gain = math.log(limits.excess / limits.tolerance)
-            factors = factors_of_clicks(limits, odds, clicked)
-            if self._clicks.bet(part_logs(factors), limits.evidence, gain * credit) is not None:
-                return _labels_reason(
-                    LABEL_TESTS[0], odds[~clicked], int(clicked.sum()), len(examples)
-                )
-        return None
+        if not (judged and shift):
+            self._count_clicks_from(int(shown_ms.max()))
+            return None
+        places = np.flatnonzero(~clicked | (shown_ms > self._judged_from_ms))
+        clicked, shown_ms = clicked[places], shown_ms[places]
+        if not places.shape[0]:
+            return None
+        odds = odds_of(np.where(clicked, 0.5, scores[places])) * shift
+        expected = np.where(clicked, -1.0, _CREDIT * odds / (1.0 + odds))
+        credit = math.log(limits.excess / limits.tolerance) * self._credit.taken(shown_ms, expected)
+        factors = factors_of_clicks(limits, odds, clicked)
+        if self._clicks.bet(part_logs(factors), limits.evidence, credit) is None:
+            return None
+        return _labels_reason(LABEL_TESTS[0], odds[~clicked], int(clicked.sum()), len(examples))
 
     def _shift(self, examples: Examples) -> float:
         """Return the factor from the odds of weighted examples to those of the ones that came.

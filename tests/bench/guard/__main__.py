@@ -138,7 +138,7 @@ def cost_figures() -> dict[str, Any]:
     examples, _ = stream.examples()
     found = {}
     for size in (50, 500, 4096):
-        learner, guard = BenchLearner(stream.spec), BatchGuard(1000, young=False)
+        learner, guard = BenchLearner(stream.spec), BatchGuard(1000)
         spent = [0.0, 0.0]
         messages = range(0, len(examples) - size, size)
         for offset, begin in enumerate(messages):

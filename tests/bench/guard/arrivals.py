@@ -11,6 +11,8 @@ _TRANSACTION_S = 0.05
 """Time of the events that a joiner gathers in one message, live."""
 _BACKLOG = 4096
 """Examples of a message when there are many."""
+RESTART = 7_000
+"""Examples between two restarts: more than a new process learns before it judges."""
 
 
 class Arrival(NamedTuple):
@@ -22,12 +24,17 @@ class Arrival(NamedTuple):
     """Length of one outage, at 40 % of the stream. Its events arrive at once after it."""
     backlog: bool = False
     """Whether the whole stream is there from the beginning."""
+    restarts: bool = False
+    """Whether a new process goes on after each `RESTART` examples."""
 
     @property
     def name(self) -> str:
         """Return a name for people."""
         how = "backlog" if self.backlog else "live"
-        return f"{how}, {self.rate:,}/s" + (f", outage {self.outage_s:g} s" * bool(self.outage_s))
+        restarts = ", restarts" * self.restarts
+        return f"{how}, {self.rate:,}/s{restarts}" + (
+            f", outage {self.outage_s:g} s" * bool(self.outage_s)
+        )
 
     def messages(self, count: int) -> Iterator[tuple[int, int]]:
         """Yield the begin and the end of each message of so many examples."""
@@ -48,4 +55,6 @@ ARRIVALS = (
     *(Arrival(rate) for rate in (100, 1_000, 10_000)),
     *(Arrival(rate, outage_s) for rate in (100, 1_000, 10_000) for outage_s in (5.0, 60.0, 600.0)),
     Arrival(1_000, backlog=True),
+    Arrival(1_000, restarts=True),
+    Arrival(1_000, backlog=True, restarts=True),
 )

@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace.ingest.examples import part_of
 from headrace.learner.loop.guard import BatchGuard, Unlearnable
+from tests.bench.guard.arrivals import RESTART
 from tests.bench.guard.guard_streams import BenchLearner
 from tests.bench.guard.old_rule import OldRule
 
@@ -69,6 +70,8 @@ def _arrived(
     guard, old = BatchGuard(stream.spec.fields.label.window_ms), OldRule()
     parked, given_up, quarantined = [], 0, 0
     for offset, (begin, end) in enumerate(arrival.messages(len(examples))):
+        if arrival.restarts and begin // RESTART != (begin - 1) // RESTART:
+            guard = BatchGuard(stream.spec.fields.label.window_ms)
         batch, own = part_of(examples, begin, end), scores[begin:end]
         verdict = guard.before(_SOURCE, offset, batch)
         verdict = verdict or guard.judge(_SOURCE, offset, batch, own, 0.0)

@@ -46,16 +46,24 @@ def _at(offset: int, examples: Examples, append_ms: int = 0) -> ExampleBatch:
     return ExampleBatch(Source("examples.test", 0), "p", offset, timed)
 
 
-def test_a_young_model_is_not_judged_by_its_scores_and_one_with_rows_is() -> None:
+def _warm(guard: BatchGuard) -> BatchGuard:
+    """Return a guard that has seen enough to judge labels."""
+    good = np.full(BATCH, 0.001)
+    for offset in range(LIMITS.warm_up_examples // BATCH + 1):
+        assert guard.judge("warm-up", offset, _negatives(), good, 0.0) is None
+    return guard
+
+
+def test_a_new_process_does_not_judge_labels_before_it_has_learned_enough() -> None:
     wrong = np.full(BATCH, 0.99)
     assert BatchGuard(1000, LIMITS).judge("p", 0, _negatives(), wrong, 0.0) is None
-    known = BatchGuard(1000, LIMITS, young=False)
+    known = _warm(BatchGuard(1000, LIMITS))
     assert isinstance(known.judge("p", 0, _negatives(), wrong, 0.0), Suspect)
 
 
 def test_labels_of_a_batch_are_judged_once_scores_and_deltas_each_time() -> None:
     """Read again, it meets a model that knows less: that is not the batch's fault."""
-    guard = BatchGuard(1000, LIMITS, young=False)
+    guard = _warm(BatchGuard(1000, LIMITS))
     good, wrong = np.full(BATCH, 0.001), np.full(BATCH, 0.99)
     for offset in range(100):
         assert guard.judge("p", offset, _negatives(), good, 0.0) is None
@@ -67,7 +75,7 @@ def test_labels_of_a_batch_are_judged_once_scores_and_deltas_each_time() -> None
 
 
 def test_the_alert_after_a_suspicion_ends_after_enough_good_examples() -> None:
-    guard = BatchGuard(1000, LIMITS, young=False)
+    guard = _warm(BatchGuard(1000, LIMITS))
     good, wrong = np.full(BATCH, 0.001), np.full(BATCH, 0.99)
     assert not guard.accepts(_at(0, _negatives()), wrong, NO_DELTAS)
     assert guard.screens("p", 1) and not guard.screens("p", 0)  # read again: judged before
@@ -82,7 +90,7 @@ def test_the_alert_after_a_suspicion_ends_after_enough_good_examples() -> None:
 
 
 def test_a_change_lasts_after_a_minute_of_suspect_batches() -> None:
-    guard, wrong = BatchGuard(1000, LIMITS, young=False), np.full(BATCH, 0.99)
+    guard, wrong = _warm(BatchGuard(1000, LIMITS)), np.full(BATCH, 0.99)
     offset, parked = 0, []
     while not _lasting(guard):
         batch = _at(offset, _negatives(), 1000 * offset)
@@ -102,13 +110,13 @@ def test_a_change_lasts_after_a_minute_of_suspect_batches() -> None:
 
 def test_a_change_that_fills_the_most_messages_lasts_whatever_its_time() -> None:
     limits = replace(LIMITS, most_parked=5)
-    guard, wrong = BatchGuard(1000, limits, young=False), np.full(BATCH, 0.99)
+    guard, wrong = _warm(BatchGuard(1000, limits)), np.full(BATCH, 0.99)
     found = [guard.screen(_at(offset, _negatives()), wrong) for offset in range(8)]
     assert found == [False] * 5 + [True] * 3
 
 
 def test_parked_batches_are_found_good_once_the_model_expects_them() -> None:
-    guard = BatchGuard(1000, LIMITS, young=False)
+    guard = _warm(BatchGuard(1000, LIMITS))
     often = replace(_negatives(), labels=np.ones(BATCH, np.uint8))
     before, after = np.full(BATCH, 0.01), np.full(BATCH, 0.9)
     assert guard.judge("p", 0, often, before, 0.0) is not None
@@ -121,7 +129,7 @@ def test_parked_batches_are_found_good_once_the_model_expects_them() -> None:
 
 def test_small_parked_batches_are_judged_together() -> None:
     """Two labels prove nothing, twelve of the same kind do."""
-    guard = BatchGuard(1000, LIMITS, young=False)
+    guard = _warm(BatchGuard(1000, LIMITS))
     few = replace(part(_negatives(), 0, 2), labels=np.ones(2, np.uint8))
     scores = np.full(2, 0.05)
     found = [guard.reconsider(few, scores) for _ in range(6)]
@@ -131,7 +139,7 @@ def test_small_parked_batches_are_judged_together() -> None:
 
 
 def test_a_group_learns_one_suspect_batch_and_is_on_the_alert_for_the_next() -> None:
-    guard = MiniBatchGuard(1000, LIMITS, young=False)
+    guard = _warm(MiniBatchGuard(1000, LIMITS))
     bad = replace(_negatives(), labels=np.ones(BATCH, np.uint8))
     scores = np.full(BATCH, 0.01)
     assert guard.accepts(_at(0, _negatives()), scores, NO_DELTAS) and not guard.alert

@@ -167,11 +167,14 @@ def test_parked_batches_are_tried_at_once_while_the_guard_says_that_the_change_l
     assert stage.parked() == []
 
 
-def test_nothing_is_tried_while_the_guard_is_on_alert_unless_no_more_may_be_parked() -> None:
+def test_nothing_is_tried_on_the_alert_while_batches_come_unless_no_more_may_be_parked() -> None:
     stage = _Stage({BAD})
     stage.guard.alert = True
-    stage.run()
+    stage.run(PACE.parked_interval_ms // 10)
+    assert stage.model.learned({0: BATCHES})
     assert stage.guard.scored == []
+    stage.run(PACE.parked_interval_ms // 10)
+    assert stage.guard.scored
     full = _Stage({1, 2, 3})
     full.guard.alert = True
     full.run()

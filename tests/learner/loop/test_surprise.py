@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoded
 from headrace.learner.loop.guard.surprise import (
     LABEL_TESTS,
@@ -58,12 +59,14 @@ def _drawn(dice: np.random.Generator, scores: npt.NDArray[np.float64]) -> npt.ND
     return (dice.random(scores.shape[0]) < scores).astype(np.uint8)
 
 
-def _first_suspect(examples: Examples, scores: npt.NDArray[np.float64], size: int) -> int | None:
-    """Return the last example of the first suspect batch, or None."""
+def _first_suspect(
+    examples: Examples, scores: npt.NDArray[np.float64], size: int, *, young: int = 0
+) -> int | None:
+    """Return the last example of the first suspect batch, or None. young: batches not judged."""
     surprise = StreamSurprise(LIMITS, WINDOW_MS)
     for number, batch in enumerate(cut(examples, size)):
         own = scores[number * size : (number + 1) * size]
-        if surprise.of_inputs(batch) or surprise.of_labels(batch, own):
+        if surprise.of_inputs(batch) or surprise.of_labels(batch, own, judged=number >= young):
             return min((number + 1) * size, len(examples))
     return None
 
@@ -187,6 +190,18 @@ def test_clicks_that_come_alone_are_not_suspect_even_after_the_last_impression(s
         scores = _scored(dice, 0.3)
         examples, own = _immediate(dice, scores, _drawn(dice, scores))
         assert _first_suspect(examples, own, size) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_clicks_on_impressions_that_an_earlier_process_learned_are_not_suspect(size: int) -> None:
+    for seed in range(3):
+        dice = np.random.default_rng(seed)
+        scores = _scored(dice, 0.3)
+        examples, own = _immediate(dice, scores, _drawn(dice, scores))
+        begin = int(np.flatnonzero(examples.kinds == Kind.SHOWN)[-1])
+        rest = part_of(examples, begin, len(examples))
+        assert rest.labels.sum() > 10
+        assert _first_suspect(rest, own[begin:], size, young=1) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("size", SIZES)
