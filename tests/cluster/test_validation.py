@@ -9,8 +9,7 @@ import pytest
 
 from tests.cluster.control_plane import Refused
 from tests.cluster.definitions import definitions
-from tests.deploy.chart.golden import EXAMPLES
-from tests.deploy.chart.helm import NAMESPACE, beside, example, render
+from tests.deploy.chart.helm import EXAMPLES, NAMESPACE, beside, example, render
 
 if TYPE_CHECKING:
     from tests.cluster.control_plane import ControlPlane

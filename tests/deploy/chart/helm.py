@@ -17,6 +17,7 @@ import yaml
 HERE = Path(__file__).parent
 CHART = Path(__file__).parents[3] / "deploy/chart"
 RELEASE, NAMESPACE = "demo", "ctr"
+EXAMPLES = ("small", "large")
 KUBERNETES = ("1.29", "1.36")
 """The oldest version that the chart takes, and a new one."""
 

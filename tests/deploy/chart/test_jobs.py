@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.deploy.termination import REFUSED, UNREACHABLE
-from tests.deploy.chart.golden import EXAMPLES
-from tests.deploy.chart.helm import containers_of, example, render
+from tests.deploy.chart.helm import EXAMPLES, containers_of, example, render
 from tests.deploy.command import headrace
 
 if TYPE_CHECKING:
