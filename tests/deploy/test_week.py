@@ -65,6 +65,8 @@ def _check_counts(report: Any) -> None:
     assert {name: n for name, n in clicks.items() if n + late != CLICKS} == {}
 
 
+# test_run.py, test_several_learners.py and test_two_joiners.py count events beside kills
+@pytest.mark.long
 def test_counters_are_exact_and_accuracy_holds_when_joiner_and_learner_are_killed(
     tmp_path: Path,
 ) -> None:

@@ -104,8 +104,19 @@ def test_the_wheel_has_one_package_with_all_its_data(built: Distributions) -> No
     assert "headrace/deploy/local/services/kafka_jars.lock" in names
     assert "headrace/deploy/models/demo.toml" in names
     assert "headrace/py.typed" in names
+    data = {
+        f"headrace/{path.relative_to(ROOT)}"
+        for folder in FOLDERS
+        for kind in ("toml", "lua", "html", "lock")
+        for path in (ROOT / folder).rglob(f"*.{kind}")
+        if (path.parent / "__init__.py").is_file() or "models" in path.parts
+    }
+    data = {each for each in data if not each.startswith("headrace/deploy/image/")}
+    assert len(data) > 10
+    assert data <= set(names)
 
 
+@pytest.mark.long
 def test_the_installed_demo_runs_in_a_folder_with_packages_of_the_same_names(
     built: Distributions, tmp_path: Path, project: Path
 ) -> None:
@@ -117,7 +128,16 @@ def test_the_installed_demo_runs_in_a_folder_with_packages_of_the_same_names(
     assert _files(project) == before
 
 
-@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "wheel",
+        # the wheel is built from it
+        pytest.param("sdist", marks=pytest.mark.long),
+        # as in the environment of all other tests
+        pytest.param("editable", marks=pytest.mark.long),
+    ],
+)
 def test_an_installed_headrace_is_imported_and_pickled_beside_packages_of_the_same_names(
     built: Distributions, tmp_path: Path, project: Path, kind: str
 ) -> None:

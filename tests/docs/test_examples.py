@@ -46,7 +46,7 @@ def learned(model: headrace.LocalModel, lines: list[Line]) -> headrace.LocalMode
     clicks = [orjson.loads(line.value) for line in lines if line.is_click]
     assert clicks
     summary = model.learn(impressions, clicks)
-    assert summary.examples == EVENTS
+    assert summary.examples == len(lines)
     assert summary.refused == ()
     return model
 
@@ -62,7 +62,7 @@ def test_the_custom_module_learns_the_log_of_the_news_site(
     pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
     monkeypatch.syspath_prepend(EXAMPLES / "own_module")
     try:
-        model = learned(headrace.LocalModel(EXAMPLES / "own_module" / "towers.toml"), lines)
+        model = learned(headrace.LocalModel(EXAMPLES / "own_module" / "towers.toml"), lines[:5_000])
         assert model.metrics().auc > 0.55
     finally:
         sys.modules.pop("two_towers", None)

@@ -50,7 +50,7 @@ FROM: dict[str, dict[str, Any]] = {
         for part, namespace in (("metrics", "monitoring"), ("http", "site"))
     },
 }
-"""Who may connect, as the values of the examples say; None: every pod."""
+"""Pods that may connect, as the values of the examples say; None: every pod."""
 
 
 @pytest.fixture(scope="module")

@@ -196,6 +196,7 @@ def test_every_query_of_the_dashboard_finds_scraped_series(shown: Shown) -> None
     assert unanswered(shown.series) == []
 
 
+@pytest.mark.long  # test_run.py replays logs through the same pipeline
 def test_the_demo_can_replay_a_log(tmp_path: Path) -> None:
     written = write_log(tmp_path, SyntheticStream(SyntheticSite(), 1, START_MS), 60, requests_s=20)
     log = ("--data", str(tmp_path), "--model", str(path_of("demo")))

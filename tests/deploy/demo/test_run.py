@@ -173,68 +173,42 @@ def test_ctrl_c_stops_the_demo_and_leaves_no_process(lived: Lived) -> None:
     assert not Path(logs.group(1)).parent.exists()
 
 
-def test_sigterm_during_a_replay_stops_the_run_and_leaves_no_process(
+def test_a_run_ended_during_its_replay_continues_and_a_second_model_learns_what_it_sent(
     log: Log, tmp_path: Path
 ) -> None:
-    report = tmp_path / "report.json"
-    arguments = ["run", "--model", str(DEMO), "--data", str(log.directories[0]), "--speed", "0.2"]
-    with running(*arguments, "--report", str(report)) as run:
-        directory = Path(run.wait_for(r"logs in (\S+)").group(1)).parent
-        run.wait_for("is served at")
-        status, left = run.stop(signal.SIGTERM)
-        assert status == 130, run.output
-        assert "stopping every part" in run.output
-        assert left == []
-        assert not directory.exists()
-        assert not report.exists()
-
-
-def test_an_interrupted_run_continues_on_its_state_and_counts_every_event_once(
-    log: Log, tmp_path: Path
-) -> None:
+    """The processes of an ended run are gone, and each event counts once, in both models."""
     data = [word for each in log.directories for word in ("--data", str(each))]
-    report, state = tmp_path / "report.json", tmp_path / "state"
-    arguments = ["run", "--model", str(DEMO), *data, "--report", str(report), "--no-evaluate"]
-    arguments += ["--state", str(state)]
+    report, given = tmp_path / "report.json", ["--no-evaluate", "--state", str(tmp_path / "state")]
+    arguments = ["run", "--model", str(DEMO), *data, "--report", str(report), *given]
     with running(*arguments, "--speed", "2") as run:
         run.wait_for("replayed [1-9][0-9,]* events")
-        status, _ = run.stop(signal.SIGINT)
-        assert status == 130, run.output
+        status, left = run.stop(signal.SIGTERM)
+        assert (status, left) == (130, []), run.output
+        assert "stopping every part" in run.output
         assert "run the same command again to continue" in run.output
+        assert not report.exists()
     with running(*arguments) as run:
         assert run.end() == 0, run.output
-        sent = run.wait_for(r"continued an interrupted run, which had sent ([\d,]+) events").group(
-            1
-        )
-    assert 0 < int(sent.replace(",", "")) < log.impressions + log.clicks
+        sent = run.wait_for(r"continued an interrupted run, which had sent ([\d,]+) events")
+        printed = run.wait_for(r"[\d,]+ impressions and [\d,]+ clicks learned").group()
+    assert 0 < int(sent.group(1).replace(",", "")) < log.impressions + log.clicks
     learned = json.loads(report.read_text())
     assert set(learned["shows_by_field"].values()) == {log.impressions}
     assert set(learned["clicks_by_field"].values()) == {log.clicks - 1}
     assert (learned["duplicates"], learned["dead_letters"]) == (1, 1)
+
+    second = tmp_path / "second.toml"
+    second.write_text(DEMO.read_text().replace('name = "demo"', 'name = "second"'))
+    report.unlink()
+    arguments[2] = str(second)
     with running(*arguments) as run:
-        assert run.end() == 0, run.output
-        assert "0 impressions and 0 clicks learned" in run.output
-    again = json.loads(report.read_text())
-    assert again["progressive"] == learned["progressive"]
-    assert again["shows_by_field"] == learned["shows_by_field"]
-
-
-def test_a_second_model_learns_the_events_that_a_run_of_the_first_has_sent(
-    log: Log, tmp_path: Path
-) -> None:
-    spec, report = tmp_path / "second.toml", tmp_path / "report.json"
-    spec.write_text(DEMO.read_text().replace('name = "demo"', 'name = "second"'))
-    given = ["--data", str(log.directories[1]), "--no-evaluate", "--state", str(tmp_path / "state")]
-    with running("run", "--model", str(DEMO), *given) as run:
-        assert run.end() == 0, run.output
-        learned = run.wait_for(r"[\d,]+ impressions and [\d,]+ clicks learned").group()
-    with running("run", "--model", str(spec), *given, "--report", str(report)) as run:
         assert run.end() == 0, run.output
         assert "second also learns the events that earlier runs have sent" in run.output
         assert "continued a run of demo, which had sent" in run.output
-        assert learned in run.output
-    figures = json.loads(report.read_text())
-    assert (figures["late_clicks"], figures["duplicates"], figures["dead_letters"]) == (0, 0, 0)
+        assert printed in run.output
+    again = json.loads(report.read_text())
+    for name in ("shows_by_field", "clicks_by_field", "late_clicks", "duplicates", "dead_letters"):
+        assert again[name] == learned[name], name
 
 
 def test_a_run_names_the_part_that_refused_to_start_with_the_end_of_its_log(

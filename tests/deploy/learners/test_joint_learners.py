@@ -84,6 +84,7 @@ def test_a_killed_synchronous_learner_ends_its_group_and_every_example_counts_on
     assert set(rows.shows[chunks].tolist()) == {impressions}
 
 
+@pytest.mark.long  # test_joint.py runs groups of learners in one process
 def test_a_group_of_one_learner_learns_everything_and_stops_cleanly(
     kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:

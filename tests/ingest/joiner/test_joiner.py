@@ -175,7 +175,7 @@ def test_a_joiner_does_not_start_on_topics_with_different_partition_counts(
         )
 
 
-def test_a_joiner_with_a_wrong_address_stops_within_seconds() -> None:
+def test_a_joiner_with_a_wrong_address_names_the_flag() -> None:
     nowhere = KafkaSettings("127.0.0.1:9", connect_timeout_s=1.0)
     with pytest.raises(KafkaUnreachable, match="--kafka"):
         run_joiner(JoinerSettings(), nowhere, "model", fields_of(), threading.Event())

@@ -1,6 +1,11 @@
 """Tests that the Kafka fakes behave as their protocols require."""
 
+from inspect import signature
+
+import pytest
+
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, SentMessage
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     Committed,
@@ -11,7 +16,8 @@ from headrace.ingest.kafka.protocols import (
     Source,
     Writer,
 )
-from headrace.ingest.kafka.transactions import Outgoing, Transactions
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing, Transactions
 
 SOURCE, OTHER = Source("t", 0), Source("t", 1)
 
@@ -20,12 +26,23 @@ def record(offset: int, source: Source = SOURCE) -> Record:
     return Record(source, offset, 0, str(offset).encode())
 
 
-def test_the_kafka_fakes_have_the_methods_of_the_real_classes() -> None:
-    reader: Reader = ListReader({})
-    writer: Writer = ListWriter()
-    transactions: Transactions = ListTransactions()
-    for fake in (reader, writer, transactions):
-        fake.close()
+@pytest.mark.parametrize(
+    ("protocol", "fake", "real"),
+    [
+        (Reader, ListReader, KafkaReader),
+        (Writer, ListWriter, KafkaWriter),
+        (Transactions, ListTransactions, KafkaTransactions),
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_a_kafka_fake_has_the_methods_of_the_real_class_with_the_same_parameters(
+    protocol: type, fake: type, real: type
+) -> None:
+    names = [name for name, each in vars(protocol).items() if name[0] != "_" and callable(each)]
+    assert names
+    for name in names:
+        of_fake, of_real = (signature(getattr(each, name)).parameters for each in (fake, real))
+        assert list(of_fake) == list(of_real), name
 
 
 def test_a_list_reader_delivers_nothing_before_start_and_then_everything_in_order() -> None:

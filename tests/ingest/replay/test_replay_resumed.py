@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka.protocols import ReadPosition
 
-IMPRESSIONS = 30_000
+IMPRESSIONS = 9_000
 CLICKS = range(0, IMPRESSIONS, 10)
 DEADLINE_S = 60
 
@@ -42,7 +42,7 @@ bootstrap, name, data, *topics = sys.argv[1:]
 replay(KafkaSettings(bootstrap), [DirectoryLog(Path(data))], 1000, threading.Event(),
        topics=EventTopics(*topics),
        hooks=ReplayHooks(progress=lambda now: print(now.events, flush=True)),
-       settings=ReplaySettings(resume_as=name, speed=40.0, tick_interval_s=0.05,
+       settings=ReplaySettings(resume_as=name, speed=20.0, tick_interval_s=0.05,
                                commit_interval_s=0.05))
 """
 
@@ -86,7 +86,7 @@ def test_a_replay_killed_at_any_moment_resumes_without_duplicates(
     name = fresh_name("replay")
     arguments = [sys.executable, "-c", _PROGRAM, settings.bootstrap, name, str(directory)]
     arguments += [topics.impressions, topics.clicks, topics.dead_letters]
-    for limit in (8_000, 20_000):
+    for limit in (2_400, 6_000):
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             deadline = time.monotonic() + DEADLINE_S
@@ -103,7 +103,7 @@ def test_a_replay_killed_at_any_moment_resumes_without_duplicates(
         settings=ReplaySettings(resume_as=name),
         hooks=ReplayHooks(progress=reached.append),
     )
-    assert 8_000 <= replayed.resumed < IMPRESSIONS
+    assert 2_400 <= replayed.resumed < IMPRESSIONS
     assert replayed.events == IMPRESSIONS + len(CLICKS)
     assert once(settings, topics)
     again = replay(
@@ -165,7 +165,7 @@ def test_a_stopped_replay_resumes_without_duplicates(
         stop,
         topics=topics,
         settings=named,
-        hooks=ReplayHooks(progress=lambda now: stop.set() if now.events > 5_000 else None),
+        hooks=ReplayHooks(progress=lambda now: stop.set() if now.events > 2_000 else None),
     )
     assert first.stopped
     second = replay(

@@ -70,6 +70,7 @@ def _is_ready(client: httpx.Client) -> bool:
     return client.get("/health/ready").status_code == 200
 
 
+@pytest.mark.long  # test_split_aliases.py: the split depends on the request and the table alone
 def test_a_server_killed_with_kill_9_in_a_canary_answers_with_the_same_split_again(
     site: Site, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_an_alias_is_switched_everywhere_by_one_command(site: Site) -> None:
     eventually(lambda: site.stage(arm) is None)
 
 
+@pytest.mark.long  # test_promotion_simulation.py kills the controller at every step
 def test_a_promotion_killed_and_started_again_goes_on_until_it_is_rolled_back(
     site: Site, tmp_path: Path
 ) -> None:
