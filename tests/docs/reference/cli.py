@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ import typer.main
 from headrace.deploy.cli.main import app
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 HEAD = """# Command line
 
@@ -22,14 +24,36 @@ Exit status 0 means success, and 2 that an operator must act. 75 means that Kafk
 unreachable for too long: run the command again.
 """
 
+SHARED = """The tables of commands do not repeat these options. Below its table, each command names those that
+it has.
+"""
+TABLE = ("\n| option | environment variable | default | |\n|---|---|---|---|\n",)
+LEAST_COMMANDS = 3
+
 
 def page() -> str:
     """Return the page of commands."""
-    parts = [HEAD]
-    for name, command in _commands("headrace", typer.main.get_command(app)):
+    found = list(_commands("headrace", typer.main.get_command(app)))
+    shared = _shared(command for _, command in found)
+    parts = [HEAD, "\n## Shared options\n\n", SHARED, *TABLE, *sorted(shared)]
+    for name, command in found:
         parts.append(f"\n## `{name}`\n\n{_text(command.help)}\n")
-        parts += _arguments(command) + _options(command)
+        parts += _arguments(command) + _options(command, shared)
     return "".join(parts)
+
+
+def _shared(commands: Iterable[Any]) -> set[str]:
+    """The rows of options that several commands have alike, at most one row for a flag."""
+    rows = Counter(row for command in commands for row in _rows(command))
+    by_flag: dict[str, str] = {}
+    for row, count in rows.most_common():
+        if count >= LEAST_COMMANDS:
+            by_flag.setdefault(_flag(row), row)
+    return set(by_flag.values())
+
+
+def _flag(row: str) -> str:
+    return re.findall(r"--[\w-]+", row)[0]
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -54,14 +78,21 @@ def _arguments(command: Any) -> list[str]:
     return ["\n| argument | required | |\n|---|---|---|\n", *rows]
 
 
-def _options(command: Any) -> list[str]:
+def _options(command: Any, shared: set[str]) -> list[str]:
+    rows = _rows(command)
+    own, others = ([row for row in rows if (row in shared) is each] for each in (False, True))
+    named = ", ".join(f"`{_flag(row)}`" for row in others)
+    return [
+        *((*TABLE, *own) if own else ()),
+        *([f"\n[Shared options](#shared-options): {named}.\n"] if named else []),
+    ]
+
+
+def _rows(command: Any) -> list[str]:
     options = [
         each for each in command.params if each.param_type_name == "option" and not each.hidden
     ]
-    rows = [_option(each) for each in options if "--help" not in each.opts]
-    if not rows:
-        return []
-    return ["\n| option | environment variable | default | |\n|---|---|---|---|\n", *rows]
+    return [_option(each) for each in options if "--help" not in each.opts]
 
 
 def _option(option: Any) -> str:
