@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from enum import Enum
 from pathlib import Path
@@ -24,8 +23,8 @@ Exit status 0 means success, and 2 that an operator must act. 75 means that Kafk
 unreachable for too long: run the command again.
 """
 
-SHARED = """The tables of commands do not repeat these options. Below its table, each command names those that
-it has.
+SHARED = """The tables of commands do not repeat these options. Below its table, each command names
+those that it has.
 """
 TABLE = ("\n| option | environment variable | default | |\n|---|---|---|---|\n",)
 LEAST_COMMANDS = 3
@@ -53,7 +52,7 @@ def _shared(commands: Iterable[Any]) -> set[str]:
 
 
 def _flag(row: str) -> str:
-    return re.findall(r"--[\w-]+", row)[0]
+    return row[row.index("--") :].partition(" ")[0].rstrip("`,")
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
