@@ -16,7 +16,13 @@ from tests.bench.generated.contenders import FIRST, learn_ours, plain_text, spec
 from tests.bench.generated.generated_logs import QUICK, entropy, log_loss, windows
 from tests.bench.generated.log_generator import GeneratedLog, LogPlan, generate
 
-NETWORKS = ("deepfm", "dcn_v2", "wide_and_deep", "field_weighted_fm")
+NETWORKS = (
+    "dcn_v2",
+    *(
+        pytest.param(each, marks=pytest.mark.long)
+        for each in ("deepfm", "wide_and_deep", "field_weighted_fm")
+    ),
+)
 PLAN = LogPlan(62, 0.1, (50, 2_000, 300, 20_000), 20, "none", 60.0, 5)
 """Bags of up to twenty items."""
 
@@ -64,7 +70,7 @@ def test_suggested_constants_beat_the_click_rate_in_every_window_and_quarantine_
     assert whole < 1.0 < entropies(log, plain)[1], "the constants make the difference"
 
 
-@pytest.mark.parametrize("network", ["deepfm", "dcn_v2"])
+@pytest.mark.parametrize("network", ["deepfm", pytest.param("dcn_v2", marks=pytest.mark.long)])
 def test_bags_of_twenty_items_take_torch_at_most_half_as_much_again_as_single_items(
     network: str, log: GeneratedLog
 ) -> None:
