@@ -195,8 +195,8 @@ def test_started_services_are_stopped_if_another_fails_to_start(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("number", "kafka"),
-    [(signal.SIGKILL, ""), (signal.SIGTERM, "kafka:9092"), (signal.SIGINT, "kafka:9092")],
-    ids=["SIGKILL, all of it", "SIGTERM", "Ctrl-C"],
+    [(signal.SIGKILL, ""), (signal.SIGINT, "kafka:9092")],
+    ids=["SIGKILL, all of it", "Ctrl-C"],
 )
 def test_a_signal_to_the_parent_leaves_no_process_and_no_directory(
     number: signal.Signals, kafka: str

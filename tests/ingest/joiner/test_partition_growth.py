@@ -36,7 +36,7 @@ window_s = {window_s}
 """
 
 
-@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("policy", ["immediate", pytest.param("window", marks=pytest.mark.long)])
 def test_topics_grow_under_a_joiner_and_every_example_is_made_once(
     policy: str, kafka: str, fresh_name: Callable[[str], str]
 ) -> None:

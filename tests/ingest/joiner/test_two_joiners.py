@@ -119,6 +119,7 @@ def test_two_joiners_with_default_options_share_the_partitions(
     assert joined.state.read().impressions >= 30_000
 
 
+@pytest.mark.long  # test_joiner_loop.py moves partitions under both label policies
 def test_a_label_window_closes_once_when_its_partition_moves(
     kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
