@@ -1,29 +1,25 @@
 """`headrace check` and `headrace suggest`: read a log on disk, and start nothing."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from headrace.deploy.cli.options import LayoutName, ModelFile, Sort, layout_of
+from headrace.deploy.cli.options import LAYOUT_NAME, MODEL, SORT, layout_of
+from headrace.settings import argument, setting
 
-Log = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA",
-        help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or a CSV, Parquet "
-        "or NDJSON file.",
-        show_default=False,
-    ),
-]
+LOG = argument(
+    help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or a CSV, Parquet "
+    "or NDJSON file.",
+    metavar="DATA",
+)
 
 
 def check(
-    data: Log,
-    model: ModelFile,
-    layout: LayoutName = "",
-    sort: Sort = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    data: Path = LOG,
+    model: Path = MODEL,
+    layout: str = LAYOUT_NAME,
+    sort: bool = SORT,
+    json: bool = setting(False, "Print one JSON object."),
 ) -> None:
     """Check a log against a model spec: refusals, missing fields, order, clicks. Starts no process.
 
@@ -43,29 +39,23 @@ def check(
     found = survey_log(data, load_spec(model).fields, columns, sort=sort)
     if json:
         warnings = {"warnings": found.warnings(), "unusable": found.unusable}
-        typer.echo(orjson.dumps(asdict(found) | warnings, option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(asdict(found) | warnings, option=orjson.OPT_INDENT_2))
     else:
-        typer.echo(found.in_words())
+        click.echo(found.in_words())
     if found.unusable:
         if not json:
-            typer.echo(f"{found.refusal}. `headrace run` would not start", err=True)
-        raise typer.Exit(REFUSED)
+            click.echo(f"{found.refusal}. `headrace run` would not start", err=True)
+        raise click.exceptions.Exit(REFUSED)
 
 
 def suggest(
-    data: Log,
-    layout: LayoutName = "",
-    name: Annotated[
-        str, typer.Option("--name", help="Name of the model. Default: from the name of the log.")
-    ] = "",
-    architecture: Annotated[
-        str,
-        typer.Option(
-            "--architecture",
-            help="Architecture of the model: "
-            "logistic_regression, factorization_machine, deepfm, dcn_v2 ...",
-        ),
-    ] = "logistic_regression",
+    data: Path = LOG,
+    layout: str = LAYOUT_NAME,
+    name: str = setting("", "Name of the model. Default: from the name of the log."),
+    architecture: str = setting(
+        "logistic_regression",
+        "Architecture of the model: logistic_regression, factorization_machine, deepfm, dcn_v2 ...",
+    ),
 ) -> None:
     """Print a commented model spec for a log, from its first 300,000 impressions.
 
@@ -75,7 +65,7 @@ def suggest(
 
     columns = layout_of(layout, [data])
     spec = suggest_spec(data, columns, name, architecture)
-    typer.echo(spec, nl=False)
+    click.echo(spec, nl=False)
     if NO_CLICKS in spec:
         # a user who redirects the spec to a file does not see its comments
-        typer.echo(f"# warning: {NO_CLICKS}", err=True)
+        click.echo(f"# warning: {NO_CLICKS}", err=True)

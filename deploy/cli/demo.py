@@ -1,77 +1,48 @@
 """`headrace demo`: shows a model that learns from a live stream."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Option
-
-from headrace.deploy.cli.options import Port, RunsFolder, TrackUri, valid_specs
-from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
+from headrace.deploy.cli.options import PORT, RUNS_FOLDER, TRACK_URI, PipelineOptions, valid_specs
 from headrace.deploy.cli.run import speed_of
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
-
-Seconds = Annotated[float, Option("--seconds", min=5.0, help="Length of the demo in seconds.")]
-LogDirectory = Annotated[
-    Path | None,
-    Option("--data", metavar="DIR", help="Log to replay instead of a synthetic stream."),
-]
-LogModel = Annotated[
-    Path | None,
-    Option(
-        "--model",
-        metavar="FILE",
-        help="Model spec for --data. Default: the spec of the sample data.",
-        callback=valid_specs,
-    ),
-]
-Speed = Annotated[
-    str | None,
-    Option(
-        "--speed",
-        metavar="N|max",
-        help="With --data: multiple of real time. Default: the log takes --seconds.",
-    ),
-]
-EventsPerSecond = Annotated[
-    int | None,
-    Option(
-        "--events",
-        min=10,
-        help="Synthetic events per second, if the machine keeps up. Default: 2000, or 600 with "
-        "--experiment.",
-        show_default=False,
-    ),
-]
-Seed = Annotated[int, Option("--seed", min=0, help="Seed of the synthetic stream.")]
-Chaos = Annotated[bool, Option("--chaos", help="Kill the learner (SIGKILL) during the demo.")]
-WithExperiment = Annotated[
-    bool,
-    Option(
-        "--experiment",
-        help="Run twelve arms on the stream, promote the best one, and roll back a bad one.",
-    ),
-]
+from headrace.settings import same, setting
 
 
-@with_pipeline_options
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """Options of `headrace demo`."""
+
+    seconds: float = setting(180.0, least=5.0)
+    """Length of the demo in seconds."""
+    data: Path | None = setting(None, metavar="DIR")
+    """Log to replay instead of a synthetic stream."""
+    model: Path | None = setting(None, metavar="FILE", check=valid_specs)
+    """Model spec for --data. Default: the spec of the sample data."""
+    speed: str | None = setting(None, metavar="N|max")
+    """With --data: multiple of real time. Default: the log takes --seconds."""
+    events: int | None = setting(None, least=10)
+    """Synthetic events per second, if the machine keeps up. Default: 2000, or 600 with
+    --experiment."""
+    seed: int = setting(1, least=0)
+    """Seed of the synthetic stream."""
+    chaos: bool = setting(False)
+    """Kill the learner (SIGKILL) during the demo."""
+    experiment: bool = setting(False)
+    """Run twelve arms on the stream, promote the best one, and roll back a bad one."""
+
+
 def demo(
+    options: DemoOptions,
     pipeline: PipelineOptions,
-    seconds: Seconds = 180.0,
-    data: LogDirectory = None,
-    model: LogModel = None,
-    speed: Speed = None,
-    events: EventsPerSecond = None,
-    seed: Seed = 1,
-    chaos: Chaos = False,
-    experiment: WithExperiment = False,
-    port: Port = 8000,
-    runs: RunsFolder = "",
-    track: TrackUri = "",
+    port: int = same(PORT, 8000),
+    runs: str = RUNS_FOLDER,
+    track: str = TRACK_URI,
 ) -> None:
     """Learn from a live stream, and compare with a copy of the model that stopped learning."""
-    times_real_time = None if speed is None else speed_of(speed)
+    times_real_time = None if options.speed is None else speed_of(options.speed)
     from headrace.deploy.demo import (
         EVALUATION_WINDOW_S,
         EVENTS_S,
@@ -85,13 +56,17 @@ def demo(
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec import load_spec
 
-    if experiment:
-        refuse_beside_experiment(data, model, pipeline)
-    shipped = control_file() if experiment else path_of("demo" if data is None else "news")
-    spec = model or shipped
-    events = events or (EVENTS_S if experiment else 2000)
+    if options.experiment:
+        refuse_beside_experiment(options.data, options.model, pipeline)
+    shipped = (
+        control_file()
+        if options.experiment
+        else path_of("demo" if options.data is None else "news")
+    )
+    spec = options.model or shipped
+    events = options.events or (EVENTS_S if options.experiment else 2000)
     parts = pipeline.settings(spec, port, port_may_differ=True)
-    if experiment:
+    if options.experiment:
         parts = replace(
             parts,
             deployments=True,
@@ -100,26 +75,30 @@ def demo(
         )
     settings = DemoSettings(
         parts,
-        seconds,
+        options.seconds,
         events,
-        seed,
-        data,
+        options.seed,
+        options.data,
         times_real_time,
-        full_speed=speed == "max",
-        chaos=chaos,
-        experiment=experiment,
+        full_speed=options.speed == "max",
+        chaos=options.chaos,
+        experiment=options.experiment,
     )
-    shown: dict[str, Any] = {"seconds": seconds, "events": events, "chaos": chaos}
-    if experiment:
+    shown: dict[str, Any] = {
+        "seconds": options.seconds,
+        "events": events,
+        "chaos": options.chaos,
+    }
+    if options.experiment:
         shown["experiment"] = True
     name = load_spec(spec).name
-    logs = () if data is None else (data,)
+    logs = () if options.data is None else (options.data,)
     show_warnings_only()
     with (
         stopped_by_signals() as stop,
         run_outputs(runs, track) as outputs,
         record_run(
-            *(outputs, RunKind.DEMO, name, spec), data=logs, seed=seed, settings=shown
+            *(outputs, RunKind.DEMO, name, spec), data=logs, seed=options.seed, settings=shown
         ) as recorder,
     ):
         run_demo(settings, stop, recorder)

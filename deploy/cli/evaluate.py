@@ -2,144 +2,77 @@
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.experiments import (
-    EXIT_STOPPED,
-    ArchiveFolder,
-    Data,
-    source_of_log,
-)
+from headrace.deploy.cli.experiments.experiment_commands import ARCHIVE_FOLDER, DATA, EXIT_STOPPED
+from headrace.deploy.cli.experiments.run_modes import source_of_log
 from headrace.deploy.cli.options import (
+    INSTANCE,
     KAFKA,
-    LOOPBACK,
-    Instance,
-    KafkaAddress,
-    KafkaClient,
-    MetricsHost,
-    MetricsPort,
-    ModelFile,
-    TableLayout,
+    KAFKA_CLIENT,
+    METRICS_HOST,
+    METRICS_PORT,
+    MODEL,
+    TABLE_LAYOUT,
 )
+from headrace.settings import argument, same, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.experiments import FieldWorth, ImportanceReport
     from headrace.serving.evaluation import WindowMetrics
 
-Sample = Annotated[
-    float,
-    typer.Option(
-        "--sample",
-        envvar="HEADRACE_EVALUATION_SAMPLE",
-        help="Share of the requests to evaluate. Use one value in all processes of a model, "
-        "below 1 for more than about 10,000 impressions per second.",
-    ),
-]
-EvaluatedExamples = Annotated[
-    str,
-    typer.Option(
-        "--examples-of",
-        envvar="HEADRACE_EXAMPLES_OF",
-        metavar="NAME",
-        help="Model whose examples the learner learns. Default: the model itself.",
-        show_default=False,
-    ),
-]
-Predictions = Annotated[
-    str,
-    typer.Option(
-        "--predictions",
-        envvar="HEADRACE_PREDICTIONS_TOPIC",
-        metavar="TOPIC",
-        help="Topic of the served predictions.",
-    ),
-]
-WindowS = Annotated[
-    int,
-    typer.Option(
-        "--window",
-        min=1,
-        max=60,
-        metavar="SECONDS",
-        help="Shortest window; two more are 10 and 60 times as long. Use one value in all "
-        "processes of a model, and never change it. It must divide 60.",
-    ),
-]
-OfModel = Annotated[
-    str,
-    typer.Option("--only", metavar="NAME", help="Only this model.", show_default=False),
-]
-Slices = Annotated[bool, typer.Option("--slices", help="Show the slices as well.")]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object per line, with every figure.")
-]
-Names = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--field",
-        metavar="NAME",
-        help="Only this field or statistic. Repeatable. Default: all of the spec.",
-        show_default=False,
-    ),
-]
-BatchS = Annotated[
-    int,
-    typer.Option(
-        "--batch",
-        min=1,
-        metavar="SECONDS",
-        help="Length of a batch in event time. Examples of different batches should hardly "
-        "depend on each other.",
-    ),
-]
-RecentS = Annotated[
-    int | None,
-    typer.Option(
-        "--recent",
-        min=1,
-        metavar="SECONDS",
-        help="Event time at the end of the log whose losses count. Default: the second half of "
-        "the log.",
-        show_default=False,
-    ),
-]
-Alpha = Annotated[
-    float,
-    typer.Option(
-        "--alpha",
-        min=1e-6,
-        max=0.5,
-        help="Probability that at least one interval of the table misses the true value.",
-    ),
-]
-JsonReport = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+JSON = setting(False, "Print one JSON object per line, with every figure.", flag="--json")
+
+BATCH_S = setting(
+    600,
+    "Length of a batch in event time. Examples of different batches should hardly "
+    "depend on each other.",
+    metavar="SECONDS",
+    least=1,
+)
+
+ALPHA = setting(
+    0.05,
+    "Probability that at least one interval of the table misses the true value.",
+    least=1e-6,
+    most=0.5,
+)
+
 _LEAST_BATCHES = 10
 _PUBLISH_S = 5.0
 
-app = typer.Typer(help="Evaluate predictions and inputs.", no_args_is_help=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateRunOptions:
+    """Options of `headrace evaluate run`."""
+
+    sample: float = setting(1.0, env="HEADRACE_EVALUATION_SAMPLE")
+    """Share of the requests to evaluate. Use one value in all processes of a model, below 1 for
+    more than about 10,000 impressions per second."""
+    predictions: str = setting("predictions", env="HEADRACE_PREDICTIONS_TOPIC", metavar="TOPIC")
+    """Topic of the served predictions."""
+    examples_of: str = setting("", env="HEADRACE_EXAMPLES_OF", metavar="NAME")
+    """Model whose examples the learner learns. Default: the model itself."""
+    window: int = setting(60, metavar="SECONDS", least=1, most=60)
+    """Shortest window; two more are 10 and 60 times as long. Use one value in all processes of a
+    model, and never change it. It must divide 60."""
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
-@app.command()
 def run(
-    model: ModelFile,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    instance: Instance = "",
-    sample: Sample = 1.0,
-    predictions: Predictions = "predictions",
-    examples_of: EvaluatedExamples = "",
-    window: WindowS = 60,
-    metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = LOOPBACK,
+    options: EvaluateRunOptions,
+    model: Path = MODEL,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    instance: str = INSTANCE,
+    metrics_port: int = METRICS_PORT,
+    metrics_host: str = METRICS_HOST,
 ) -> None:
     """Join predictions with clicks and publish the accuracy of each window, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -148,8 +81,8 @@ def run(
     from headrace.learner.spec import load_spec
     from headrace.serving.evaluation import EvaluationSettings, Windows, run_evaluation
 
-    if 60 % window:
-        raise BadOption(f"--window: expected a divisor of 60, got {window}")
+    if 60 % options.window:
+        raise BadOption(f"--window: expected a divisor of 60, got {options.window}")
     spec = load_spec(model)
     with stopped_by_signals() as stop:
         run_evaluation(
@@ -157,11 +90,11 @@ def run(
                 instance=instance,
                 metrics_port=metrics_port,
                 metrics_host=metrics_host,
-                sample=sample,
-                predictions=predictions,
-                examples_of=examples_of,
-                publish_s=min(_PUBLISH_S, window),
-                windows=Windows.shortest(window),
+                sample=options.sample,
+                predictions=options.predictions,
+                examples_of=options.examples_of,
+                publish_s=min(_PUBLISH_S, options.window),
+                windows=Windows.shortest(options.window),
             ),
             kafka_settings(kafka, kafka_client),
             spec,
@@ -169,13 +102,12 @@ def run(
         )
 
 
-@app.command()
 def show(
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    only: OfModel = "",
-    slices: Slices = False,
-    as_json: Json = False,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    only: str = setting("", "Only this model.", metavar="NAME"),
+    slices: bool = setting(False, "Show the slices as well."),
+    as_json: bool = JSON,
 ) -> None:
     """Print the latest published metrics."""
     from headrace.deploy.connections import kafka_settings
@@ -188,7 +120,7 @@ def show(
         import msgspec
 
         for each in found:
-            typer.echo(msgspec.json.encode(each).decode())
+            click.echo(msgspec.json.encode(each).decode())
         return
     from rich.console import Console
 
@@ -198,27 +130,26 @@ def show(
     console.print(evaluation_tables(found, console))
 
 
-@app.command()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateCompareOptions:
+    """Options of `headrace evaluate compare`."""
+
+    alias: str = argument()
+    """Alias that splits its traffic."""
+    control: str = setting(metavar="MODEL")
+    """Model to compare the others with."""
+    cycle: int = setting(86_400, metavar="SECONDS", least=1)
+    """Event time after which traffic repeats itself. A model counts as better only at the end of a
+    cycle."""
+
+
 def compare(
-    alias: Annotated[str, typer.Argument(help="Alias that splits its traffic.")],
-    control: Annotated[
-        str, typer.Option("--control", metavar="MODEL", help="Model to compare the others with.")
-    ],
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    batch: BatchS = 600,
-    cycle: Annotated[
-        int,
-        typer.Option(
-            "--cycle",
-            min=1,
-            metavar="SECONDS",
-            help="Event time after which traffic repeats itself. A model counts as better only at "
-            "the end of a cycle.",
-        ),
-    ] = 86_400,
-    alpha: Alpha = 0.05,
-    as_json: Json = False,
+    options: EvaluateCompareOptions,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    batch: int = BATCH_S,
+    alpha: float = ALPHA,
+    as_json: bool = JSON,
 ) -> None:
     """Compare the models of an alias on the requests that each of them served.
 
@@ -232,35 +163,46 @@ def compare(
     from headrace.deploy.errors import BadOption
     from headrace.serving.evaluation import ServedArms, read_minutes
 
-    if batch % 60 or cycle % batch:
+    if batch % 60 or options.cycle % batch:
         raise BadOption(
             "--batch, --cycle: expected a batch of whole minutes and a cycle of whole batches, "
-            f"got {batch} s and {cycle} s"
+            f"got {batch} s and {options.cycle} s"
         )
-    minutes = list(read_minutes(kafka_settings(kafka, kafka_client), alias))
-    found = ServedArms.of(minutes, alias, control, alpha, 1000 * batch, 1000 * cycle).compare()
+    minutes = list(read_minutes(kafka_settings(kafka, kafka_client), options.alias))
+    found = ServedArms.of(
+        minutes, options.alias, options.control, alpha, 1000 * batch, 1000 * options.cycle
+    ).compare()
     if as_json:
         for each in found:
-            typer.echo(msgspec.json.encode(each).decode())
+            click.echo(msgspec.json.encode(each).decode())
         return
     from rich.console import Console
 
     from headrace.deploy.terminal import served_arms
 
-    Console().print(served_arms(alias, found))
+    Console().print(served_arms(options.alias, found))
 
 
-@app.command()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateImportanceOptions:
+    """Options of `headrace evaluate importance`."""
+
+    fields: list[str] | None = setting(None, metavar="NAME", flag="--field")
+    """Only this field or statistic. Repeatable. Default: all of the spec."""
+    recent: int | None = setting(None, metavar="SECONDS", least=1)
+    """Event time at the end of the log whose losses count. Default: the second half of the log."""
+    as_json: bool = setting(False, flag="--json")
+    """Print JSON."""
+
+
 def importance(
-    model: ModelFile,
-    data: Data = None,
-    layout: TableLayout = "",
-    archive: ArchiveFolder = None,
-    fields: Names = None,
-    recent: RecentS = None,
-    batch: BatchS = 3600,
-    alpha: Alpha = 0.05,
-    as_json: JsonReport = False,
+    options: EvaluateImportanceOptions,
+    model: Path = MODEL,
+    data: list[str] | None = DATA,
+    layout: str = TABLE_LAYOUT,
+    archive: str | None = ARCHIVE_FOLDER,
+    batch: int = same(BATCH_S, 3600),
+    alpha: float = ALPHA,
 ) -> None:
     """Measure the log loss that each field and statistic of a spec saves on a log.
 
@@ -276,15 +218,15 @@ def importance(
 
     spec = load_spec(model)
     source = source_of_log(spec, data, layout, archive)
-    recent_ms = None if recent is None else 1000 * recent
-    options = ImportanceOptions(tuple(fields or ()), 1000 * batch, recent_ms, alpha)
+    recent_ms = None if options.recent is None else 1000 * options.recent
+    measured = ImportanceOptions(tuple(options.fields or ()), 1000 * batch, recent_ms, alpha)
     with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
-        report = measure_importance(spec, source, options, stop, shown.importance(spec.name))
+        report = measure_importance(spec, source, measured, stop, shown.importance(spec.name))
     if report is None:
-        typer.echo("stopped before the end of the log", err=True)
-        raise typer.Exit(EXIT_STOPPED)
-    if as_json:
-        typer.echo(json.dumps(_importance_as_json(report)))
+        click.echo("stopped before the end of the log", err=True)
+        raise click.exceptions.Exit(EXIT_STOPPED)
+    if options.as_json:
+        click.echo(json.dumps(_importance_as_json(report)))
     else:
         _print_importance(report, batch, alpha)
 
@@ -310,7 +252,7 @@ def _print_importance(report: "ImportanceReport", batch_s: int, alpha: float) ->
     from headrace.learner.experiments import IMPORTANCE_DEFINITION
 
     begin = datetime.fromtimestamp(report.begin_ms / 1000, UTC)
-    typer.echo(
+    click.echo(
         f"worth of an input: {IMPORTANCE_DEFINITION}\n"
         f"{counted(report.examples, 'example')} learned by each model\n"
         f"counted: {report.weight:,.0f} impressions from {begin:%Y-%m-%d %H:%M} UTC on, in "
@@ -318,14 +260,14 @@ def _print_importance(report: "ImportanceReport", batch_s: int, alpha: float) ->
         f"log loss of the full model: {report.loss:.5f}\n"
     )
     width = max([len(each.name) for each in report.worths] + [5])
-    typer.echo(
+    click.echo(
         f"{'input':{width}}  {'kind':10}  {'worth':>9}  {f'{1 - alpha:.0%} of all between':^21}  "
         f"{'of loss':>8}"
     )
     for each in report.worths:
-        typer.echo(f"{each.name:{width}}  {each.kind:10}  {_worth(each, report.loss)}")
+        click.echo(f"{each.name:{width}}  {each.kind:10}  {_worth(each, report.loss)}")
     if report.batches < _LEAST_BATCHES:
-        typer.echo(
+        click.echo(
             f"\nexpected {_LEAST_BATCHES} batches or more for narrow intervals, got "
             f"{report.batches}:\nuse a longer log or a shorter --batch"
         )

@@ -1,21 +1,24 @@
 """`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
-    ModelFile,
-    RunsFolder,
-    TableLayout,
-    TrackUri,
+    MODEL,
+    RUNS_FOLDER,
+    TABLE_LAYOUT,
+    TRACK_URI,
     layout_of_tables,
     urls_of_data,
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
+from headrace.settings import setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,122 +38,44 @@ EXIT_STOPPED = 1
 """Exit status of a fit that was stopped before it was done."""
 
 
-To = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="DIR",
-        help="Folder of snapshots for the model, or URL such as s3://BUCKET/PATH.",
-    ),
-]
-Data = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data",
-        metavar="FILES",
-        help="Tables (Parquet, CSV, NDJSON): a path or URL, with * for several. Repeatable. "
-        "Learned in the order of the options, and files of one pattern in the order of their "
-        "names.",
-        show_default=False,
-    ),
-]
-ArchiveFolder = Annotated[
-    str | None,
-    typer.Option(
-        "--archive",
-        metavar="DIR",
-        help="Instead of --data: the folder that `headrace ingest sink --model` writes. "
-        "Learners then continue after its last example.",
-        show_default=False,
-    ),
-]
-Epochs = Annotated[
-    int, typer.Option("--epochs", min=1, help="Largest number of passes over the data.")
-]
-Holdout = Annotated[
-    float,
-    typer.Option(
-        "--holdout",
-        min=0.0,
-        max=0.5,
-        metavar="SHARE",
-        help="Share of the data, at its end, whose log loss decides after which epoch to stop. "
-        "It is learned once, after the last epoch.",
-    ),
-]
-SaveEvery = Annotated[
-    float,
-    typer.Option(
-        "--save-every", min=0.0, metavar="SECONDS", help="Time between two saves of the progress."
-    ),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help="Redis or Valkey through which several processes learn together: redis://HOST:PORT or "
-        "redis+cluster://. Put user and password in HEADRACE_REDIS_USER and "
-        "HEADRACE_REDIS_PASSWORD. The fit drops its temporary model at the end.",
-        show_default=False,
-    ),
-]
-Workers = Annotated[
-    int,
-    typer.Option("--workers", min=0, help="With --store: number of processes. 0: one per core."),
-]
-Part = Annotated[
-    str,
-    typer.Option(
-        "--part",
-        metavar="K/N",
-        help="With --store: number K of this machine among N machines that run the same command. "
-        "Machine 1 stages the examples and writes the snapshot.",
-    ),
-]
-Restart = Annotated[
-    bool, typer.Option("--restart", help="Discard an unfinished fit and begin again.")
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """Options of `headrace fit`."""
 
-Origin = Annotated[
-    str,
-    typer.Option(
-        "--from",
-        metavar="DIR",
-        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
-        show_default=False,
-    ),
-]
-Exported = Annotated[
-    str,
-    typer.Option("--to", metavar="FILE", help="ONNX file to write, or URL.", show_default=False),
-]
-SnapshotName = Annotated[
-    str | None,
-    typer.Option(
-        "--snapshot",
-        metavar="NAME",
-        help="Name of the snapshot. Default: the newest.",
-        show_default=False,
-    ),
-]
+    to: str = setting(metavar="DIR")
+    """Folder of snapshots for the model, or URL such as s3://BUCKET/PATH."""
+    data: list[str] | None = setting(None, metavar="FILES")
+    """Tables (Parquet, CSV, NDJSON): a path or URL, with * for several. Repeatable. Learned in the
+    order of the options, and files of one pattern in the order of their names."""
+    archive: str | None = setting(None, metavar="DIR")
+    """Instead of --data: the folder that `headrace ingest sink --model` writes. Learners then
+    continue after its last example."""
+    epochs: int = setting(1, least=1)
+    """Largest number of passes over the data."""
+    holdout: float = setting(0.0, metavar="SHARE", least=0.0, most=0.5)
+    """Share of the data, at its end, whose log loss decides after which epoch to stop. It is
+    learned once, after the last epoch."""
+    save_every: float = setting(60.0, metavar="SECONDS", least=0.0)
+    """Time between two saves of the progress."""
+    store: str | None = setting(None, metavar="URL")
+    """Redis or Valkey through which several processes learn together: redis://HOST:PORT or
+    redis+cluster://. Put user and password in HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD. The
+    fit drops its temporary model at the end."""
+    workers: int = setting(0, least=0)
+    """With --store: number of processes. 0: one per core."""
+    part: str = setting("1/1", metavar="K/N")
+    """With --store: number K of this machine among N machines that run the same command. Machine 1
+    stages the examples and writes the snapshot."""
+    restart: bool = setting(False)
+    """Discard an unfinished fit and begin again."""
 
 
 def fit(
-    model: ModelFile,
-    to: To,
-    data: Data = None,
-    layout: TableLayout = "",
-    archive: ArchiveFolder = None,
-    epochs: Epochs = 1,
-    holdout: Holdout = 0.0,
-    save_every: SaveEvery = 60.0,
-    store: StoreUrl = None,
-    workers: Workers = 0,
-    part: Part = "1/1",
-    restart: Restart = False,
-    runs: RunsFolder = "",
-    track: TrackUri = "",
+    options: FitOptions,
+    model: Path = MODEL,
+    layout: str = TABLE_LAYOUT,
+    runs: str = RUNS_FOLDER,
+    track: str = TRACK_URI,
 ) -> None:
     """Learn tables or archived examples, and write the model as a snapshot.
 
@@ -168,39 +93,48 @@ def fit(
     from headrace.learner.spec import load_spec
 
     spec = load_spec(model)
-    _check(spec, epochs, holdout, archive)
-    source = _source(spec, data, layout, archive)
-    settings = FitSettings(epochs, holdout, save_every)
-    if store is not None:
-        _check_store(spec, archive)
-    into = None if store is None else (store, _store_settings(epochs, workers, part, holdout))
-    trainer = _trainer(spec, source, to, settings, into, restart=restart)
+    _check(spec, options.epochs, options.holdout, options.archive)
+    source = _source(spec, options.data, layout, options.archive)
+    settings = FitSettings(options.epochs, options.holdout, options.save_every)
+    if options.store is not None:
+        _check_store(spec, options.archive)
+    into = (
+        None
+        if options.store is None
+        else (
+            options.store,
+            _store_settings(options.epochs, options.workers, options.part, options.holdout),
+        )
+    )
+    trainer = _trainer(spec, source, options.to, settings, into, restart=options.restart)
     if trainer.resumed:
-        typer.echo("continuing an unfinished fit", err=True)
-    options = {"epochs": epochs, "holdout": holdout, "to": to}
-    paths = data or [str(archive)]
+        click.echo("continuing an unfinished fit", err=True)
+    facts = {"epochs": options.epochs, "holdout": options.holdout, "to": options.to}
+    paths = options.data or [str(options.archive)]
     with (
         stopped_by_signals() as stop,
         run_outputs(runs, track) as outputs,
-        record_run(outputs, RunKind.FIT, spec.name, model, data=paths, settings=options) as kept,
+        record_run(outputs, RunKind.FIT, spec.name, model, data=paths, settings=facts) as kept,
         StepView(Console(stderr=True)) as shown,
     ):
         begun_s = time.monotonic()
-        done = trainer.run(stop, shown.fit(f"fitting {spec.name}", epochs))
+        done = trainer.run(stop, shown.fit(f"fitting {spec.name}", options.epochs))
         if done is None:
             kept.change(state=RunState.STOPPED)
         else:
             kept.figures(_figures(done))
     if done is not None:
         seconds = time.monotonic() - begun_s
-        typer.echo(
-            fit_in_words(done, spec.name, to, trainer.refusals, seconds, resumed=trainer.resumed)
+        click.echo(
+            fit_in_words(
+                done, spec.name, options.to, trainer.refusals, seconds, resumed=trainer.resumed
+            )
         )
-    elif stop.is_set() or part.startswith("1/"):
-        typer.echo("stopped: run the same command again to continue", err=True)
-        raise typer.Exit(EXIT_STOPPED)
+    elif stop.is_set() or options.part.startswith("1/"):
+        click.echo("stopped: run the same command again to continue", err=True)
+        raise click.exceptions.Exit(EXIT_STOPPED)
     else:
-        typer.echo(f"part {part} is learned; part 1 writes the snapshot", err=True)
+        click.echo(f"part {options.part} is learned; part 1 writes the snapshot", err=True)
 
 
 def _figures(done: "FitSummary") -> dict[str, float | None]:
@@ -313,7 +247,22 @@ def _source(
     return TableSource(urls, layout_of_tables(layout, urls), spec)
 
 
-def export(model: ModelFile, origin: Origin, to: Exported, snapshot: SnapshotName = None) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Options of `headrace export`."""
+
+    origin: str = setting(metavar="DIR", flag="--from")
+    """Folder of snapshots, or URL such as s3://BUCKET/PATH."""
+    to: str = setting(metavar="FILE")
+    """ONNX file to write, or URL."""
+    snapshot: str | None = setting(None, metavar="NAME")
+    """Name of the snapshot. Default: the newest."""
+
+
+def export(
+    options: ExportOptions,
+    model: Path = MODEL,
+) -> None:
     """Write a snapshot as one ONNX file: its rows, and the graph of its forward pass.
 
     A device scores candidates with this file and an ONNX runtime, without headrace.
@@ -323,9 +272,10 @@ def export(model: ModelFile, origin: Origin, to: Exported, snapshot: SnapshotNam
     from headrace.pserver.snapshots import SnapshotStorage, find_snapshot
 
     spec = load_spec(model)
-    name = find_snapshot(SnapshotStorage(origin), spec.name, snapshot).name
-    done = export_onnx(InMemoryModel.load(origin, name, spec=spec), to, name)
+    name = find_snapshot(SnapshotStorage(options.origin), spec.name, options.snapshot).name
+    done = export_onnx(InMemoryModel.load(options.origin, name, spec=spec), options.to, name)
     megabytes = done.size_bytes / 1e6
-    typer.echo(
-        f"{to}: {counted(done.rows, 'row')} of {name}, {megabytes:.1f} MB, opset {done.opset}"
+    click.echo(
+        f"{options.to}: {counted(done.rows, 'row')} of {name}, {megabytes:.1f} MB, "
+        f"opset {done.opset}"
     )

@@ -2,173 +2,76 @@
 
 import json
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
 from headrace.deploy.cli.options import (
+    INSTANCE,
     KAFKA,
-    LOOPBACK,
+    KAFKA_CLIENT,
+    METRICS_HOST,
+    METRICS_PORT,
+    MODEL,
     REDIS,
-    Instance,
-    KafkaAddress,
-    KafkaClient,
-    MetricsHost,
-    MetricsPort,
-    ModelFile,
-    RedisUrl,
-    SkipDamaged,
+    SKIP_DAMAGED,
 )
 from headrace.deploy.errors import BadOption
+from headrace.settings import setting
 
-AcceptTopic = Annotated[
-    str,
-    typer.Option(
-        "--accept-topic",
-        envvar="HEADRACE_ACCEPT_TOPIC",
-        metavar="ID",
-        help="Id of the topic of examples, to accept it after it was deleted and recreated.",
-        show_default=False,
-    ),
-]
-
-AcceptGap = Annotated[
-    bool,
-    typer.Option(
-        "--accept-gap",
-        envvar="HEADRACE_ACCEPT_GAP",
-        help="Skip examples that Kafka deleted before they were learned, and count them.",
-        show_default=False,
-    ),
-]
-
-ExamplesOf = Annotated[
-    str,
-    typer.Option(
-        "--examples-of",
-        envvar="HEADRACE_EXAMPLES_OF",
-        metavar="NAME",
-        help="Model whose examples to learn, with the same fields and label: for a copy restored "
-        "under another name. Default: the model itself.",
-        show_default=False,
-    ),
-]
-
-PushEvery = Annotated[
-    str,
-    typer.Option(
-        "--push-every",
-        envvar="HEADRACE_PUSH_EVERY",
-        metavar="BOUND",
-        help="Limit of what a learner learns between two pushes: `batch`, a number of examples "
-        "(`20000`) or a time (`50ms`). Default: 50ms, and up to 400ms while batches queue and no "
-        "other learner pushes.",
-        show_default=False,
-    ),
-]
-
-MostRows = Annotated[
-    int | None,
-    typer.Option(
-        "--most-rows",
-        envvar="HEADRACE_LEARNER_MOST_ROWS",
-        min=1,
-        help="Limit of rows in memory. Other rows are fetched when a batch needs them. The learned "
-        "model is the same, but learning is slower. Default: no limit.",
-        show_default=False,
-    ),
-]
-
-Evidence = Annotated[
-    float,
-    typer.Option(
-        "--evidence",
-        envvar="HEADRACE_EVIDENCE",
-        min=5.0,
-        help="A batch is suspect once a fault explains the stream e^NUMBER times better than good "
-        "traffic does. `inf`: never. Batches with NaN, infinite or exploding values are always "
-        "quarantined.",
-    ),
-]
-
-Rank = Annotated[
-    int | None,
-    typer.Option(
-        "--rank",
-        envvar="RANK",
-        min=0,
-        help="With `synchronous` in the spec: number of this learner, from 0. torchrun sets this "
-        "and the next three.",
-        show_default=False,
-    ),
-]
-WorldSize = Annotated[
-    int, typer.Option("--world-size", envvar="WORLD_SIZE", min=1, help="Number of learners.")
-]
-MasterHost = Annotated[
-    str, typer.Option("--master-addr", envvar="MASTER_ADDR", help="Host of the first learner.")
-]
-MasterPort = Annotated[
-    int,
-    typer.Option(
-        "--master-port", envvar="MASTER_PORT", min=1, max=65535, help="Port on that host."
-    ),
-]
-AgentStore = Annotated[bool, typer.Option(envvar="TORCHELASTIC_USE_AGENT_STORE", hidden=True)]
-Attempt = Annotated[str, typer.Option(envvar="TORCHELASTIC_RESTART_COUNT", hidden=True)]
-
-LearnPlaces = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--learn",
-        metavar="PLACE",
-        help="Learn a parked message, given as PARTITION@OFFSET; `all`: each. Repeatable.",
-        show_default=False,
-    ),
-]
-DropPlaces = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drop",
-        metavar="PLACE",
-        help="Never learn a parked message, and write a dead letter. Repeatable.",
-        show_default=False,
-    ),
-]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
+EXAMPLES_OF = setting(
+    "",
+    "Model whose examples to learn, with the same fields and label: for a copy restored "
+    "under another name. Default: the model itself.",
+    env="HEADRACE_EXAMPLES_OF",
+    metavar="NAME",
+)
 
 
-@app.callback()
-def _group() -> None:
-    pass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerRunOptions:
+    """Options of `headrace learner run`."""
+
+    accept_topic: str = setting("", env="HEADRACE_ACCEPT_TOPIC", metavar="ID")
+    """Id of the topic of examples, to accept it after it was deleted and recreated."""
+    accept_gap: bool = setting(False, env="HEADRACE_ACCEPT_GAP")
+    """Skip examples that Kafka deleted before they were learned, and count them."""
+    push_every: str = setting("", env="HEADRACE_PUSH_EVERY", metavar="BOUND")
+    """Limit of what a learner learns between two pushes: `batch`, a number of examples (`20000`) or
+    a time (`50ms`). Default: 50ms, and up to 400ms while batches queue and no other learner
+    pushes."""
+    most_rows: int | None = setting(None, env="HEADRACE_LEARNER_MOST_ROWS", least=1)
+    """Limit of rows in memory. Other rows are fetched when a batch needs them. The learned model is
+    the same, but learning is slower. Default: no limit."""
+    evidence: float = setting(20.0, env="HEADRACE_EVIDENCE", least=5.0)
+    """A batch is suspect once a fault explains the stream e^NUMBER times better than good traffic
+    does. `inf`: never. Batches with NaN, infinite or exploding values are always quarantined."""
+    rank: int | None = setting(None, env="RANK", least=0)
+    """With `synchronous` in the spec: number of this learner, from 0. torchrun sets this and the
+    next three."""
+    world_size: int = setting(1, env="WORLD_SIZE", least=1)
+    """Number of learners."""
+    master_addr: str = setting("127.0.0.1", env="MASTER_ADDR")
+    """Host of the first learner."""
+    master_port: int = setting(29_500, env="MASTER_PORT", least=1, most=65535)
+    """Port on that host."""
+    agent_store: bool = setting(False, env="TORCHELASTIC_USE_AGENT_STORE", hidden=True)
+    attempt: str = setting("0", env="TORCHELASTIC_RESTART_COUNT", hidden=True)
 
 
-@app.command()
 def run(
-    model: ModelFile,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    redis: RedisUrl = REDIS,
-    instance: Instance = "",
-    metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = LOOPBACK,
-    accept_topic: AcceptTopic = "",
-    accept_gap: AcceptGap = False,
-    skip_damaged: SkipDamaged = None,
-    examples_of: ExamplesOf = "",
-    push_every: PushEvery = "",
-    most_rows: MostRows = None,
-    evidence: Evidence = 20.0,
-    rank: Rank = None,
-    world_size: WorldSize = 1,
-    master_addr: MasterHost = "127.0.0.1",
-    master_port: MasterPort = 29_500,
-    agent_store: AgentStore = False,
-    attempt: Attempt = "0",
+    options: LearnerRunOptions,
+    model: Path = MODEL,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    redis: str = REDIS,
+    instance: str = INSTANCE,
+    metrics_port: int = METRICS_PORT,
+    metrics_host: str = METRICS_HOST,
+    skip_damaged: list[str] | None = SKIP_DAMAGED,
+    examples_of: str = EXAMPLES_OF,
 ) -> None:
     """Learn from the topic of examples and push updates to the parameter server, until stopped."""
     from headrace.deploy.connections import kafka_settings, open_store
@@ -185,15 +88,22 @@ def run(
     from headrace.learner.spec import load_spec
 
     try:
-        pace = LearnerPacing(staleness=parse_push_interval(push_every))
+        pace = LearnerPacing(staleness=parse_push_interval(options.push_every))
     except BadPushInterval as error:
         raise BadOption(f"--push-every / HEADRACE_PUSH_EVERY: {error}") from error
     spec = load_spec(model)
     place = None
-    if spec.structure.synchronous and rank is not None:
+    if spec.structure.synchronous and options.rank is not None:
         from headrace.learner.models.deep import GroupConfig
 
-        place = GroupConfig(rank, world_size, master_addr, master_port, agent_store, attempt)
+        place = GroupConfig(
+            options.rank,
+            options.world_size,
+            options.master_addr,
+            options.master_port,
+            options.agent_store,
+            options.attempt,
+        )
     with stopped_by_signals() as stop:
         warm_learner(spec)
         run_learner(
@@ -202,12 +112,12 @@ def run(
                 metrics_port=metrics_port,
                 metrics_host=metrics_host,
                 pace=pace,
-                limits=GuardLimits(SurpriseLimits(evidence)),
-                accept_topic=accept_topic,
-                accept_gap=accept_gap,
+                limits=GuardLimits(SurpriseLimits(options.evidence)),
+                accept_topic=options.accept_topic,
+                accept_gap=options.accept_gap,
                 skip_damaged=tuple(skip_damaged or ()),
                 examples_of=examples_of,
-                most_rows=most_rows,
+                most_rows=options.most_rows,
                 place=place,
             ),
             kafka_settings(kafka, kafka_client),
@@ -217,13 +127,22 @@ def run(
         )
 
 
-@app.command()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerParkedOptions:
+    """Options of `headrace learner parked`."""
+
+    learn: list[str] | None = setting(None, metavar="PLACE")
+    """Learn a parked message, given as PARTITION@OFFSET; `all`: each. Repeatable."""
+    drop: list[str] | None = setting(None, metavar="PLACE")
+    """Never learn a parked message, and write a dead letter. Repeatable."""
+    as_json: bool = setting(False, flag="--json")
+    """Print JSON."""
+
+
 def parked(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    learn: LearnPlaces = None,
-    drop: DropPlaces = None,
-    as_json: AsJson = False,
+    options: LearnerParkedOptions,
+    model: Path = MODEL,
+    redis: str = REDIS,
 ) -> None:
     """Show the messages of examples that the batch guard parked; ask to learn or drop some.
 
@@ -234,12 +153,14 @@ def parked(
     from headrace.learner.loop import ParkedRequest, read_parked
     from headrace.learner.spec import load_spec
 
-    with closing(open_store(redis, load_spec(model).name, read_only=not (learn or drop))) as store:
-        ask_about(store, learn or [], ParkedRequest.LEARN)
-        ask_about(store, drop or [], ParkedRequest.DROP)
+    with closing(
+        open_store(redis, load_spec(model).name, read_only=not (options.learn or options.drop))
+    ) as store:
+        ask_about(store, options.learn or [], ParkedRequest.LEARN)
+        ask_about(store, options.drop or [], ParkedRequest.DROP)
         found = read_parked(store)
         buckets = store.shape().buckets
-    if as_json:
-        typer.echo(json.dumps([each.described() for each in found], indent=2))
+    if options.as_json:
+        click.echo(json.dumps([each.described() for each in found], indent=2))
     else:
-        typer.echo(parked_text(found, buckets))
+        click.echo(parked_text(found, buckets))

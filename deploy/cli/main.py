@@ -15,107 +15,168 @@ import logging
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from headrace.deploy.cli import (
-    data,
-    demo,
-    evaluate,
-    experiments,
-    fit,
-    ingest,
-    learner,
-    pserver,
-    run,
-    runs,
-    serving,
-    spec,
+from headrace.deploy.cli import data, demo, evaluate, fit, learner, run, runs, spec
+from headrace.deploy.cli.commands import group
+from headrace.deploy.cli.experiments import experiment_commands, experiment_promotion
+from headrace.deploy.cli.ingest import (
+    ingest_commands,
+    ingest_dead_letters,
+    ingest_replay,
+    topic_commands,
 )
-from headrace.deploy.cli.options import with_topics_prefix
+from headrace.deploy.cli.pserver import (
+    pserver_commands,
+    pserver_limit,
+    pserver_reshard,
+    pserver_restore,
+    pserver_snapshots,
+)
+from headrace.deploy.cli.serving import (
+    serving_aliases,
+    serving_commands,
+    serving_deployments,
+    serving_relay,
+    serving_score,
+)
 from headrace.deploy.process_logs import configure_logs, write_held_lines
 from headrace.deploy.terminal import columns_of, wrapped
 from headrace.deploy.termination import REFUSED, UNREACHABLE
+from headrace.settings import setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-app = typer.Typer(
-    name="headrace",
-    help="Streaming online learning for click-through-rate models.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("up")(run.up)
-app.command("demo")(demo.demo)
-app.command("check")(data.check)
-app.command("status")(run.status)
-app.command("fit")(fit.fit)
-app.command("export")(fit.export)
-app.command("suggest")(data.suggest)
-app.command("warm")(run.warm)
-app.add_typer(ingest.app, name="ingest")
-app.add_typer(ingest.topics_app, name="topics")
-app.add_typer(learner.app, name="learner")
-app.add_typer(pserver.app, name="pserver")
-app.add_typer(serving.app, name="serving")
-app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(spec.app, name="spec")
-app.add_typer(experiments.app, name="experiment")
-app.add_typer(runs.app, name="runs")
-with_topics_prefix(app)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"headrace {version('headrace')}")
-        raise typer.Exit
+        click.echo(f"headrace {version('headrace')}")
+        raise click.exceptions.Exit
 
 
-@app.callback()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Logs:
+    """Options before the name of a command."""
+
+    log_level: str = setting("info", env="HEADRACE_LOG_LEVEL")
+    """Least level of log lines: debug, info, warning or error."""
+    log_format: str = setting("text", env="HEADRACE_LOG_FORMAT")
+    """Format of log lines: text or json."""
+    version: bool = setting(False, check=_print_version)
+    """Show the version and exit."""
+
+
 def _every_command(
-    log_level: Annotated[
-        str,
-        typer.Option(
-            "--log-level",
-            envvar="HEADRACE_LOG_LEVEL",
-            help="Least level of log lines: debug, info, warning or error.",
-        ),
-    ] = "info",
-    log_format: Annotated[
-        str,
-        typer.Option(
-            "--log-format",
-            envvar="HEADRACE_LOG_FORMAT",
-            help="Format of log lines: text or json.",
-        ),
-    ] = "text",
-    version: Annotated[  # noqa: ARG001  (its callback has printed it)
-        bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Show the version and exit.",
-        ),
-    ] = False,
+    options: _Logs,
 ) -> None:
-    level = logging.getLevelNamesMapping().get(log_level.upper())
+    level = logging.getLevelNamesMapping().get(options.log_level.upper())
     if level is None:
-        raise typer.BadParameter(f"expected debug, info, warning or error, got {log_level!r}")
-    if log_format not in ("text", "json"):
-        raise typer.BadParameter(f"expected text or json, got {log_format!r}")
-    configure_logs(level, as_json=log_format == "json")
+        raise click.BadParameter(
+            f"expected debug, info, warning or error, got {options.log_level!r}"
+        )
+    if options.log_format not in ("text", "json"):
+        raise click.BadParameter(f"expected text or json, got {options.log_format!r}")
+    configure_logs(level, as_json=options.log_format == "json")
     # child processes read both from the environment
-    os.environ["HEADRACE_LOG_LEVEL"] = log_level
-    os.environ["HEADRACE_LOG_FORMAT"] = log_format
+    os.environ["HEADRACE_LOG_LEVEL"] = options.log_level
+    os.environ["HEADRACE_LOG_FORMAT"] = options.log_format
+
+
+app = group(
+    "headrace",
+    "Streaming online learning for click-through-rate models.",
+    run.run,
+    run.up,
+    demo.demo,
+    data.check,
+    run.status,
+    fit.fit,
+    fit.export,
+    data.suggest,
+    run.warm,
+    group(
+        "ingest",
+        "Collect, join, replay, archive and repair events.",
+        ingest_replay.replay,
+        ingest_commands.collect,
+        ingest_commands.schema,
+        ingest_commands.topics,
+        ingest_commands.join,
+        ingest_commands.sink,
+        group(
+            "dead-letters",
+            "Show invalid events and send repaired ones back.",
+            ingest_dead_letters.show,
+            ingest_dead_letters.retry,
+        ),
+    ),
+    group("topics", "Change the topics of running models.", topic_commands.grow),
+    group("learner", "Learn from examples.", learner.run, learner.parked),
+    group(
+        "pserver",
+        "Manage models in the parameter server.",
+        pserver_snapshots.snapshot,
+        pserver_snapshots.list_,
+        pserver_snapshots.verify,
+        pserver_snapshots.prune,
+        pserver_restore.restore,
+        pserver_restore.rebuild,
+        pserver_reshard.reshard,
+        pserver_limit.limit,
+        pserver_commands.init,
+        pserver_commands.keep,
+        pserver_commands.inspect,
+        pserver_commands.doctor,
+        pserver_commands.drop,
+        pserver_commands.acl,
+    ),
+    group(
+        "serving",
+        "Serve predictions.",
+        serving_score.score,
+        serving_relay.relay,
+        serving_aliases.alias,
+        serving_deployments.deploy,
+        serving_deployments.undeploy,
+        serving_deployments.deployments,
+        serving_commands.run,
+    ),
+    group(
+        "evaluate",
+        "Evaluate predictions and inputs.",
+        evaluate.run,
+        evaluate.show,
+        evaluate.compare,
+        evaluate.importance,
+    ),
+    group("spec", "Check model specs.", spec.check, spec.schema),
+    group(
+        "experiment",
+        "Compare many arms with a control, on the same examples, and promote one.",
+        experiment_promotion.promote,
+        experiment_promotion.rollback,
+        experiment_promotion.promotion,
+        experiment_commands.run,
+        experiment_commands.show,
+        experiment_commands.list_,
+        experiment_commands.stop_,
+    ),
+    group(
+        "runs",
+        "List, show and compare recorded runs.",
+        runs.list_,
+        runs.show,
+        runs.compare,
+        runs.export,
+    ),
+    every=_every_command,
+)
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
@@ -158,7 +219,7 @@ def _refusals() -> Iterator[None]:
         logging.getLogger(__name__).debug("refused", exc_info=True)
         looked_up = f" [{type(error).__name__}]" if isinstance(error, _documented()) else ""
         said = f"headrace: {error}{looked_up}"
-        typer.echo(wrapped(said, columns_of(sys.stderr)), err=True)
+        click.echo(wrapped(said, columns_of(sys.stderr)), err=True)
         sys.exit(UNREACHABLE if isinstance(error, _worth_another_start()) else REFUSED)
 
 

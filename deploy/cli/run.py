@@ -3,27 +3,27 @@
 `headrace status` shows the processes of a pipeline, on this machine or elsewhere.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from typer import BadParameter, Exit, Option, echo
+import click
 
 from headrace.deploy.cli.options import (
+    DATA,
     KAFKA,
-    Data,
-    KafkaAddress,
-    KafkaClient,
-    LayoutName,
-    ModelFile,
-    Port,
-    RunsFolder,
-    Sort,
-    Speed,
-    TrackUri,
+    KAFKA_CLIENT,
+    LAYOUT_NAME,
+    MODEL,
+    PORT,
+    RUNS_FOLDER,
+    SORT,
+    SPEED,
+    TRACK_URI,
+    PipelineOptions,
     layout_of,
 )
-from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
 from headrace.deploy.cli.runs import run_outputs
+from headrace.settings import setting
 
 
 def speed_of(text: str) -> float | None:
@@ -35,31 +35,35 @@ def speed_of(text: str) -> float | None:
     except ValueError:
         speed = 0.0
     if not 0.0 < speed < float("inf"):
-        raise BadParameter(f"expected a number above 0, or max, got {text!r}", param_hint="--speed")
+        raise click.BadParameter(
+            f"expected a number above 0, or max, got {text!r}", param_hint="--speed"
+        )
     return speed
 
 
-@with_pipeline_options
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Options of `headrace run`."""
+
+    report: Path | None = setting(None, metavar="FILE")
+    """File for the report (JSON)."""
+    serve_after: bool = setting(False)
+    """Keep serving after the replay, until Ctrl-C."""
+    check: bool = setting(True)
+    """Check each log before any process starts."""
+
+
 def run(
-    model: ModelFile,
-    data: Data,
+    options: RunOptions,
     pipeline: PipelineOptions,
-    layout: LayoutName = "",
-    report: Annotated[
-        Path | None, Option("--report", metavar="FILE", help="File for the report (JSON).")
-    ] = None,
-    speed: Speed = "max",
-    serve_after: Annotated[
-        bool, Option("--serve-after", help="Keep serving after the replay, until Ctrl-C.")
-    ] = False,
-    port: Port = 0,
-    sort: Sort = False,
-    check: Annotated[
-        bool,
-        Option("--check/--no-check", help="Check each log before any process starts."),
-    ] = True,
-    runs: RunsFolder = "",
-    track: TrackUri = "",
+    model: Path = MODEL,
+    data: list[Path] = DATA,
+    layout: str = LAYOUT_NAME,
+    speed: str = SPEED,
+    port: int = PORT,
+    sort: bool = SORT,
+    runs: str = RUNS_FOLDER,
+    track: str = TRACK_URI,
 ) -> None:
     """Replay logs through a pipeline on this machine and report the accuracy.
 
@@ -76,17 +80,19 @@ def run(
     from headrace.learner.spec import load_spec
 
     parts = replace(
-        pipeline.settings(model, port), deployments=True, evaluation_gives_way=not serve_after
+        pipeline.settings(model, port),
+        deployments=True,
+        evaluation_gives_way=not options.serve_after,
     )
     settings = RunSettings(
         parts,
         tuple(data),
-        report,
+        options.report,
         times_real_time,
-        serve_after,
+        options.serve_after,
         layout_of(layout, data),
         sort,
-        check,
+        options.check,
     )
     name = load_spec(model).name
     show_warnings_only()
@@ -100,26 +106,22 @@ def run(
         if interrupted:
             recorder.change(state=RunState.STOPPED)
     if interrupted:
-        raise Exit(INTERRUPTED)
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
 def warm(
-    model: Annotated[
-        list[Path] | None,
-        Option(
-            "--model",
-            metavar="FILE",
-            help="Model spec (TOML). Repeatable. Default: the specs that headrace ships, except "
-            "those that need torch.",
-            show_default=False,
-        ),
-    ] = None,
+    model: list[Path] | None = setting(
+        None,
+        "Model spec (TOML). Repeatable. Default: the specs that headrace ships, except "
+        "those that need torch.",
+        metavar="FILE",
+    ),
 ) -> None:
     """Compile the kernels of models and keep the machine code, for an image with a read-only root.
 
     Without this command, every new container compiles the kernels when it starts.
     """
-    from typer import echo
+    import click
 
     from headrace.deploy.local import warm as compile_kernels
     from headrace.deploy.local import warm_server
@@ -130,24 +132,20 @@ def warm(
         spec = load_spec(path)
         compile_kernels(spec)
         warm_server(spec)
-        echo(f"compiled the kernels of {path.stem}")
+        click.echo(f"compiled the kernels of {path.stem}")
 
 
-@with_pipeline_options
 def up(
-    model: ModelFile,
     pipeline: PipelineOptions,
-    port: Port = 0,
-    collector_port: Annotated[
-        int,
-        Option(
-            "--collector-port",
-            envvar="HEADRACE_COLLECTOR_PORT",
-            min=0,
-            max=65535,
-            help="Port on which events are accepted over HTTP. 0: any free port.",
-        ),
-    ] = 0,
+    model: Path = MODEL,
+    port: int = PORT,
+    collector_port: int = setting(
+        0,
+        "Port on which events are accepted over HTTP. 0: any free port.",
+        env="HEADRACE_COLLECTOR_PORT",
+        least=0,
+        most=65535,
+    ),
 ) -> None:
     """Run Kafka, Valkey and every part for a spec until Ctrl-C, and print commands to try it."""
     from dataclasses import replace
@@ -166,9 +164,9 @@ def up(
 
 
 def status(
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    as_json: bool = setting(False, "Print JSON.", flag="--json"),
 ) -> None:
     """Print the processes that run with --kafka, and which fields events and requests have.
 
@@ -186,6 +184,6 @@ def status(
     figures = read_status(kafka_settings(kafka, kafka_client), wall_ms())
     if as_json:
         kept = ("now_ms", "processes", "coverage", "dead_letters")
-        echo(orjson.dumps({key: figures[key] for key in kept}, option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps({key: figures[key] for key in kept}, option=orjson.OPT_INDENT_2))
     else:
-        echo(status_text(figures))
+        click.echo(status_text(figures))

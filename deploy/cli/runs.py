@@ -3,14 +3,16 @@
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import MISSING
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from headrace.deploy.cli.options import KafkaClient, RunsFolder, TrackUri
+from headrace.deploy.cli.options import KAFKA_CLIENT, RUNS_FOLDER, TRACK_URI
 from headrace.deploy.errors import BadOption
 from headrace.deploy.terminal import columns_of
+from headrace.settings import argument, same, setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,38 +20,15 @@ if TYPE_CHECKING:
     from headrace.deploy.reports.tracking import RunOutputs, RunRegistry, TrackedRun
     from headrace.ingest.kafka import KafkaSettings
 
-app = typer.Typer(help="List, show and compare recorded runs.", no_args_is_help=True)
 
-RunId = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Id of a run, or its first characters. RUN/ARM: one of its arms."
-    ),
-]
-RunIds = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN...", help="Ids of two or more runs. One id: the arms of this experiment."
-    ),
-]
-TopicsOf = Annotated[
-    str | None,
-    typer.Option(
-        "--kafka",
-        envvar="HEADRACE_KAFKA",
-        metavar="HOST:PORT",
-        help="Kafka bootstrap servers. If set, live experiments, promotions and evaluations are "
-        "included.",
-        show_default=False,
-    ),
-]
-Page = Annotated[
-    Path | None,
-    typer.Option(
-        "--page", metavar="FILE", help="Write an HTML page with curves, too.", show_default=False
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TOPICS_OF = setting(
+    None,
+    "Kafka bootstrap servers. If set, live experiments, promotions and evaluations are included.",
+    env="HEADRACE_KAFKA",
+    metavar="HOST:PORT",
+)
+PAGE = setting(None, "Write an HTML page with curves, too.", metavar="FILE")
+AS_JSON = setting(False, "Print JSON.", flag="--json")
 OFF = "off"
 _MOST_BARS = 60
 
@@ -95,12 +74,11 @@ def folder_of(folder: str) -> Path:
         ) from error
 
 
-@app.command("list")
-def list_runs(
-    runs: RunsFolder = "",
-    kafka: TopicsOf = None,
-    kafka_client: KafkaClient = None,
-    as_json: AsJson = False,
+def list_(
+    runs: str = RUNS_FOLDER,
+    kafka: str | None = TOPICS_OF,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    as_json: bool = AS_JSON,
 ) -> None:
     """List the runs of the folder, and with --kafka those of the topics, oldest first."""
     found = _found(runs, _settings(kafka, kafka_client))
@@ -112,19 +90,20 @@ def list_runs(
     columns = columns_of(sys.stdout)
     for run in found:
         head = f"{run.id:{width}}  {run.kind:10} {run.state:10}"
-        typer.echo(in_columns(head, _brief(run), columns))
+        click.echo(in_columns(head, _brief(run), columns))
     if not found:
-        typer.echo(f"no runs in {folder_of(runs)}", err=True)
+        click.echo(f"no runs in {folder_of(runs)}", err=True)
 
 
-@app.command("show")
 def show(
-    run: RunId,
-    runs: RunsFolder = "",
-    kafka: TopicsOf = None,
-    kafka_client: KafkaClient = None,
-    page: Page = None,
-    as_json: AsJson = False,
+    run: str = argument(
+        help="Id of a run, or its first characters. RUN/ARM: one of its arms.", metavar="RUN"
+    ),
+    runs: str = RUNS_FOLDER,
+    kafka: str | None = TOPICS_OF,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    page: Path | None = PAGE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Print a run: its spec, version, data, figures and decisions."""
     from headrace.deploy.reports.tracking import described
@@ -144,22 +123,23 @@ def show(
     if found.page:
         lines["page"] = str(folder_of(runs) / found.id / found.page)
     width = max(map(len, lines))
-    typer.echo(found.id)
+    click.echo(found.id)
     for name, text in lines.items():
-        typer.echo(f"{name:{width}}  {text}")
+        click.echo(f"{name:{width}}  {text}")
     _print_curves([found, *found.arms])
     for decision in found.decisions:
-        typer.echo(decision)
+        click.echo(decision)
 
 
-@app.command("compare")
 def compare(
-    chosen: RunIds,
-    runs: RunsFolder = "",
-    kafka: TopicsOf = None,
-    kafka_client: KafkaClient = None,
-    page: Page = None,
-    as_json: AsJson = False,
+    chosen: list[str] = argument(
+        help="Ids of two or more runs. One id: the arms of this experiment.", metavar="RUN..."
+    ),
+    runs: str = RUNS_FOLDER,
+    kafka: str | None = TOPICS_OF,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    page: Path | None = PAGE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Compare runs: the settings that differ, figures side by side, and curves."""
     import json
@@ -174,26 +154,22 @@ def compare(
     _write_page(page, found)
     compared = compare_runs(found)
     if as_json:
-        typer.echo(json.dumps(compared._asdict()))
+        click.echo(json.dumps(compared._asdict()))
         return
     for line in compared.lines():
-        typer.echo(line)
+        click.echo(line)
     _print_curves(found)
 
 
-@app.command("export")
 def export(
-    chosen: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs.")],
-    track: TrackUri,
-    runs: RunsFolder = "",
-    kafka: TopicsOf = None,
-    kafka_client: KafkaClient = None,
-    patience: Annotated[
-        float,
-        typer.Option(
-            "--patience", min=0.0, metavar="SECONDS", help="Longest time to wait for the server."
-        ),
-    ] = 300.0,
+    chosen: list[str] = argument(help="Ids of runs.", metavar="RUN..."),
+    track: str = same(TRACK_URI, MISSING),
+    runs: str = RUNS_FOLDER,
+    kafka: str | None = TOPICS_OF,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    patience: float = setting(
+        300.0, "Longest time to wait for the server.", metavar="SECONDS", least=0.0
+    ),
 ) -> None:
     """Send whole runs to an MLflow server. A repeated export updates the same run."""
     from headrace.deploy.reports.tracking import MlflowTarget, RunExporter
@@ -205,7 +181,7 @@ def export(
         exporter.export(run, [folder / name for name in (run.report, run.page) if name])
     exporter.close(patience)
     if exporter.dropped or exporter.refused:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _settings(kafka: str | None, kafka_client: list[str] | None) -> "KafkaSettings | None":
@@ -234,14 +210,14 @@ def _write_page(page: Path | None, found: "list[TrackedRun]") -> None:
     from headrace.deploy.reports.tracking import render_runs
 
     page.write_text(render_runs(found), "utf-8")
-    typer.echo(f"page: {page}", err=True)
+    click.echo(f"page: {page}", err=True)
 
 
 def _print_json(found: "list[TrackedRun]") -> None:
     import msgspec
 
     for run in found:
-        typer.echo(msgspec.json.encode(run).decode())
+        click.echo(msgspec.json.encode(run).decode())
 
 
 def _print_curves(found: "list[TrackedRun]") -> None:
@@ -252,12 +228,12 @@ def _print_curves(found: "list[TrackedRun]") -> None:
     figure = curve_of(drawn)
     if not figure:
         return
-    typer.echo(f"\n{figure} over event time:")
+    click.echo(f"\n{figure} over event time:")
     width = max(len(run.id) for run in drawn)
     for run in drawn:
         values = [point.figures[figure] for point in curve_points(run, figure)]
         thinned = values[:: -(-len(values) // _MOST_BARS)]
-        typer.echo(
+        click.echo(
             f"{run.id:{width}}  {sparkline(thinned)}  {min(values):.5g} to {max(values):.5g}"
         )
 

@@ -1,18 +1,14 @@
 """`headrace spec`: check a model spec, and print the JSON Schema for editors."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
-from typing import Annotated
+import click
 
-import typer
-
-app = typer.Typer(help="Check model specs.", no_args_is_help=True)
+from headrace.settings import argument
 
 
-@app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Model specs in TOML.")],
+    files: list[Path] = argument(help="Model specs in TOML.", metavar="FILE..."),
 ) -> None:
     """Check model specs and print their names and fingerprints.
 
@@ -22,10 +18,9 @@ def check(
 
     for path in files:
         spec = load_spec(path)
-        typer.echo(f"{path}: model {spec.name}, fingerprint {spec.fingerprint}")
+        click.echo(f"{path}: model {spec.name}, fingerprint {spec.fingerprint}")
 
 
-@app.command()
 def schema() -> None:
     """Print the JSON Schema of model specs.
 
@@ -36,4 +31,4 @@ def schema() -> None:
 
     from headrace.learner.spec import spec_schema
 
-    typer.echo(json.dumps(spec_schema(), indent=2))
+    click.echo(json.dumps(spec_schema(), indent=2))

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import typer
+import click
 from rich import box
 from rich.console import Console, Group
 from rich.measure import Measurement
@@ -41,7 +41,7 @@ def print_shown(shown: RenderableType) -> None:
     wide = Console(width=10_000)
     with wide.capture() as captured:
         wide.print(shown)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _table_of(listed: Sequence[ListedSnapshot], now_ms: int) -> Table:

@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 
 import click
-import typer.main
 
 from headrace.deploy.cli.main import app
 
@@ -29,7 +28,7 @@ def commands(page: str) -> list[str]:
 def command_of(line: str) -> tuple[set[str], list[str]]:
     """The options that the command of a line has, and the words of the line behind it."""
     words = shlex.split(line, comments=True)[1:]
-    command: object = typer.main.get_command(app)
+    command: object = app
     while isinstance(command, click.Group) or hasattr(command, "commands"):
         word = words.pop(0)
         assert word in command.commands, line

@@ -5,7 +5,3 @@
 `run_modes` runs an experiment over files, tasks or a topic. `experiment_table` prints its arms, and
 `promoted_processes` the commands of a promoted model.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,36 +2,33 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.experiments.experiment_promotion import promote, promotion, rollback
 from headrace.deploy.cli.experiments.run_modes import (
-    LiveOptions,
-    LogOptions,
+    ExperimentRunOptions,
     run_live,
     run_over_log,
     source_of_log,
 )
 from headrace.deploy.cli.options import (
     KAFKA,
-    LOOPBACK,
-    KafkaAddress,
-    KafkaClient,
-    MetricsHost,
-    MetricsPort,
-    RunsFolder,
-    TableLayout,
-    TrackUri,
+    KAFKA_CLIENT,
+    METRICS_HOST,
+    METRICS_PORT,
+    RUNS_FOLDER,
+    TABLE_LAYOUT,
+    TRACK_URI,
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.deploy.terminal import columns_of, wrapped
-from headrace.learner.experiments.executors import ExecutorKind
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,118 +44,31 @@ _NOTHING_YET = (
 EXIT_STOPPED = 1
 """Exit status of a run that was stopped before the end of its log."""
 
-app = typer.Typer(
-    help="Compare many arms with a control, on the same examples, and promote one.",
-    no_args_is_help=True,
+
+DATA = setting(
+    None,
+    "A directory of NDJSON with impressions and clicks, or tables (Parquet, CSV, "
+    "NDJSON); * matches several. Repeatable, in the order of time.",
+    metavar="DIR|FILES",
 )
-app.command()(promote)
-app.command()(rollback)
-app.command()(promotion)
-
-ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (TOML).")]
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR|NAME", help="Folder of a run, as given to --to, or name of a live experiment."
-    ),
-]
-RunsPath = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="DIR", help="Folder with the folders of runs. Default: the live experiments."
-    ),
-]
-LiveName = Annotated[str, typer.Argument(metavar="NAME", help="Name of a live experiment.")]
-Page = Annotated[
-    Path | None,
-    typer.Option("--page", metavar="FILE", help="Write an HTML page, too.", show_default=False),
-]
-Data = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data",
-        metavar="DIR|FILES",
-        help="A directory of NDJSON with impressions and clicks, or tables (Parquet, CSV, "
-        "NDJSON); * matches several. Repeatable, in the order of time.",
-        show_default=False,
-    ),
-]
-ArchiveFolder = Annotated[
-    str | None,
-    typer.Option(
-        "--archive",
-        metavar="DIR",
-        help="Instead of --data: the folder that `headrace ingest sink --model` writes for the "
-        "control.",
-        show_default=False,
-    ),
-]
-To = Annotated[
-    Path, typer.Option("--to", metavar="DIR", help="Folder for the history and saved states.")
-]
-SaveEvery = Annotated[
-    float,
-    typer.Option(
-        "--save-every", min=0.0, metavar="SECONDS", help="Time between two saves of the state."
-    ),
-]
-Hold = Annotated[
-    float,
-    typer.Option(
-        "--hold",
-        min=0.0,
-        metavar="SECONDS",
-        help="Without --data: longest wait for a partition without new examples.",
-    ),
-]
-Restart = Annotated[bool, typer.Option("--restart", help="Delete the saved state and begin again.")]
-Executor = Annotated[
-    ExecutorKind,
-    typer.Option(
-        "--executor",
-        help="With --data or --archive: where arms learn, in this process (serial) or in "
-        "parallel. The decisions are the same.",
-    ),
-]
-Workers = Annotated[
-    int,
-    typer.Option(
-        "--workers",
-        min=0,
-        help="With --executor processes: number of processes. 0: one per core.",
-    ),
-]
-KeepBest = Annotated[
-    int,
-    typer.Option(
-        "--keep-best",
-        min=0,
-        metavar="ARMS",
-        help="With --executor: best arms whose last checkpoint is kept after they ended.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ARCHIVE_FOLDER = setting(
+    None,
+    "Instead of --data: the folder that `headrace ingest sink --model` writes for the control.",
+    metavar="DIR",
+)
 
 
-@app.command("run")
 def run(
-    file: ExperimentFile,
-    to: To,
-    data: Data = None,
-    layout: TableLayout = "",
-    archive: ArchiveFolder = None,
-    save_every: SaveEvery = 60.0,
-    restart: Restart = False,
-    executor: Executor = ExecutorKind.SERIAL,
-    workers: Workers = 0,
-    keep_best: KeepBest = 1,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    hold: Hold = 30.0,
-    metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = LOOPBACK,
-    runs: RunsFolder = "",
-    track: TrackUri = "",
+    options: ExperimentRunOptions,
+    data: list[str] | None = DATA,
+    layout: str = TABLE_LAYOUT,
+    archive: str | None = ARCHIVE_FOLDER,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    metrics_port: int = METRICS_PORT,
+    metrics_host: str = METRICS_HOST,
+    runs: str = RUNS_FOLDER,
+    track: str = TRACK_URI,
 ) -> None:
     """Run an experiment on a log, or on the control's examples in Kafka.
 
@@ -167,26 +77,26 @@ def run(
     from headrace.deploy.reports.tracking import RunState, record_experiment
     from headrace.learner.experiments import load_experiment
 
-    experiment = load_experiment(file)
+    experiment = load_experiment(options.file)
     paths = data or ([archive] if archive is not None else [])
     with (
         run_outputs(runs, track) as outputs,
-        record_experiment(outputs, experiment, file, to, paths) as recorder,
+        record_experiment(outputs, experiment, options.file, options.to, paths) as recorder,
     ):
         if paths:
             source = source_of_log(experiment.control, data, layout, archive)
-            files = LogOptions(to, save_every, restart, executor, workers, keep_best)
-            result = run_over_log(experiment, files, source)
+            result = run_over_log(experiment, options, source)
         else:
-            settings = LiveOptions(to, save_every, hold, restart, metrics_port, metrics_host)
-            result = run_live(experiment, settings, kafka, kafka_client)
+            result = run_live(
+                experiment, options, (metrics_port, metrics_host), kafka, kafka_client
+            )
         if result is None:
             recorder.change(state=RunState.STOPPED)
     if result is not None:
         _say(result)
     elif paths:
-        typer.echo("stopped: run the same command again to continue", err=True)
-        raise typer.Exit(EXIT_STOPPED)
+        click.echo("stopped: run the same command again to continue", err=True)
+        raise click.exceptions.Exit(EXIT_STOPPED)
 
 
 def _history_of(
@@ -220,13 +130,22 @@ def _live_histories(kafka: str, kafka_client: list[str] | None) -> "Mapping[str,
         return {}
 
 
-@app.command("show")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentShowOptions:
+    """Options of `headrace experiment show`."""
+
+    run: str = argument(metavar="DIR|NAME")
+    """Folder of a run, as given to --to, or name of a live experiment."""
+    as_json: bool = setting(False, flag="--json")
+    """Print JSON."""
+    page: Path | None = setting(None, metavar="FILE")
+    """Write an HTML page, too."""
+
+
 def show(
-    run: RunName,
-    as_json: AsJson = False,
-    page: Page = None,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
+    options: ExperimentShowOptions,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Print the arms of a run: state, examples, difference to the control, and the reason.
 
@@ -234,22 +153,26 @@ def show(
     better. A state is `learning`, `better` (still learning, and you may promote it), or
     the way in which the arm ended: `stopped` at a rung, `eliminated`, or `ended` with the log.
     """
-    history, _ = _history_of(run, kafka, kafka_client)
-    if page is not None:
+    history, _ = _history_of(options.run, kafka, kafka_client)
+    if options.page is not None:
         from headrace.deploy.reports import render_experiment
 
-        promotions = [] if Path(run).is_dir() else _promotions_of(history, kafka, kafka_client)
-        page.write_text(render_experiment(Path(run).name, history, promotions), "utf-8")
-        typer.echo(f"page: {page}", err=True)
-    if as_json:
+        promotions = (
+            [] if Path(options.run).is_dir() else _promotions_of(history, kafka, kafka_client)
+        )
+        options.page.write_text(
+            render_experiment(Path(options.run).name, history, promotions), "utf-8"
+        )
+        click.echo(f"page: {options.page}", err=True)
+    if options.as_json:
         import msgspec
 
-        typer.echo(json.dumps([msgspec.to_builtins(each) for each in history]))
+        click.echo(json.dumps([msgspec.to_builtins(each) for each in history]))
         return
     from headrace.deploy.cli.experiments.experiment_table import table_of
 
     for line in table_of(history, columns_of(sys.stdout)):
-        typer.echo(line)
+        click.echo(line)
 
 
 def _promotions_of(
@@ -269,9 +192,12 @@ def _promotions_of(
     ]
 
 
-@app.command("list")
-def list_runs(
-    folder: RunsPath = None, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+def list_(
+    folder: Path | None = argument(
+        None, "Folder with the folders of runs. Default: the live experiments.", metavar="DIR"
+    ),
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """List the runs in the subfolders of a folder, or the live experiments."""
     from headrace.learner.experiments import read_history
@@ -280,14 +206,14 @@ def list_runs(
     if folder is not None:
         for path in sorted(folder.glob("*/history.ndjson")):
             state = _state_of(path.parent.name, read_history(path.parent))
-            typer.echo(wrapped(state, columns))
+            click.echo(wrapped(state, columns))
         return
     histories = _live_histories(kafka, kafka_client)
     if not histories:
-        typer.echo(wrapped(_NOTHING_YET, columns))
+        click.echo(wrapped(_NOTHING_YET, columns))
     for name, found in sorted(histories.items()):
         asked = ", asked to stop" if found.stop else ""
-        typer.echo(wrapped(f"{_state_of(name, found.records)}{asked}", columns))
+        click.echo(wrapped(f"{_state_of(name, found.records)}{asked}", columns))
 
 
 def _state_of(name: str, history: "list[ArmRecord]") -> str:
@@ -297,9 +223,10 @@ def _state_of(name: str, history: "list[ArmRecord]") -> str:
     return f"{name}: {state}, {counted(len(arms), 'arm')}, {counted(examples, 'example')}"
 
 
-@app.command("stop")
-def stop_experiment(
-    name: LiveName, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+def stop_(
+    name: str = argument(help="Name of a live experiment.", metavar="NAME"),
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """End a live experiment: its runner ranks the arms that are left, and ends."""
     from contextlib import closing
@@ -311,19 +238,19 @@ def stop_experiment(
     _history_of(name, kafka, kafka_client)
     with closing(KafkaWriter(kafka_settings(kafka, kafka_client))) as writer:
         request_stop(writer, name)
-    typer.echo(f"asked the runner of {name} to stop")
+    click.echo(f"asked the runner of {name} to stop")
 
 
 def _say(result: "ExperimentResult") -> None:
-    typer.echo(
+    click.echo(
         f"best: {result.best.name}, log loss {result.loss:.5f}, {result.difference:+.5f} to the "
         f"control's {result.control_loss:.5f}"
     )
     for key, value in result.best.settings.items():
-        typer.echo(f"  {key} = {json.dumps(value)}")
+        click.echo(f"  {key} = {json.dumps(value)}")
     if result.best.number:
         proven = "proven" if result.promotable else "not proven"
-        typer.echo(f"better than the control: {proven} by its confidence sequence")
-    typer.echo(
+        click.echo(f"better than the control: {proven} by its confidence sequence")
+    click.echo(
         f"{counted(result.steps, 'example')} learned by all arms, of a log of {result.examples:,}"
     )

@@ -4,17 +4,19 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
 from headrace.deploy.cli.experiments.promoted_processes import say_processes
-from headrace.deploy.cli.options import KAFKA, REDIS, KafkaAddress, KafkaClient, RedisUrl, TrackUri
+from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, REDIS, TRACK_URI
 from headrace.deploy.cli.runs import OFF, run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking import RunExporter
@@ -29,42 +31,32 @@ _FIGURES = re.compile("[:,(][^;]*")
 EXIT_ROLLED_BACK = 1
 """Exit status of a promotion that ended otherwise than promoted."""
 
-ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (TOML).")]
-ArmName = Annotated[
-    str,
-    typer.Argument(metavar="[ARM]", help="Arm. Default: the arm that --run found better."),
-]
-RunFolderPath = Annotated[
-    Path | None,
-    typer.Option(
-        "--run",
-        metavar="DIR",
-        help="Folder of the run that found the arm. Required for arms drawn from [space].",
-        show_default=False,
-    ),
-]
-PromotedModel = Annotated[str, typer.Argument(metavar="MODEL", help="Model of the promotion.")]
-Fresh = Annotated[
-    bool,
-    typer.Option(
-        "--fresh", help="Begin without the rows that the arm learned, with examples of its own."
-    ),
-]
-Again = Annotated[
-    bool, typer.Option("--again", help="Begin anew after a promotion that was rolled back.")
-]
+
+PROMOTED_MODEL = argument(help="Model of the promotion.", metavar="MODEL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentPromoteOptions:
+    """Options of `headrace experiment promote`."""
+
+    file: Path = argument(metavar="FILE")
+    """Experiment file (TOML)."""
+    arm: str = argument("", metavar="[ARM]")
+    """Arm. Default: the arm that --run found better."""
+    run: Path | None = setting(None, metavar="DIR")
+    """Folder of the run that found the arm. Required for arms drawn from [space]."""
+    fresh: bool = setting(False)
+    """Begin without the rows that the arm learned, with examples of its own."""
+    again: bool = setting(False)
+    """Begin anew after a promotion that was rolled back."""
 
 
 def promote(
-    file: ExperimentFile,
-    arm: ArmName = "",
-    run: RunFolderPath = None,
-    fresh: Fresh = False,
-    again: Again = False,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    redis: RedisUrl = REDIS,
-    track: TrackUri = "",
+    options: ExperimentPromoteOptions,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    redis: str = REDIS,
+    track: str = TRACK_URI,
 ) -> None:
     """Turn an arm into a model, and move the control's traffic to it in steps.
 
@@ -85,20 +77,23 @@ def promote(
     )
 
     show_warnings_only()
-    experiment = load_experiment(file)
-    plan, settings = _winner(experiment, arm, run), kafka_settings(kafka, kafka_client)
+    experiment = load_experiment(options.file)
+    plan, settings = (
+        _winner(experiment, options.arm, options.run),
+        kafka_settings(kafka, kafka_client),
+    )
     spec, control, rules = plan.spec, experiment.control.name, experiment.promotion
     deployments, state = read_promotion_state(settings, spec.name)
-    begins = state is None or (state.ended and again)
+    begins = state is None or (state.ended and options.again)
     if begins:
         now = deployments.aliases.get(rules.alias, control)
         if now != control:
             raise BadOption(f"alias {rules.alias}: expected {control}, the control, got {now}")
-        saved = "--fresh" if fresh else _saved(experiment, plan, run, settings)
-        _write_spec(file.parent / f"{spec.name}.toml", spec.text)
+        saved = "--fresh" if options.fresh else _saved(experiment, plan, options.run, settings)
+        _write_spec(options.file.parent / f"{spec.name}.toml", spec.text)
         _prepare(experiment, plan, settings, redis, saved)
     if begins or (state is not None and state.stage in ("preparing", "catching up")):
-        places = file.parent / f"{spec.name}.toml", kafka, redis
+        places = options.file.parent / f"{spec.name}.toml", kafka, redis
         say_processes(spec.name, control, settings, places, rules.window_s)
     rows_ready = _rows_ready(spec.name, redis)
     with (
@@ -110,13 +105,13 @@ def promote(
             ports.write(Promotion.begin(spec.name, spec.text, control, rules, wall_ms()))
         ended = drive_promotion(ports, stop, _Lines(outputs.exporter))
     if not ended.ended:
-        typer.echo("stopped: run the same command again to continue", err=True)
+        click.echo("stopped: run the same command again to continue", err=True)
     if ended.target != ended.model or not ended.ended:
-        raise typer.Exit(EXIT_ROLLED_BACK)
+        raise click.exceptions.Exit(EXIT_ROLLED_BACK)
 
 
 def rollback(
-    model: PromotedModel, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+    model: str = PROMOTED_MODEL, kafka: str = KAFKA, kafka_client: list[str] | None = KAFKA_CLIENT
 ) -> None:
     """Switch the traffic of a promotion back to its control, at any stage and afterwards.
 
@@ -134,18 +129,18 @@ def rollback(
         if state.stage is not PromotionStage.ROLLED_BACK:
             state = state.moved(PromotionStage.ROLLED_BACK, "by an operator", wall_ms())
             ports.write(state)
-    typer.echo(_line(state.decisions[-1]))
+    click.echo(_line(state.decisions[-1]))
 
 
 def promotion(
-    model: PromotedModel, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+    model: str = PROMOTED_MODEL, kafka: str = KAFKA, kafka_client: list[str] | None = KAFKA_CLIENT
 ) -> None:
     """Print the decisions of a promotion, with their reasons."""
     from headrace.deploy.connections import kafka_settings
 
     show_warnings_only()
     for each in _promotion(kafka_settings(kafka, kafka_client), model).decisions:
-        typer.echo(_line(each))
+        click.echo(_line(each))
 
 
 class _Lines:
@@ -165,13 +160,13 @@ class _Lines:
         from headrace.deploy.reports.tracking import promotion_run
 
         for each in state.decisions[self._decisions :]:
-            typer.echo(_line(each))
+            click.echo(_line(each))
         if len(state.decisions) > self._decisions and self._exporter is not None:
             self._exporter.export(promotion_run(state))
         kind = f"{len(state.decisions)} {_FIGURES.sub('', waiting)}"
         late = self._now_s() - self._told_s > _WAITING_EVERY_S
         if waiting and (kind != self._waiting or late):
-            typer.echo(f"  waits for {waiting}", err=True)
+            click.echo(f"  waits for {waiting}", err=True)
             self._waiting, self._told_s = kind, self._now_s()
         self._decisions = len(state.decisions)
 
@@ -210,7 +205,7 @@ def _write_spec(path: Path, text: str) -> None:
     if path.exists() and path.read_text("utf-8") != text:
         raise BadOption(f"{path}: expected no file, or the spec of the arm, got another spec")
     path.write_text(text, "utf-8")
-    typer.echo(f"wrote {path}", err=True)
+    click.echo(f"wrote {path}", err=True)
 
 
 def _saved(
@@ -268,7 +263,7 @@ def _prepare(
             said = f"begins with the arm's rows, after {counted(saved.examples, 'example')}"
         else:
             said = "has rows already, and keeps them"
-    typer.echo(f"{spec.name} {said}", err=True)
+    click.echo(f"{spec.name} {said}", err=True)
 
 
 def _rows_ready(model: str, redis: str) -> Callable[[], bool]:

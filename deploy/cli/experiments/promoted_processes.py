@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka import KafkaSettings
@@ -30,10 +30,10 @@ def say_processes(
     said = f"these processes of {name} must run"
     if continues:
         said += f", and the joiner of {control}, whose examples it learns"
-    typer.echo(f"{said}:", err=True)
+    click.echo(f"{said}:", err=True)
     examples_of = control if continues else ""
     for words in process_commands(model, examples_of, window_s, at_kafka, at_redis):
-        typer.echo(f"  {shlex.join(words)}", err=True)
+        click.echo(f"  {shlex.join(words)}", err=True)
 
 
 def process_commands(

@@ -1,11 +1,14 @@
 """Runs one experiment: over a log in files, in this process or by tasks, or on a topic."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.deploy.cli.options import layout_of_tables, urls_of_data
+from headrace.learner.experiments.executors import ExecutorKind
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -17,23 +20,38 @@ if TYPE_CHECKING:
         ExperimentRunner,
         RunFolder,
     )
-    from headrace.learner.experiments.executors import ExecutorKind
     from headrace.learner.spec import ModelSpec
 
 
-class LiveOptions(NamedTuple):
-    """Options of a live runner, in the order of `LiveSettings`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRunOptions:
+    """Options of `headrace experiment run`."""
 
-    folder: Path
-    save_every_s: float
-    hold_s: float
-    restart: bool
-    metrics_port: int
-    metrics_host: str
+    file: Path = argument(metavar="FILE")
+    """Experiment file (TOML)."""
+    to: Path = setting(metavar="DIR")
+    """Folder for the history and saved states."""
+    save_every: float = setting(60.0, metavar="SECONDS", least=0.0)
+    """Time between two saves of the state."""
+    restart: bool = setting(False)
+    """Delete the saved state and begin again."""
+    executor: ExecutorKind = setting(ExecutorKind.SERIAL)
+    """With --data or --archive: where arms learn, in this process (serial) or in parallel. The
+    decisions are the same."""
+    workers: int = setting(0, least=0)
+    """With --executor processes: number of processes. 0: one per core."""
+    keep_best: int = setting(1, metavar="ARMS", least=0)
+    """With --executor: best arms whose last checkpoint is kept after they ended."""
+    hold: float = setting(30.0, metavar="SECONDS", least=0.0)
+    """Without --data: longest wait for a partition without new examples."""
 
 
 def run_live(
-    experiment: "Experiment", options: LiveOptions, kafka: str, kafka_client: list[str] | None
+    experiment: "Experiment",
+    options: ExperimentRunOptions,
+    metrics: tuple[int, str],
+    kafka: str,
+    kafka_client: list[str] | None,
 ) -> "ExperimentResult | None":
     """Run on the topic of the control's examples; return None if stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -41,23 +59,13 @@ def run_live(
     from headrace.learner.experiments.live import LiveSettings, run_live_experiment
 
     settings = kafka_settings(kafka, kafka_client)
+    live = LiveSettings(options.to, options.save_every, options.hold, options.restart, *metrics)
     with stopped_by_signals() as stop:
-        return run_live_experiment(LiveSettings(*options), settings, experiment, stop)
-
-
-class LogOptions(NamedTuple):
-    """Options of a run over a log."""
-
-    folder: Path
-    save_every_s: float
-    restart: bool
-    executor: "ExecutorKind"
-    workers: int
-    keep_best: int
+        return run_live_experiment(live, settings, experiment, stop)
 
 
 def run_over_log(
-    experiment: "Experiment", options: LogOptions, source: "BatchSource"
+    experiment: "Experiment", options: ExperimentRunOptions, source: "BatchSource"
 ) -> "ExperimentResult | None":
     """Run to the end of the log; return None if stopped before."""
     from contextlib import ExitStack
@@ -70,16 +78,16 @@ def run_over_log(
     from headrace.learner.experiments.executors import ExecutorKind
 
     with ExitStack() as opened:
-        folder = RunFolder(options.folder)
+        folder = RunFolder(options.to)
         opened.callback(folder.close)
         if options.restart:
             folder.restart()
         if options.executor is ExecutorKind.SERIAL:
-            runner = ExperimentRunner(experiment, source, folder, options.save_every_s)
+            runner = ExperimentRunner(experiment, source, folder, options.save_every)
         else:
             runner = _runner_of_tasks(experiment, options, source, folder, opened)
         if runner.resumed:
-            typer.echo("continuing a run that was interrupted or has ended", err=True)
+            click.echo("continuing a run that was interrupted or has ended", err=True)
         stop = opened.enter_context(stopped_by_signals())
         shown = opened.enter_context(StepView(Console(stderr=True)))
         return runner.run(stop, shown.experiment(experiment.name))
@@ -87,7 +95,7 @@ def run_over_log(
 
 def _runner_of_tasks(
     experiment: "Experiment",
-    options: LogOptions,
+    options: ExperimentRunOptions,
     source: "BatchSource",
     folder: "RunFolder",
     opened: "ExitStack",
@@ -105,7 +113,7 @@ def _runner_of_tasks(
     execute = opened.enter_context(open_executor(options.executor, options.workers))
     fields, best = experiment.control.fields, options.keep_best
     remote = RemoteArms(log, work / "arms", fields, execute, best)
-    return ExperimentRunner(experiment, log, folder, options.save_every_s, remote=remote)
+    return ExperimentRunner(experiment, log, folder, options.save_every, remote=remote)
 
 
 def source_of_log(

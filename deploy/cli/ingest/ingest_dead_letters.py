@@ -5,52 +5,36 @@ from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient
+from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT
 from headrace.printable_text import printable
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.dead_letters import Choice, Letter
 
-app = typer.Typer(help="Show invalid events and send repaired ones back.", no_args_is_help=True)
 
 _SHOWN_CHARACTERS = 100
 
-Reason = Annotated[
-    str,
-    typer.Option(
-        "--reason", help="Only letters with this reason, such as bad_time, or a part of one."
-    ),
-]
-Topic = Annotated[str, typer.Option("--topic", help="Only events of this topic.")]
-Since = Annotated[
-    datetime | None,
-    typer.Option("--since", help="Only events received at this time or later (UTC)."),
-]
-Until = Annotated[
-    datetime | None, typer.Option("--until", help="Only events received before this time (UTC).")
-]
+REASON = setting("", "Only letters with this reason, such as bad_time, or a part of one.")
+TOPIC = setting("", "Only events of this topic.")
+SINCE = setting(None, "Only events received at this time or later (UTC).")
+UNTIL = setting(None, "Only events received before this time (UTC).")
 
 
-@app.command()
 def show(
-    reason: Reason = "",
-    topic: Topic = "",
-    since: Since = None,
-    until: Until = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Letters to show. All are counted.")
-    ] = 20,
-    json: Annotated[
-        bool,
-        typer.Option("--json", help="Print every letter as a line of JSON, the input of `retry`."),
-    ] = False,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
+    reason: str = REASON,
+    topic: str = TOPIC,
+    since: datetime | None = SINCE,
+    until: datetime | None = UNTIL,
+    limit: int = setting(20, "Letters to show. All are counted.", least=0),
+    json: bool = setting(False, "Print every letter as a line of JSON, the input of `retry`."),
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Show the open dead letters: the count of each reason, and the events."""
     from headrace.deploy.connections import kafka_settings
@@ -73,43 +57,37 @@ def show(
         if len(shown) < limit:
             shown.append(_described(letter))
     for (name, word, sentence), count in counts.most_common():
-        typer.echo(f"{count:>8,}  {name}  {word}: {sentence}")
+        click.echo(f"{count:>8,}  {name}  {word}: {sentence}")
     for text in shown:
-        typer.echo(f"\n{text}")
+        click.echo(f"\n{text}")
     if counts.total() > len(shown):
-        typer.echo(f"\n... and {counts.total() - len(shown):,} more (--limit, --json)")
-    typer.echo(
+        click.echo(f"\n... and {counts.total() - len(shown):,} more (--limit, --json)")
+    click.echo(
         f"\n{counted(counts.total(), 'open letter')}; {len(there.retried):,} sent back earlier, "
         f"{len(there.discarded):,} discarded"
     )
 
 
-@app.command()
 def retry(
-    repaired: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="Output of `show --json` with each `event` repaired, or null to discard it. "
-            "`-`: standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    function: Annotated[
-        Path | None,
-        typer.Option(
-            "--with",
-            metavar="FILE.py",
-            help="Python file with `def repair(event, letter)`, which returns the repaired event, "
-            "or None to leave the letter open. Replaces FILE.",
-        ),
-    ] = None,
-    reason: Reason = "",
-    topic: Topic = "",
-    since: Since = None,
-    until: Until = None,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
+    repaired: Path | None = argument(
+        None,
+        "Output of `show --json` with each `event` repaired, or null to discard it. "
+        "`-`: standard input.",
+        metavar="[FILE]",
+    ),
+    function: Path | None = setting(
+        None,
+        "Python file with `def repair(event, letter)`, which returns the repaired event, "
+        "or None to leave the letter open. Replaces FILE.",
+        metavar="FILE.py",
+        flag="--with",
+    ),
+    reason: str = REASON,
+    topic: str = TOPIC,
+    since: datetime | None = SINCE,
+    until: datetime | None = UNTIL,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Send repaired events back to their topics. Each is sent once, even if you run it twice."""
     from headrace.deploy.connections import kafka_settings
@@ -137,22 +115,22 @@ def retry(
     with stopped_by_signals() as stop:
         done = retry(kafka_settings(kafka, kafka_client), repairs, choice, stop)
     for origin, why in done.refused[:_SHOWN_CHARACTERS]:
-        typer.echo(printable(f"not sent, still invalid: {origin}: {why}"), err=True)
+        click.echo(printable(f"not sent, still invalid: {origin}: {why}"), err=True)
     unused = repairs.unused if isinstance(repairs, FileRepairs) and not done.stopped else set()
     if unused:
-        typer.echo(
+        click.echo(
             f"{counted(len(unused), 'repair has', 'repairs have')} no open letter (sent earlier, "
             "or of another topic): "
             f"{', '.join(map(str, sorted(unused)[:5]))}{', ...' if len(unused) > 5 else ''}",
             err=True,
         )
     stopped = "stopped: " if done.stopped else ""
-    typer.echo(
+    click.echo(
         f"{stopped}{counted(done.sent, 'event')} sent back, {done.discarded:,} discarded, "
         f"{counted(done.left, 'letter')} left open"
     )
     if done.refused:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _choice(reason: str, topic: str, since: datetime | None, until: datetime | None) -> "Choice":

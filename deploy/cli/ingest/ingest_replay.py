@@ -1,25 +1,26 @@
 """`headrace ingest replay`: a log becomes events in Kafka, or live traffic with requests."""
 
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
+    DATA,
     KAFKA,
-    Data,
-    KafkaAddress,
-    KafkaClient,
-    LayoutName,
-    ModelFile,
-    Sort,
-    Speed,
+    KAFKA_CLIENT,
+    LAYOUT_NAME,
+    MODEL,
+    SORT,
+    SPEED,
     layout_of,
     token_in,
 )
 from headrace.deploy.errors import BadOption
+from headrace.settings import setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,75 +30,39 @@ if TYPE_CHECKING:
     from headrace.ingest.replay import LivePace
     from headrace.learner.spec import ModelSpec
 
-ResumeAs = Annotated[
-    str,
-    typer.Option(
-        "--resume-as",
-        metavar="NAME",
-        help="Name of this replay. A killed replay of the same name resumes without duplicates.",
-    ),
-]
-OntoNewer = Annotated[
-    bool,
-    typer.Option(
-        "--onto-newer",
-        help="Send a log even if it is older than the events in its topics. Joiners turn such "
-        "events into dead letters.",
-    ),
-]
-Now = Annotated[
-    bool,
-    typer.Option(
-        "--now",
-        help="Live traffic: give each event the time at which it is sent, and ids of its own. "
-        "Needs --speed with a number.",
-    ),
-]
-Repeat = Annotated[
-    bool,
-    typer.Option("--repeat", help="With --now: send the log again and again, until stopped."),
-]
-Ask = Annotated[
-    str,
-    typer.Option(
-        "--ask",
-        metavar="URL",
-        help="Server, such as http://localhost:8000. It ranks each request of the log before the "
-        "events of the request are sent.",
-        show_default=False,
-    ),
-]
-Alias = Annotated[
-    str, typer.Option("--alias", metavar="NAME", help="With --ask: alias or model that ranks.")
-]
 
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        envvar="HEADRACE_SERVING_TOKEN_FILE",
-        metavar="FILE",
-        help="With --ask: file with a token that the server accepts.",
-        show_default=False,
-    ),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestReplayOptions:
+    """Options of `headrace ingest replay`."""
+
+    resume_as: str = setting("", metavar="NAME")
+    """Name of this replay. A killed replay of the same name resumes without duplicates."""
+    onto_newer: bool = setting(False)
+    """Send a log even if it is older than the events in its topics. Joiners turn such events into
+    dead letters."""
+    now: bool = setting(False)
+    """Live traffic: give each event the time at which it is sent, and ids of its own. Needs --speed
+    with a number."""
+    repeat: bool = setting(False)
+    """With --now: send the log again and again, until stopped."""
+    ask: str = setting("", metavar="URL")
+    """Server, such as http://localhost:8000. It ranks each request of the log before the events of
+    the request are sent."""
+    alias: str = setting("production", metavar="NAME")
+    """With --ask: alias or model that ranks."""
+    token_file: Path | None = setting(None, env="HEADRACE_SERVING_TOKEN_FILE", metavar="FILE")
+    """With --ask: file with a token that the server accepts."""
 
 
 def replay(
-    model: ModelFile,
-    data: Data,
-    speed: Speed = "max",
-    layout: LayoutName = "",
-    sort: Sort = False,
-    resume_as: ResumeAs = "",
-    onto_newer: OntoNewer = False,
-    now: Now = False,
-    repeat: Repeat = False,
-    ask: Ask = "",
-    alias: Alias = "production",
-    token_file: TokenFile = None,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
+    options: IngestReplayOptions,
+    model: Path = MODEL,
+    data: list[Path] = DATA,
+    speed: str = SPEED,
+    layout: str = LAYOUT_NAME,
+    sort: bool = SORT,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Send a log of events to Kafka in the order of their timestamps.
 
@@ -115,19 +80,27 @@ def replay(
     from headrace.learner.spec import load_spec
 
     show_warnings_only()
-    pace = _pace(speed_of(speed), now=now, repeat=repeat, resume_as=resume_as)
+    pace = _pace(
+        speed_of(speed), now=options.now, repeat=options.repeat, resume_as=options.resume_as
+    )
     spec, settings = load_spec(model), kafka_settings(kafka, kafka_client)
     mapped = layout_of(layout, data)
-    if not (onto_newer or resume_as or now):  # a replay that resumes comes after its own events
+    if not (
+        options.onto_newer or options.resume_as or options.now
+    ):  # a replay that resumes comes after its own events
         logs = (open_log(path, mapped, sort=sort) for path in data)
         check_backfill(settings, logs, spec.fields.label.window_ms)
     with ExitStack() as stack:
-        client = stack.enter_context(_client(ask, alias, token_file, spec)) if ask else None
+        client = (
+            stack.enter_context(_client(options.ask, options.alias, options.token_file, spec))
+            if options.ask
+            else None
+        )
         replaying = BackgroundReplay(
             *(settings, spec, data, pace),
             layout=mapped,
-            resume_as=resume_as or None,
-            before=None if client is None else _Asking(client, ask),
+            resume_as=options.resume_as or None,
+            before=None if client is None else _Asking(client, options.ask),
             sort=sort,
         )
         stop = stack.enter_context(stopped_by_signals())
@@ -136,9 +109,9 @@ def replay(
     impressions = sum(each.impressions for each in replayed.logs)
     clicks = sum(each.clicks for each in replayed.logs)
     before = f", {replayed.resumed:,} of them before the restart" if replayed.resumed else ""
-    typer.echo(f"sent {counted(impressions, 'impression')} and {counted(clicks, 'click')}{before}")
+    click.echo(f"sent {counted(impressions, 'impression')} and {counted(clicks, 'click')}{before}")
     if client is not None:
-        typer.echo(_answers(client))
+        click.echo(_answers(client))
 
 
 def _pace(
@@ -178,7 +151,7 @@ class _Asking:
         asked = self._client.asked
         if not (asked.answered or self._warned) and asked.unanswered + asked.refused:
             self._warned = True
-            typer.echo(
+            click.echo(
                 f"expected answers from {self._url} (--ask), got none yet: is the server running, "
                 "does it have the alias (--alias), and does it accept the token (--token-file)? "
                 "Events are sent meanwhile",

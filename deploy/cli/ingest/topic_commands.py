@@ -1,59 +1,37 @@
 """`headrace topics`: changes the topics of running models."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path  # noqa: TC003  (typer reads annotations at run time)
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient, valid_specs
+from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
+from headrace.settings import setting
 
 if TYPE_CHECKING:
     from headrace.ingest.joiner import OpenWindows
 
-topics_app = typer.Typer(help="Change the topics of running models.", no_args_is_help=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsGrowOptions:
+    """Options of `headrace topics grow`."""
+
+    model: list[Path] = setting(env="HEADRACE_MODEL", metavar="FILE", check=valid_specs)
+    """Model spec (TOML). Repeat it for every model that uses this Kafka."""
+    partitions: int = setting(least=1)
+    """New number of partitions of each topic."""
+    accept_unmatched: bool = setting(False)
+    """Grow at once, while impressions arrive or label windows are open. Clicks that then arrive in
+    another partition than their impression count as unmatched."""
 
 
-@topics_app.callback()
-def _group() -> None:
-    """Change the topics of running models."""
-
-
-@topics_app.command()
 def grow(
-    model: Annotated[
-        list[Path],
-        typer.Option(
-            "--model",
-            envvar="HEADRACE_MODEL",
-            metavar="FILE",
-            help="Model spec (TOML). Repeat it for every model that uses this Kafka.",
-            show_default=False,
-            callback=valid_specs,
-        ),
-    ],
-    partitions: Annotated[
-        int,
-        typer.Option(
-            "--partitions",
-            min=1,
-            help="New number of partitions of each topic.",
-            show_default=False,
-        ),
-    ],
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    accept_unmatched: Annotated[
-        bool,
-        typer.Option(
-            "--accept-unmatched",
-            help="Grow at once, while impressions arrive or label windows are open. Clicks that "
-            "then arrive in another partition than their impression count as unmatched.",
-        ),
-    ] = False,
+    options: TopicsGrowOptions,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Add partitions to the topics of running models. First stop all producers of impressions."""
     from headrace.deploy.connections import kafka_settings
@@ -63,37 +41,39 @@ def grow(
     from headrace.learner.spec import load_spec
     from headrace.serving.scoring import scored_topic
 
-    specs = [load_spec(each) for each in model]
+    specs = [load_spec(each) for each in options.model]
     names = [spec.name for spec in specs]
     settings = kafka_settings(kafka, kafka_client)
-    check_growth(partition_counts(settings), names, partitions)
+    check_growth(partition_counts(settings), names, options.partitions)
 
-    def look() -> OpenWindows:
+    def look() -> "OpenWindows":
         return open_windows(settings, specs, int(time.time() * 1000))
 
-    looked = look() if accept_unmatched else await_closed(look, _report)
-    grown = grow_topics(settings, names, partitions, looked, beside=map(scored_topic, names))
+    looked = look() if options.accept_unmatched else await_closed(look, _report)
+    grown = grow_topics(
+        settings, names, options.partitions, looked, beside=map(scored_topic, names)
+    )
     for topic in grown.grown:
-        typer.echo(f"{topic}: {counted(partitions, 'partition')}")
+        click.echo(f"{topic}: {counted(options.partitions, 'partition')}")
     if not grown.grown:
-        typer.echo(f"every topic has {counted(partitions, 'partition')} already")
+        click.echo(f"every topic has {counted(options.partitions, 'partition')} already")
     if grown.arrived:
-        typer.echo(
+        click.echo(
             f"warning: {counted(grown.arrived, 'impression')} arrived during the growth, "
             "whose clicks may count as unmatched"
         )
-    typer.echo(
+    click.echo(
         "next: restart the producers, those of clicks first, so that all use the new number; "
         "restart sinks and evaluation, and begin live experiments again: they read the partitions "
         "at their start"
     )
 
 
-def _report(found: OpenWindows) -> None:
+def _report(found: "OpenWindows") -> None:
     if found.lag:
-        typer.echo(f"waiting for joiners: {counted(found.lag, 'event')} to join")
+        click.echo(f"waiting for joiners: {counted(found.lag, 'event')} to join")
     else:
-        typer.echo(
+        click.echo(
             f"waiting {found.wait_ms / 1000:.0f} s for the last label window; stop producers of "
             "impressions, because each impression begins another window"
         )

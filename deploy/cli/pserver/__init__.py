@@ -3,7 +3,3 @@
 `pserver_commands` has the group and the processes; `pserver_snapshots`, `pserver_restore` and
 `pserver_reshard` add the commands that copy rows, and `pserver_limit` the limit on rows.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,29 +4,23 @@ import json
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
-    LOOPBACK,
+    BUCKETS,
+    KAFKA_CLIENT,
+    METRICS_HOST,
+    METRICS_PORT,
+    MODEL,
     REDIS,
-    Buckets,
-    KafkaClient,
-    MetricsHost,
-    MetricsPort,
-    ModelFile,
-    RedisUrl,
-    StatusKafka,
-    TopicsPrefix,
+    STATUS_KAFKA,
+    TOPICS_PREFIX,
 )
-from headrace.deploy.cli.pserver import (
-    pserver_limit,
-    pserver_reshard,
-    pserver_restore,
-    pserver_snapshots,
-)
+from headrace.settings import setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,35 +35,23 @@ if TYPE_CHECKING:
 EXIT_GAPS = 1
 """Exit status of `inspect` if a bucket is missing or its server does not answer."""
 
-app = typer.Typer(help="Manage models in the parameter server.", no_args_is_help=True)
-pserver_snapshots.register(app)
-pserver_restore.register(app)
-pserver_reshard.register(app)
-pserver_limit.register(app)
 
-HeldBy = Annotated[
-    str | None,
-    typer.Option(
-        "--kafka",
-        envvar="HEADRACE_KAFKA",
-        metavar="HOST:PORT",
-        help="Kafka bootstrap servers. If set, the marks are compared with the topic of examples.",
-    ),
-]
-SnapshotsFolder = Annotated[
-    str | None,
-    typer.Option(
-        "--snapshots",
-        envvar="HEADRACE_SNAPSHOTS",
-        metavar="DIR",
-        help="Folder or URL of snapshots, to report the age of the newest.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+HELD_BY = setting(
+    None,
+    "Kafka bootstrap servers. If set, the marks are compared with the topic of examples.",
+    env="HEADRACE_KAFKA",
+    metavar="HOST:PORT",
+)
+SNAPSHOTS_FOLDER = setting(
+    None,
+    "Folder or URL of snapshots, to report the age of the newest.",
+    env="HEADRACE_SNAPSHOTS",
+    metavar="DIR",
+)
+AS_JSON = setting(False, "Print JSON.", flag="--json")
 
 
-@app.command()
-def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> None:
+def init(model: Path = MODEL, redis: str = REDIS, buckets: int = BUCKETS) -> None:
     """Create a model, or check that the existing one has the same spec.
 
     A custom torch module is tested first, if torch is installed.
@@ -94,28 +76,22 @@ def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> No
         store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))
     finally:
         store.close()
-    typer.echo(
+    click.echo(
         f"{spec.name}: {counted(buckets, 'bucket')}, {spec.width} floats a row, {spec.fingerprint}"
     )
 
 
-@app.command()
 def keep(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    name: Annotated[
-        str,
-        typer.Option(
-            "--name",
-            envvar="HEADRACE_KEEPER",
-            help="Name of the lease holder. Default: host and process id.",
-        ),
-    ] = "",
-    metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = LOOPBACK,
-    kafka: StatusKafka = None,
-    kafka_client: KafkaClient = None,
-    snapshots: SnapshotsFolder = None,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    name: str = setting(
+        "", "Name of the lease holder. Default: host and process id.", env="HEADRACE_KEEPER"
+    ),
+    metrics_port: int = METRICS_PORT,
+    metrics_host: str = METRICS_HOST,
+    kafka: str | None = STATUS_KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    snapshots: str | None = SNAPSHOTS_FOLDER,
 ) -> None:
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
@@ -164,13 +140,12 @@ def _store_collectors(store: "RedisStore", model: str, snapshots: str | None) ->
     return collectors
 
 
-@app.command()
 def inspect(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    kafka: HeldBy = None,
-    kafka_client: KafkaClient = None,
-    as_json: AsJson = False,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    kafka: str | None = HELD_BY,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show the server, rows and progress of each bucket.
 
@@ -200,21 +175,20 @@ def inspect(
         assert found.trouble is not None
         raise found.trouble
     if as_json:
-        typer.echo(json.dumps(survey_json(found, topic), indent=2))
+        click.echo(json.dumps(survey_json(found, topic), indent=2))
     else:
         print_shown(survey_text(found, topic))
     if not is_complete(found):
-        raise typer.Exit(EXIT_GAPS)
+        raise click.exceptions.Exit(EXIT_GAPS)
 
 
-@app.command()
 def doctor(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    kafka: HeldBy = None,
-    kafka_client: KafkaClient = None,
-    snapshots: SnapshotsFolder = None,
-    as_json: AsJson = False,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    kafka: str | None = HELD_BY,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    snapshots: str | None = SNAPSHOTS_FOLDER,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Check the servers and the model, and print a remedy for each problem.
 
@@ -238,20 +212,17 @@ def doctor(
     topic = _held_topic(spec.name, kafka, kafka_client, marks)
     diagnosis = diagnose(found, spec, topic, _newest_snapshot(spec.name, snapshots))
     if as_json:
-        typer.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
+        click.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
     else:
         print_shown(diagnosis_text(diagnosis))
-    raise typer.Exit(diagnosis.exit_code)
+    raise click.exceptions.Exit(diagnosis.exit_code)
 
 
-@app.command()
 def drop(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Remove the model even if it seems to be in use.")
-    ] = False,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    yes: bool = setting(False, "Do not ask for confirmation."),
+    force: bool = setting(False, "Remove the model even if it seems to be in use."),
 ) -> None:
     """Remove a model with all its rows. If interrupted, run it again."""
     from headrace.deploy.connections import open_store
@@ -263,25 +234,21 @@ def drop(
     def confirm(what: str) -> bool:
         if yes:
             return True
-        typer.echo(f"This removes {what}.")
-        typer.echo(f"Type the model's name ({name}) to remove it: ", nl=False)
+        click.echo(f"This removes {what}.")
+        click.echo(f"Type the model's name ({name}) to remove it: ", nl=False)
         return sys.stdin.readline().strip() == name
 
     store = open_store(redis, name)
     try:
-        typer.echo(drop_model(store, name, confirm, force=force))
+        click.echo(drop_model(store, name, confirm, force=force))
     finally:
         store.close()
 
 
-@app.command()
 def acl(
-    model: ModelFile,
-    role: Annotated[
-        str | None,
-        typer.Option("--role", help="Role: server, learner, keeper or operator. Default: all."),
-    ] = None,
-    topics_prefix: TopicsPrefix = "",
+    model: Path = MODEL,
+    role: str | None = setting(None, "Role: server, learner, keeper or operator. Default: all."),
+    topics_prefix: str = TOPICS_PREFIX,
 ) -> None:
     """Print the ACL commands for users with only the rights that headrace needs.
 
@@ -299,8 +266,8 @@ def acl(
         expected = ", ".join(each.name for each in ROLES)
         raise BadOption(f"--role: expected one of {expected}, got {role}")
     for each in chosen:
-        typer.echo(f"# {each.for_whom}")
-        typer.echo(rule(each, name, f"{prefix}{name}-{each.name}", prefix=prefix))
+        click.echo(f"# {each.for_whom}")
+        click.echo(rule(each, name, f"{prefix}{name}-{each.name}", prefix=prefix))
 
 
 def _newest_snapshot(model: str, place: str | None) -> "NewestSnapshot | None":

@@ -1,31 +1,23 @@
 """`headrace pserver limit`: the most rows that a model may have, set by the operator."""
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the group `pserver`."""
-    app.command()(limit)
+from headrace.deploy.cli.options import MODEL, REDIS
+from headrace.settings import setting
 
 
 def limit(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    rows: Annotated[
-        int | None,
-        typer.Option(
-            "--rows",
-            min=0,
-            max=10**12,
-            help="Most rows of the model; 0 removes the limit. Default: only show the limit.",
-            show_default=False,
-        ),
-    ] = None,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    rows: int | None = setting(
+        None,
+        "Most rows of the model; 0 removes the limit. Default: only show the limit.",
+        least=0,
+        most=10**12,
+    ),
 ) -> None:
     """Set the most rows that a model may have, so that it leaves room for other models.
 
@@ -45,4 +37,4 @@ def limit(
         found = store.row_limit()
     finally:
         store.close()
-    typer.echo(f"{name}: at most {counted(found, 'row')}" if found else f"{name}: no limit on rows")
+    click.echo(f"{name}: at most {counted(found, 'row')}" if found else f"{name}: no limit on rows")

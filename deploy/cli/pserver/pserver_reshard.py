@@ -1,40 +1,26 @@
 """`headrace pserver reshard`: more buckets for a running model."""
 
 import time
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
+from headrace.deploy.cli.options import MODEL, REDIS
 from headrace.deploy.cli.pserver.pserver_snapshots import EXIT_STOPPED
 from headrace.deploy.errors import BadOption
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the group `pserver`."""
-    app.command()(reshard)
+from headrace.settings import setting
 
 
 def reshard(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    buckets: Annotated[
-        int | None,
-        typer.Option(
-            "--buckets",
-            min=1,
-            help="New number of buckets: a power of two above the present number.",
-            show_default=False,
-        ),
-    ] = None,
-    remove_old: Annotated[
-        bool,
-        typer.Option(
-            "--remove-old",
-            help="Remove the buckets from before the last reshard. Restart every process first.",
-        ),
-    ] = False,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    buckets: int | None = setting(
+        None, "New number of buckets: a power of two above the present number.", least=1
+    ),
+    remove_old: bool = setting(
+        False, "Remove the buckets from before the last reshard. Restart every process first."
+    ),
 ) -> None:
     """Increase the number of buckets of a running model.
 
@@ -55,7 +41,7 @@ def reshard(
     store = open_store(redis, spec.name)
     try:
         if buckets is None:
-            typer.echo(f"{spec.name}: removed {counted(store.remove_old(), 'old bucket')}")
+            click.echo(f"{spec.name}: removed {counted(store.remove_old(), 'old bucket')}")
             return
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             rows = reshard_model(
@@ -68,9 +54,9 @@ def reshard(
     finally:
         store.close()
     if rows is None:
-        typer.echo(f"{spec.name}: stopped, nothing has changed; run it again", err=True)
-        raise typer.Exit(EXIT_STOPPED)
-    typer.echo(
+        click.echo(f"{spec.name}: stopped, nothing has changed; run it again", err=True)
+        raise click.exceptions.Exit(EXIT_STOPPED)
+    click.echo(
         f"{spec.name}: {counted(buckets, 'bucket')} with {counted(rows, 'row')}. Learners and "
         "keepers stop by themselves and continue with the new buckets when they start again. "
         "Restart servers, then run it with --remove-old"

@@ -1,29 +1,23 @@
 """`headrace pserver restore` and `rebuild`: models from snapshots."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.learner import ExamplesOf
-from headrace.deploy.cli.options import (
-    KAFKA,
-    REDIS,
-    Buckets,
-    KafkaAddress,
-    KafkaClient,
-    ModelFile,
-    RedisUrl,
-)
+from headrace.deploy.cli.learner import EXAMPLES_OF
+from headrace.deploy.cli.options import BUCKETS, KAFKA, KAFKA_CLIENT, MODEL, REDIS
 from headrace.deploy.cli.pserver.pserver_snapshots import (
     EXIT_STOPPED,
-    Place,
+    PLACE,
     say_written,
     version_here,
 )
 from headrace.deploy.errors import BadOption
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka import KafkaSettings
@@ -31,110 +25,39 @@ if TYPE_CHECKING:
     from headrace.learner.spec import KeptRows, ModelSpec
     from headrace.pserver.snapshots import Manifest
 
-Named = Annotated[
-    str | None,
-    typer.Option(
-        "--snapshot", metavar="NAME", help="Snapshot to restore. Default: the newest of the model."
-    ),
-]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PserverRestoreOptions:
+    """Options of `headrace pserver restore`."""
 
-OptionalPlace = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="DIR",
-        envvar="HEADRACE_SNAPSHOTS",
-        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
-        show_default=False,
-    ),
-]
-Warm = Annotated[
-    bool,
-    typer.Option(
-        "--warm",
-        help="Warm start: the spec of --as has more fields or statistics and starts with the rows "
-        "of this model. It learns its own examples.",
-    ),
-]
-BehindSnapshot = Annotated[
-    str | None,
-    typer.Option(
-        "--kafka",
-        envvar="HEADRACE_KAFKA",
-        metavar="HOST:PORT",
-        help="With --warm: Kafka bootstrap servers. If set, the new model starts after the events "
-        "that the snapshot has learned, and its joiner must have passed them. Default: it starts "
-        "at its first example.",
-    ),
-]
-CopySpec = Annotated[
-    Path | None,
-    typer.Option(
-        "--as",
-        metavar="FILE",
-        help="Spec with the new name. The guide to model specs lists the keys that may differ.",
-    ),
-]
-RestoredBuckets = Annotated[
-    int | None,
-    typer.Option(
-        "--buckets",
-        min=1,
-        help="Number of buckets: a power of two, a multiple of the snapshot's. Default: that "
-        "of the model in the store, or of the snapshot.",
-    ),
-]
-NoVerify = Annotated[
-    bool,
-    typer.Option("--no-verify", help="Skip the check of all files and digests before the restore."),
-]
-Empty = Annotated[
-    bool,
-    typer.Option(
-        "--empty",
-        help="Create the missing buckets without rows. Learners read all examples again, if "
-        "Kafka still has them.",
-    ),
-]
-AsOf = Annotated[
-    str,
-    typer.Option(
-        "--as-of",
-        metavar="TIME",
-        help="Learn the examples appended to the topic before this time: ISO 8601 (UTC without "
-        "an offset), or milliseconds since 1970.",
-    ),
-]
-Start = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="NAME",
-        help="Snapshot to start with, or `beginning` for no rows. Default: the newest snapshot "
-        "from before TIME, or the beginning.",
-    ),
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the group `pserver`."""
-    for command in (restore, rebuild):
-        app.command()(command)
+    place: str | None = argument(None, env="HEADRACE_SNAPSHOTS", metavar="DIR")
+    """Folder of snapshots, or URL such as s3://BUCKET/PATH."""
+    name: str | None = setting(None, metavar="NAME", flag="--snapshot")
+    """Snapshot to restore. Default: the newest of the model."""
+    copy: Path | None = setting(None, metavar="FILE", flag="--as")
+    """Spec with the new name. The guide to model specs lists the keys that may differ."""
+    warm: bool = setting(False)
+    """Warm start: the spec of --as has more fields or statistics and starts with the rows of this
+    model. It learns its own examples."""
+    kafka: str | None = setting(None, env="HEADRACE_KAFKA", metavar="HOST:PORT")
+    """With --warm: Kafka bootstrap servers. If set, the new model starts after the events that the
+    snapshot has learned, and its joiner must have passed them. Default: it starts at its first
+    example."""
+    buckets: int | None = setting(None, least=1)
+    """Number of buckets: a power of two, a multiple of the snapshot's. Default: that of the model
+    in the store, or of the snapshot."""
+    no_verify: bool = setting(False)
+    """Skip the check of all files and digests before the restore."""
+    empty: bool = setting(False)
+    """Create the missing buckets without rows. Learners read all examples again, if Kafka still has
+    them."""
 
 
 def restore(
-    context: typer.Context,
-    model: ModelFile,
-    place: OptionalPlace = None,
-    redis: RedisUrl = REDIS,
-    name: Named = None,
-    copy: CopySpec = None,
-    warm: Warm = False,
-    kafka: BehindSnapshot = None,
-    kafka_client: KafkaClient = None,
-    buckets: RestoredBuckets = None,
-    no_verify: NoVerify = False,
-    empty: Empty = False,
+    options: PserverRestoreOptions,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Restore the buckets that are missing in the store. Learners then catch up from Kafka.
 
@@ -145,24 +68,30 @@ def restore(
     from headrace.learner.spec import load_spec
 
     spec = load_spec(model)
-    settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
-    if warm and copy is None:
+    settings = RestoreSettings(
+        options.name, options.copy, options.warm, options.buckets, trusting=options.no_verify
+    )
+    if options.warm and options.copy is None:
         raise BadOption("--warm: expected --as FILE as well, the spec of the larger model")
-    source = context.get_parameter_source("kafka")
+    source = click.get_current_context().get_parameter_source("kafka")
     # a variable of the environment may be meant for other commands of the fleet
-    if not warm and source is not None and source.name == "COMMANDLINE":
+    if not options.warm and source is not None and source.name == "COMMANDLINE":
         raise BadOption(
             "--kafka: expected --warm as well; without it the marks of the snapshot apply"
         )
-    if empty:
-        if name is not None or copy is not None:
+    if options.empty:
+        if options.name is not None or options.copy is not None:
             raise BadOption("--empty: expected neither --snapshot nor --as with it")
-        _restore_empty(spec, redis, buckets)
-    elif place is None:
+        _restore_empty(spec, redis, options.buckets)
+    elif options.place is None:
         raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, got neither")
     else:
-        after = kafka_settings(kafka, kafka_client) if warm and kafka is not None else None
-        _restore_from(place, spec, redis, settings, after)
+        after = (
+            kafka_settings(options.kafka, kafka_client)
+            if options.warm and options.kafka is not None
+            else None
+        )
+        _restore_from(options.place, spec, redis, settings, after)
 
 
 def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
@@ -175,10 +104,10 @@ def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
     finally:
         store.close()
     if not filled:
-        typer.echo(f"{spec.name}: no bucket is missing, nothing to do")
+        click.echo(f"{spec.name}: no bucket is missing, nothing to do")
         return
     shown = ", ".join(map(str, filled))
-    typer.echo(
+    click.echo(
         f"{spec.name}: {counted(len(filled), 'bucket is', 'buckets are')} empty now: {shown}. "
         "Learners read all their examples again; if Kafka no longer has them from offset 0, "
         "learners stop and name the gap"
@@ -237,12 +166,12 @@ def _restore_from(
     finally:
         store.close()
     if restored is None or not restored.complete:
-        typer.echo(f"{to.name}: stopped before the restore was complete; run it again", err=True)
-        raise typer.Exit(EXIT_STOPPED)
+        click.echo(f"{to.name}: stopped before the restore was complete; run it again", err=True)
+        raise click.exceptions.Exit(EXIT_STOPPED)
     if not restored.buckets:
-        typer.echo(f"{to.name}: no bucket is missing, nothing to do")
+        click.echo(f"{to.name}: no bucket is missing, nothing to do")
         return
-    typer.echo(
+    click.echo(
         f"{to.name}: {counted(len(restored.buckets), 'bucket')} with "
         f"{counted(restored.rows, 'row')} restored from {manifest.name}; learners "
         f"{_starting_point(to.name, marks, warm)}"
@@ -287,14 +216,24 @@ def _starting_point(name: str, marks: dict[str, int] | None, warm: "KeptRows | N
 
 
 def rebuild(
-    place: Place,
-    model: ModelFile,
-    as_of: AsOf,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    start: Start = None,
-    examples_of: ExamplesOf = "",
-    buckets: Buckets = 64,
+    place: str = PLACE,
+    model: Path = MODEL,
+    as_of: str = setting(
+        help="Learn the examples appended to the topic before this time: ISO 8601 (UTC without "
+        "an offset), or milliseconds since 1970.",
+        metavar="TIME",
+    ),
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    start: str | None = setting(
+        None,
+        "Snapshot to start with, or `beginning` for no rows. Default: the newest snapshot "
+        "from before TIME, or the beginning.",
+        metavar="NAME",
+        flag="--from",
+    ),
+    examples_of: str = EXAMPLES_OF,
+    buckets: int = BUCKETS,
 ) -> None:
     """Rebuild the model of a past time from a snapshot and examples, as a new snapshot in DIR.
 
@@ -316,7 +255,7 @@ def rebuild(
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
     rebuilding = open_rebuild(settings, kafka_settings(kafka, kafka_client), spec, shelf)
     begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
-    typer.echo(f"{spec.name}: starting with {begin}", err=True)
+    click.echo(f"{spec.name}: starting with {begin}", err=True)
     with (
         closing(rebuilding.reader),
         stopped_by_signals() as stop,

@@ -2,14 +2,17 @@
 
 import json
 import secrets
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headrace.counted_nouns import counted
-from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
+from headrace.deploy.cli.options import MODEL, REDIS
 from headrace.deploy.errors import BadOption
 from headrace.ingest.runtime import wall_ms
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.pserver.snapshots import Manifest
@@ -20,31 +23,18 @@ EXIT_STOPPED = 1
 """Exit status of a command that was stopped before it was done."""
 _DAY_MS = 24 * 3_600_000
 
-Place = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR",
-        envvar="HEADRACE_SNAPSHOTS",
-        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
-        show_default=False,
-    ),
-]
-Parallel = Annotated[
-    int,
-    typer.Option(
-        "--parallel", min=1, help="Buckets to copy at the same time, each held in memory."
-    ),
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the group `pserver`."""
-    for command in (snapshot, list_, verify, prune):
-        app.command(command.__name__.rstrip("_"))(command)
+PLACE = argument(
+    help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
+    env="HEADRACE_SNAPSHOTS",
+    metavar="DIR",
+)
 
 
 def snapshot(
-    place: Place, model: ModelFile, redis: RedisUrl = REDIS, parallel: Parallel = 2
+    place: str = PLACE,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    parallel: int = setting(2, "Buckets to copy at the same time, each held in memory.", least=1),
 ) -> None:
     """Write the rows and marks of every bucket to files, while the model keeps learning."""
     from rich.console import Console
@@ -80,26 +70,23 @@ def snapshot(
     say_written(written, place)
 
 
-def list_(
-    place: Place, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
+def list_(place: str = PLACE, as_json: bool = setting(False, "Print JSON.", flag="--json")) -> None:
     """List the snapshots, the oldest first."""
     from headrace.deploy.terminal import facts_of, print_table
     from headrace.pserver.snapshots import SnapshotStorage, list_snapshots
 
     listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
     if as_json:
-        typer.echo(json.dumps([facts_of(each, now_ms) for each in listed], indent=1))
+        click.echo(json.dumps([facts_of(each, now_ms) for each in listed], indent=1))
         return
     print_table(listed, now_ms)
 
 
 def verify(
-    place: Place,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Snapshots to verify. Default: all."),
-    ] = None,
+    place: str = PLACE,
+    names: list[str] | None = argument(
+        None, "Snapshots to verify. Default: all.", metavar="[NAME]..."
+    ),
 ) -> None:
     """Read every file of snapshots and report damage."""
     from rich.console import Console
@@ -123,28 +110,30 @@ def verify(
                 tell = shown.buckets(f"reading {name}")
                 problems = verify_one(shelf, manifest, stop=stop, tell=tell)
             if stop.is_set():
-                raise typer.Exit(EXIT_STOPPED)
+                raise click.exceptions.Exit(EXIT_STOPPED)
             damaged += bool(problems)
-            typer.echo(f"{name}: {'damaged' if problems else 'intact'}")
+            click.echo(f"{name}: {'damaged' if problems else 'intact'}")
             for problem in problems:
-                typer.echo(f"  {problem}")
+                click.echo(f"  {problem}")
     if damaged:
-        raise typer.Exit(EXIT_DAMAGED)
+        raise click.exceptions.Exit(EXIT_DAMAGED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PserverPruneOptions:
+    """Options of `headrace pserver prune`."""
+
+    keep: int | None = setting(None, metavar="N", least=1)
+    """Keep the newest N of each model."""
+    older_than: float | None = setting(None, metavar="DAYS", least=0.0)
+    """Keep snapshots that are younger."""
+    dry_run: bool = setting(False)
+    """Show what would be removed."""
 
 
 def prune(
-    place: Place,
-    keep: Annotated[
-        int | None,
-        typer.Option("--keep", min=1, metavar="N", help="Keep the newest N of each model."),
-    ] = None,
-    older_than: Annotated[
-        float | None,
-        typer.Option(
-            "--older-than", min=0.0, metavar="DAYS", help="Keep snapshots that are younger."
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed.")] = False,
+    options: PserverPruneOptions,
+    place: str = PLACE,
 ) -> None:
     """Remove snapshots that neither --keep nor --older-than keeps, and unfinished ones.
 
@@ -153,29 +142,29 @@ def prune(
     from headrace.pserver.snapshots import SnapshotStorage, prunable
     from headrace.pserver.snapshots import prune as remove
 
-    if keep is None and older_than is None:
+    if options.keep is None and options.older_than is None:
         raise BadOption("expected --keep N, --older-than DAYS or both, got neither")
-    older_than_ms = None if older_than is None else int(older_than * _DAY_MS)
+    older_than_ms = None if options.older_than is None else int(options.older_than * _DAY_MS)
     shelf = SnapshotStorage(place)
-    goes = prunable(shelf, keep=keep, older_than_ms=older_than_ms, now_ms=wall_ms())
-    if not dry_run:
+    goes = prunable(shelf, keep=options.keep, older_than_ms=older_than_ms, now_ms=wall_ms())
+    if not options.dry_run:
         remove(shelf, goes)
-    did = "would remove" if dry_run else "removed"
+    did = "would remove" if options.dry_run else "removed"
     for each in goes.snapshots:
         rows = "unknown rows" if each.manifest is None else counted(each.manifest.rows, "row")
-        typer.echo(f"{did} {each.name} ({rows})")
+        click.echo(f"{did} {each.name} ({rows})")
     for leftover in goes.leftovers:
-        typer.echo(f"{did} {leftover.folder}, an unfinished snapshot")
+        click.echo(f"{did} {leftover.folder}, an unfinished snapshot")
     if not goes.snapshots and not goes.leftovers:
-        typer.echo("nothing to remove")
+        click.echo("nothing to remove")
 
 
 def say_written(written: "Manifest | None", place: str) -> None:
     """Print a summary of the snapshot. Raises Exit without one."""
     if written is None:
-        typer.echo("stopped: no snapshot was written", err=True)
-        raise typer.Exit(EXIT_STOPPED)
-    typer.echo(
+        click.echo("stopped: no snapshot was written", err=True)
+        raise click.exceptions.Exit(EXIT_STOPPED)
+    click.echo(
         f"{written.name}: {counted(written.rows, 'row')} in {counted(written.buckets, 'bucket')}, "
         f"{written.size_bytes / 1e6:,.1f} MB in {place}, "
         f"{(written.ended_ms - written.begun_ms) / 1000:.1f} s"

@@ -3,7 +3,3 @@
 `serving_commands` has the group and the server; `serving_score`, `serving_relay`, `serving_aliases`
 and `serving_deployments` add their commands to it.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,105 +1,75 @@
 """`headrace serving alias`: shows and switches aliases, on servers or for all of them."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient, token_in
+from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, token_in
 from headrace.deploy.errors import BadOption
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka import KafkaSettings
 
 
-AliasName = Annotated[str, typer.Argument(metavar="[ALIAS]", help="Alias. Default: show all.")]
-Target = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[MODEL | MODEL=WEIGHT ...]",
-        help="New model of the alias, or several with weights, such as news=95 news-2=5. "
-        "Default: show it.",
-    ),
-]
-SplitBy = Annotated[
-    str,
-    typer.Option(
-        "--by",
-        metavar="FIELD",
-        help="Field that splits requests among models, such as user_id.",
-        show_default=True,
-    ),
-]
-Servers = Annotated[
-    list[str],
-    typer.Option(
-        "--server",
-        envvar="HEADRACE_SERVING_URL",
-        metavar="URL",
-        help="URL of a server. Repeat to switch several in order.",
-    ),
-]
-Expected = Annotated[
-    str | None,
-    typer.Option(
-        "--expected",
-        metavar="MODEL",
-        help="Refuse unless the alias has this model, or these models with weights, now.",
-    ),
-]
-Revert = Annotated[
-    bool, typer.Option("--revert", help="Switch back to the previous model or models.")
-]
-Everywhere = Annotated[
-    bool,
-    typer.Option(
-        "--everywhere",
-        help="Write the alias to the topic `deployments` instead, for all servers with "
-        "--deployments. Without a model: remove it there.",
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        envvar="HEADRACE_SERVING_ADMIN_TOKEN_FILE",
-        metavar="FILE",
-        help="File with an admin token.",
-    ),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAliasOptions:
+    """Options of `headrace serving alias`."""
+
+    name: str = argument("", metavar="[ALIAS]")
+    """Alias. Default: show all."""
+    model: list[str] | None = argument(None, metavar="[MODEL | MODEL=WEIGHT ...]")
+    """New model of the alias, or several with weights, such as news=95 news-2=5. Default: show
+    it."""
+    by: str = setting("request_id", metavar="FIELD")
+    """Field that splits requests among models, such as user_id."""
+    server: tuple[str, ...] = setting(
+        ("http://127.0.0.1:8080",), env="HEADRACE_SERVING_URL", metavar="URL"
+    )
+    """URL of a server. Repeat to switch several in order."""
+    expected: str | None = setting(None, metavar="MODEL")
+    """Refuse unless the alias has this model, or these models with weights, now."""
+    revert: bool = setting(False)
+    """Switch back to the previous model or models."""
+    everywhere: bool = setting(False)
+    """Write the alias to the topic `deployments` instead, for all servers with --deployments.
+    Without a model: remove it there."""
+    token_file: Path | None = setting(None, env="HEADRACE_SERVING_ADMIN_TOKEN_FILE", metavar="FILE")
+    """File with an admin token."""
 
 
 def alias(
-    name: AliasName = "",
-    model: Target = None,
-    by: SplitBy = "request_id",
-    server: Servers = ["http://127.0.0.1:8080"],  # noqa: B006 - typer copies it
-    expected: Expected = None,
-    revert: Revert = False,
-    everywhere: Everywhere = False,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    token_file: TokenFile = None,
+    options: ServingAliasOptions,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Show the aliases of servers, switch one to another model and back, or split its traffic."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations import change_alias, show_aliases
 
-    target = " ".join(model or ())
-    if target and by != "request_id":
-        target = f"{target} by {by}"
-    if everywhere:
-        if revert or not name:
+    target = " ".join(options.model or ())
+    if target and options.by != "request_id":
+        target = f"{target} by {options.by}"
+    if options.everywhere:
+        if options.revert or not options.name:
             raise BadOption("--everywhere: expected an alias and its models, got no model")
-        typer.echo(_everywhere(kafka_settings(kafka, kafka_client), name, target, expected))
+        click.echo(
+            _everywhere(kafka_settings(kafka, kafka_client), options.name, target, options.expected)
+        )
         return
-    token = token_in(token_file)
-    for each in server:
-        if revert or target:
-            typer.echo(change_alias(each, token, name, None if revert else target, expected))
+    token = token_in(options.token_file)
+    for each in options.server:
+        if options.revert or target:
+            click.echo(
+                change_alias(
+                    each, token, options.name, None if options.revert else target, options.expected
+                )
+            )
         else:
-            for line in show_aliases(each, name):
-                typer.echo(line)
+            for line in show_aliases(each, options.name):
+                click.echo(line)
 
 
 def _everywhere(kafka: "KafkaSettings", name: str, target: str, expected: str | None) -> str:

@@ -3,237 +3,103 @@
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from headrace.deploy.cli.options import (
-    LOOPBACK,
+    HOST,
+    KAFKA_CLIENT,
+    METRICS_HOST,
+    METRICS_PORT,
+    PORT,
     REDIS,
-    Host,
-    KafkaClient,
-    MetricsHost,
-    MetricsPort,
-    Port,
-    RedisUrl,
-    StatusKafka,
+    STATUS_KAFKA,
     valid_specs,
 )
-from headrace.deploy.cli.serving.serving_aliases import alias
-from headrace.deploy.cli.serving.serving_deployments import deploy, deployments, undeploy
-from headrace.deploy.cli.serving.serving_relay import relay as relay_logs
-from headrace.deploy.cli.serving.serving_score import score
 from headrace.deploy.errors import BadOption
 from headrace.deploy.model_sources import both, deployed, frozen
+from headrace.settings import same, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.http import TokenSource
     from headrace.serving import ServerSettings
 
-app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
-app.command()(score)
-app.command("relay")(relay_logs)
-app.command()(alias)
-app.command()(deploy)
-app.command()(undeploy)
-app.command()(deployments)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRunOptions:
+    """Options of `headrace serving run`."""
+
+    model: list[Path] | None = setting(
+        None, env="HEADRACE_MODEL", metavar="FILE", check=valid_specs
+    )
+    """Model spec (TOML). Repeat to serve several models."""
+    snapshot: list[str] | None = setting(
+        None, env="HEADRACE_SERVING_SNAPSHOT", metavar="NAME=PLACE"
+    )
+    """Snapshot to serve unchanged, as the model NAME, which may differ from its own name.
+    Repeatable. PLACE is a folder or URL: of one snapshot, or of several, whose newest is served.
+    Needs neither Redis nor Kafka."""
+    allow_module: list[str] | None = setting(
+        None, env="HEADRACE_SERVING_ALLOW_MODULE", metavar="PACKAGE.FILE:CLASS"
+    )
+    """Torch module that the spec of a snapshot may import. Repeatable. Importing runs the module's
+    code."""
+    tokens: Path | None = setting(None, env="HEADRACE_SERVING_TOKENS_FILE", metavar="FILE")
+    """File with the accepted tokens, one per line, each with optional limits: TOKEN name=NAME
+    requests_per_second=N models=NAME,NAME. HEADRACE_SERVING_TOKENS takes tokens directly, separated
+    by commas."""
+    anyone: bool = setting(False, env="HEADRACE_SERVING_ANYONE")
+    """Accept requests from other machines without a token. Use only behind a proxy that checks
+    clients."""
+    drain_ms: int = setting(0, env="HEADRACE_SERVING_DRAIN_MS", least=0)
+    """Time to answer after SIGTERM, while /health/ready answers 503, in milliseconds."""
+    waiting_ms: int = setting(50, env="HEADRACE_SERVING_WAITING_MS", least=1)
+    """Queueing time above which a request is refused (503, Retry-After), in milliseconds."""
+    most_rows: int | None = setting(None, env="HEADRACE_SERVING_MOST_ROWS", least=1_000)
+    """Limit of cached rows of each model. Other rows are fetched while a request waits. Default: no
+    limit."""
+    miss_deadline_ms: int = setting(5, env="HEADRACE_SERVING_MISS_DEADLINE_MS", least=1)
+    """With --most-rows: time a request waits for rows, in milliseconds. Then missing rows have
+    their initial values, and the answer counts them."""
+    alias: list[str] | None = setting(None, env="HEADRACE_SERVING_ALIAS", metavar="ALIAS=MODEL")
+    """Alias of a model, such as production=news, or of models with weights, such as
+    production=news=95,news-2=5. Repeatable. The model of an alias that begins with shadow scores
+    the requests of other aliases without answering."""
+    aliases_file: Path | None = setting(None, env="HEADRACE_SERVING_ALIASES_FILE", metavar="FILE")
+    """File that keeps switched aliases across restarts."""
+    admin_tokens: Path | None = setting(
+        None, env="HEADRACE_SERVING_ADMIN_TOKENS_FILE", metavar="FILE"
+    )
+    """File with the tokens that may switch aliases, one per line, each with the optional limits of
+    --tokens; models=NAME,NAME lists these aliases and their models. HEADRACE_SERVING_ADMIN_TOKENS
+    takes tokens directly, separated by commas."""
+    predictions_share: float = setting(
+        0.0, env="HEADRACE_SERVING_PREDICTIONS_SHARE", least=0.0, most=1.0
+    )
+    """Share of the requests to log, with all candidates, to the topic `predictions`."""
+    deployments: bool = setting(False, env="HEADRACE_SERVING_DEPLOYMENTS")
+    """Load and unload models, and switch aliases, as the topic `deployments` says. Needs
+    --kafka."""
+    relay: bool = setting(False, env="HEADRACE_SERVING_RELAY")
+    """Read the rows from the topic of `headrace serving relay` in place of the logs. Needs
+    --kafka."""
+    workers: int = setting(1, env="HEADRACE_SERVING_WORKERS", least=1)
+    """Number of worker processes, which share one copy of the models in memory. With more than one,
+    a further process follows the parameter server: its metrics are at --metrics-port, those of
+    worker N at the Nth port after it."""
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
-ModelFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--model",
-        envvar="HEADRACE_MODEL",
-        metavar="FILE",
-        help="Model spec (TOML). Repeat to serve several models.",
-        show_default=False,
-        callback=valid_specs,
-    ),
-]
-SnapshotPlaces = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--snapshot",
-        envvar="HEADRACE_SERVING_SNAPSHOT",
-        metavar="NAME=PLACE",
-        help="Snapshot to serve unchanged, as the model NAME, which may differ from its own name. "
-        "Repeatable. PLACE is a folder or URL: of one snapshot, or of several, whose newest is "
-        "served. Needs neither Redis nor Kafka.",
-    ),
-]
-AllowedModules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-module",
-        envvar="HEADRACE_SERVING_ALLOW_MODULE",
-        metavar="PACKAGE.FILE:CLASS",
-        help="Torch module that the spec of a snapshot may import. Repeatable. Importing runs the "
-        "module's code.",
-    ),
-]
-TokensFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--tokens",
-        envvar="HEADRACE_SERVING_TOKENS_FILE",
-        metavar="FILE",
-        help="File with the accepted tokens, one per line, each with optional limits: TOKEN "
-        "name=NAME requests_per_second=N models=NAME,NAME. HEADRACE_SERVING_TOKENS takes tokens "
-        "directly, separated by commas.",
-    ),
-]
-Anyone = Annotated[
-    bool,
-    typer.Option(
-        "--anyone",
-        envvar="HEADRACE_SERVING_ANYONE",
-        help="Accept requests from other machines without a token. Use only behind a proxy "
-        "that checks clients.",
-    ),
-]
-DrainMs = Annotated[
-    int,
-    typer.Option(
-        "--drain-ms",
-        envvar="HEADRACE_SERVING_DRAIN_MS",
-        min=0,
-        help="Time to answer after SIGTERM, while /health/ready answers 503, in milliseconds.",
-    ),
-]
-WaitingMs = Annotated[
-    int,
-    typer.Option(
-        "--waiting-ms",
-        envvar="HEADRACE_SERVING_WAITING_MS",
-        min=1,
-        help="Queueing time above which a request is refused (503, Retry-After), in milliseconds.",
-    ),
-]
-FirstAliases = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--alias",
-        envvar="HEADRACE_SERVING_ALIAS",
-        metavar="ALIAS=MODEL",
-        help="Alias of a model, such as production=news, or of models with weights, such as "
-        "production=news=95,news-2=5. Repeatable. The model of an alias that begins with shadow "
-        "scores the requests of other aliases without answering.",
-    ),
-]
-AliasesFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--aliases-file",
-        envvar="HEADRACE_SERVING_ALIASES_FILE",
-        metavar="FILE",
-        help="File that keeps switched aliases across restarts.",
-    ),
-]
-AdminTokensFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--admin-tokens",
-        envvar="HEADRACE_SERVING_ADMIN_TOKENS_FILE",
-        metavar="FILE",
-        help="File with the tokens that may switch aliases, one per line, each with the optional "
-        "limits of --tokens; models=NAME,NAME lists these aliases and their models. "
-        "HEADRACE_SERVING_ADMIN_TOKENS takes tokens directly, separated by commas.",
-    ),
-]
-FollowDeployments = Annotated[
-    bool,
-    typer.Option(
-        "--deployments",
-        envvar="HEADRACE_SERVING_DEPLOYMENTS",
-        help="Load and unload models, and switch aliases, as the topic `deployments` says. Needs "
-        "--kafka.",
-    ),
-]
-PredictionsShare = Annotated[
-    float,
-    typer.Option(
-        "--predictions-share",
-        envvar="HEADRACE_SERVING_PREDICTIONS_SHARE",
-        min=0.0,
-        max=1.0,
-        help="Share of the requests to log, with all candidates, to the topic `predictions`.",
-    ),
-]
-FromRelay = Annotated[
-    bool,
-    typer.Option(
-        "--relay",
-        envvar="HEADRACE_SERVING_RELAY",
-        help="Read the rows from the topic of `headrace serving relay` in place of the logs. Needs "
-        "--kafka.",
-    ),
-]
-
-MostRows = Annotated[
-    int | None,
-    typer.Option(
-        "--most-rows",
-        envvar="HEADRACE_SERVING_MOST_ROWS",
-        min=1_000,
-        help="Limit of cached rows of each model. Other rows are fetched while a request waits. "
-        "Default: no limit.",
-    ),
-]
-MissDeadlineMs = Annotated[
-    int,
-    typer.Option(
-        "--miss-deadline-ms",
-        envvar="HEADRACE_SERVING_MISS_DEADLINE_MS",
-        min=1,
-        help="With --most-rows: time a request waits for rows, in milliseconds. Then missing rows "
-        "have their initial values, and the answer counts them.",
-    ),
-]
-Workers = Annotated[
-    int,
-    typer.Option(
-        "--workers",
-        envvar="HEADRACE_SERVING_WORKERS",
-        min=1,
-        help="Number of worker processes, which share one copy of the models in memory. With more "
-        "than one, a further process follows the parameter server: its metrics are at "
-        "--metrics-port, those of worker N at the Nth port after it.",
-    ),
-]
-
-
-@app.command()
 def run(
-    model: ModelFiles = None,
-    snapshot: SnapshotPlaces = None,
-    allow_module: AllowedModules = None,
-    redis: RedisUrl = REDIS,
-    host: Host = "127.0.0.1",
-    port: Port = 8080,
-    tokens: TokensFile = None,
-    anyone: Anyone = False,
-    drain_ms: DrainMs = 0,
-    waiting_ms: WaitingMs = 50,
-    most_rows: MostRows = None,
-    miss_deadline_ms: MissDeadlineMs = 5,
-    metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = LOOPBACK,
-    alias: FirstAliases = None,
-    aliases_file: AliasesFile = None,
-    admin_tokens: AdminTokensFile = None,
-    predictions_share: PredictionsShare = 0.0,
-    deployments: FollowDeployments = False,
-    relay: FromRelay = False,
-    workers: Workers = 1,
-    kafka: StatusKafka = None,
-    kafka_client: KafkaClient = None,
+    options: ServingRunOptions,
+    redis: str = REDIS,
+    host: str = HOST,
+    port: int = same(PORT, 8080),
+    metrics_port: int = METRICS_PORT,
+    metrics_host: str = METRICS_HOST,
+    kafka: str | None = STATUS_KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Serve predictions over HTTP from models that follow the parameter server, or snapshots."""
     from headrace.deploy.connections import kafka_settings
@@ -242,41 +108,53 @@ def run(
     from headrace.serving.replicas import CacheBounds
     from headrace.serving.requests import RequestLimits
 
-    if not (model or snapshot):
+    if not (options.model or options.snapshot):
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, got neither")
     status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
     if status_kafka is None:
         _refuse_without_kafka(
-            predictions_share=predictions_share, deployments=deployments, relay=relay
+            predictions_share=options.predictions_share,
+            deployments=options.deployments,
+            relay=options.relay,
         )
-    _check_workers(workers, most_rows, deployments=deployments, relay=relay)
-    clients_from = token_source("HEADRACE_SERVING_TOKENS", tokens)
-    admins_from = token_source("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens)
+    _check_workers(
+        options.workers, options.most_rows, deployments=options.deployments, relay=options.relay
+    )
+    clients_from = token_source("HEADRACE_SERVING_TOKENS", options.tokens)
+    admins_from = token_source("HEADRACE_SERVING_ADMIN_TOKENS", options.admin_tokens)
     clients, admins = clients_from.read(), admins_from.read()
     settings = ServerSettings(
-        aliases=aliases_of(alias or ()),
-        aliases_file=aliases_file,
+        aliases=aliases_of(options.alias or ()),
+        aliases_file=options.aliases_file,
         admin_tokens=[each.token for each in admins],
         admin_grants=admins,
         admin_tokens_from=admins_from,
-        deployments_from=status_kafka if deployments else None,
-        relayed_from=status_kafka if relay else None,
-        predictions_to=status_kafka if predictions_share else None,
-        predictions=PredictionLogSettings(share=predictions_share),
+        deployments_from=status_kafka if options.deployments else None,
+        relayed_from=status_kafka if options.relay else None,
+        predictions_to=status_kafka if options.predictions_share else None,
+        predictions=PredictionLogSettings(share=options.predictions_share),
         host=host,
         port=port,
         tokens=[each.token for each in clients],
         grants=clients,
         tokens_from=clients_from,
-        anyone=anyone,
-        drain_ms=drain_ms,
+        anyone=options.anyone,
+        drain_ms=options.drain_ms,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
-        limits=RequestLimits(waiting_ms=waiting_ms),
-        bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
+        limits=RequestLimits(waiting_ms=options.waiting_ms),
+        bounds=None
+        if options.most_rows is None
+        else CacheBounds(options.most_rows, options.miss_deadline_ms),
         told_to=status_kafka,
     )
-    _serve(settings, model or [], (snapshot or [], allow_module or []), redis, workers)
+    _serve(
+        settings,
+        options.model or [],
+        (options.snapshot or [], options.allow_module or []),
+        redis,
+        options.workers,
+    )
 
 
 def _serve(

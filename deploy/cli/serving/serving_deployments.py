@@ -1,20 +1,19 @@
 """`headrace serving deploy`: loads and unloads models on running servers, by a topic."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient, valid_specs
+from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
 from headrace.deploy.process_logs import show_warnings_only
-
-SpecFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Model spec (TOML).", callback=valid_specs)
-]
-ModelName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")]
+from headrace.settings import argument
 
 
-def deploy(model: SpecFile, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None) -> None:
+def deploy(
+    model: Path = argument(help="Model spec (TOML).", metavar="FILE", check=valid_specs),
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+) -> None:
     """Load a model on every server that runs with --deployments.
 
     The model's rows must be in the parameter server: `headrace pserver init` creates them.
@@ -25,21 +24,23 @@ def deploy(model: SpecFile, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClie
 
     spec = load_spec(model)
     write_deployments(kafka_settings(kafka, kafka_client), [model_change(spec.name, spec.text)])
-    typer.echo(f"deployed {spec.name}: /health/ready of a server has its progress")
+    click.echo(f"deployed {spec.name}: /health/ready of a server has its progress")
 
 
 def undeploy(
-    model: ModelName, kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None
+    model: str = argument(help="Name of the model.", metavar="NAME"),
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Unload a deployed model. A server unloads it once no alias points to it."""
     from headrace.deploy.connections import kafka_settings
     from headrace.serving.deployments import model_change, write_deployments
 
     write_deployments(kafka_settings(kafka, kafka_client), [model_change(model, None)])
-    typer.echo(f"undeployed {model}")
+    click.echo(f"undeployed {model}")
 
 
-def deployments(kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None) -> None:
+def deployments(kafka: str = KAFKA, kafka_client: list[str] | None = KAFKA_CLIENT) -> None:
     """Print the models and aliases of the topic `deployments`."""
     show_warnings_only()
     from headrace.deploy.connections import kafka_settings
@@ -47,6 +48,6 @@ def deployments(kafka: KafkaAddress = KAFKA, kafka_client: KafkaClient = None) -
 
     found = read_deployments(kafka_settings(kafka, kafka_client))
     for name in sorted(found.models):
-        typer.echo(f"model  {name}")
+        click.echo(f"model  {name}")
     for name, target in sorted(found.aliases.items()):
-        typer.echo(f"alias  {name} is {target}")
+        click.echo(f"alias  {name} is {target}")

@@ -1,21 +1,18 @@
 """`headrace serving relay`: relays the rows of a model to servers by one Kafka topic."""
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
-
-import typer
+from pathlib import Path
 
 from headrace.deploy.cli.options import (
     KAFKA,
-    LOOPBACK,
+    KAFKA_CLIENT,
+    METRICS_HOST,
+    METRICS_PORT,
+    MODEL,
     REDIS,
-    KafkaAddress,
-    KafkaClient,
-    MetricsHost,
-    MetricsPort,
-    ModelFile,
-    RedisUrl,
 )
+from headrace.settings import setting
 
 
 class RelayedValues(StrEnum):
@@ -26,43 +23,30 @@ class RelayedValues(StrEnum):
     HALF = "half"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRelayOptions:
+    """Options of `headrace serving relay`."""
+
+    interval_ms: int = setting(200, env="HEADRACE_RELAY_INTERVAL_MS", least=1)
+    """Milliseconds between two writes. A row that changed several times is written once. On
+    average, answers are older by half of this time."""
+    base_interval_s: int = setting(600, env="HEADRACE_RELAY_BASE_INTERVAL_S", least=10)
+    """Seconds in which all rows are written once. A new server reads two to three times as much at
+    its start."""
+    values: RelayedValues = setting(RelayedValues.ALL, env="HEADRACE_RELAY_VALUES")
+    """The values of a row that are written. `all`: the row, which every version reads. `final`: the
+    values that scores are computed from, without the optimizer's sums. `half`: the same, weights
+    and vectors in 16 bits."""
+
+
 def relay(
-    model: ModelFile,
-    redis: RedisUrl = REDIS,
-    kafka: KafkaAddress = KAFKA,
-    kafka_client: KafkaClient = None,
-    interval_ms: Annotated[
-        int,
-        typer.Option(
-            "--interval-ms",
-            envvar="HEADRACE_RELAY_INTERVAL_MS",
-            min=1,
-            help="Milliseconds between two writes. A row that changed several times is written "
-            "once. On average, answers are older by half of this time.",
-        ),
-    ] = 200,
-    base_interval_s: Annotated[
-        int,
-        typer.Option(
-            "--base-interval-s",
-            envvar="HEADRACE_RELAY_BASE_INTERVAL_S",
-            min=10,
-            help="Seconds in which all rows are written once. A new server reads two to three "
-            "times as much at its start.",
-        ),
-    ] = 600,
-    values: Annotated[
-        RelayedValues,
-        typer.Option(
-            "--values",
-            envvar="HEADRACE_RELAY_VALUES",
-            help="The values of a row that are written. `all`: the row, which every version reads. "
-            "`final`: the values that scores are computed from, without the optimizer's sums. "
-            "`half`: the same, weights and vectors in 16 bits.",
-        ),
-    ] = RelayedValues.ALL,
-    metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = LOOPBACK,
+    options: ServingRelayOptions,
+    model: Path = MODEL,
+    redis: str = REDIS,
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
+    metrics_port: int = METRICS_PORT,
+    metrics_host: str = METRICS_HOST,
 ) -> None:
     """Follow the logs of a model, and write its changed rows to the topic relay.MODEL.
 
@@ -78,10 +62,10 @@ def relay(
     from headrace.serving.relaying import RelayPolicy, RelaySettings, run_relay
 
     spec = load_spec(model)
-    policy = RelayPolicy(interval_ms, 1000 * base_interval_s)
+    policy = RelayPolicy(options.interval_ms, 1000 * options.base_interval_s)
     form = None
-    if values is not RelayedValues.ALL:
-        form = FinalRows(spec, half=values is RelayedValues.HALF).form
+    if options.values is not RelayedValues.ALL:
+        form = FinalRows(spec, half=options.values is RelayedValues.HALF).form
     settings = RelaySettings(policy, metrics_port, metrics_host)
     with (
         closing(open_store(redis, spec.name, read_only=True)) as store,

@@ -1,119 +1,61 @@
 """`headrace serving score`: scores a stream of impressions."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from headrace.deploy.cli.options import (
+    INSTANCE,
     KAFKA,
-    LOOPBACK,
+    KAFKA_CLIENT,
+    METRICS_HOST,
+    METRICS_PORT,
     REDIS,
-    Instance,
-    KafkaAddress,
-    KafkaClient,
-    MetricsHost,
-    MetricsPort,
-    RedisUrl,
     valid_specs,
 )
 from headrace.deploy.errors import BadOption
+from headrace.settings import setting
 
 if TYPE_CHECKING:
     from headrace.serving.models import SnapshotModel, StoreModel
 
-ScoredModel = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        envvar="HEADRACE_MODEL",
-        metavar="FILE",
-        help="Model spec (TOML).",
-        callback=valid_specs,
-    ),
-]
-ScoredSnapshot = Annotated[
-    str | None,
-    typer.Option(
-        "--snapshot",
-        envvar="HEADRACE_SERVING_SNAPSHOT",
-        metavar="NAME=PLACE",
-        help="Snapshot to score with, as the model NAME. PLACE as for `serving run`.",
-    ),
-]
-AllowedModules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-module",
-        envvar="HEADRACE_SERVING_ALLOW_MODULE",
-        metavar="PACKAGE.FILE:CLASS",
-        help="Torch module that the snapshot's spec may import. Importing runs its code.",
-    ),
-]
-FromTopic = Annotated[
-    str,
-    typer.Option(
-        "--from",
-        envvar="HEADRACE_SCORING_FROM",
-        metavar="TOPIC",
-        help="Topic of impressions. Read from its beginning, each impression exactly once.",
-    ),
-]
-ToTopic = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        envvar="HEADRACE_SCORING_TO",
-        metavar="TOPIC",
-        help="Topic for the scores, created if missing. Default: scored.MODEL.",
-        show_default=False,
-    ),
-]
-MostRows = Annotated[
-    int | None,
-    typer.Option(
-        "--most-rows",
-        envvar="HEADRACE_SERVING_MOST_ROWS",
-        min=1_000,
-        help="Limit of rows in memory. Other rows are fetched. Default: no limit.",
-    ),
-]
-MissDeadlineMs = Annotated[
-    int,
-    typer.Option(
-        "--miss-deadline-ms",
-        envvar="HEADRACE_SCORING_MISS_DEADLINE_MS",
-        min=1,
-        help="With --most-rows: deadline for fetching rows, in milliseconds.",
-    ),
-]
 
-ScoreAgain = Annotated[
-    bool,
-    typer.Option(
-        "--score-again",
-        help="Score from the first impression if Kafka has forgotten the scorer's offsets and "
-        "scores exist. Writes them a second time.",
-    ),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingScoreOptions:
+    """Options of `headrace serving score`."""
+
+    model: Path | None = setting(None, env="HEADRACE_MODEL", metavar="FILE", check=valid_specs)
+    """Model spec (TOML)."""
+    snapshot: str | None = setting(None, env="HEADRACE_SERVING_SNAPSHOT", metavar="NAME=PLACE")
+    """Snapshot to score with, as the model NAME. PLACE as for `serving run`."""
+    allow_module: list[str] | None = setting(
+        None, env="HEADRACE_SERVING_ALLOW_MODULE", metavar="PACKAGE.FILE:CLASS"
+    )
+    """Torch module that the snapshot's spec may import. Importing runs its code."""
+    impressions: str = setting(
+        "impressions", env="HEADRACE_SCORING_FROM", metavar="TOPIC", flag="--from"
+    )
+    """Topic of impressions. Read from its beginning, each impression exactly once."""
+    scores: str = setting("", env="HEADRACE_SCORING_TO", metavar="TOPIC", flag="--to")
+    """Topic for the scores, created if missing. Default: scored.MODEL."""
+    most_rows: int | None = setting(None, env="HEADRACE_SERVING_MOST_ROWS", least=1_000)
+    """Limit of rows in memory. Other rows are fetched. Default: no limit."""
+    miss_deadline_ms: int = setting(5_000, env="HEADRACE_SCORING_MISS_DEADLINE_MS", least=1)
+    """With --most-rows: deadline for fetching rows, in milliseconds."""
+    score_again: bool = setting(False)
+    """Score from the first impression if Kafka has forgotten the scorer's offsets and scores exist.
+    Writes them a second time."""
 
 
 def score(
-    kafka: KafkaAddress = KAFKA,
-    model: ScoredModel = None,
-    snapshot: ScoredSnapshot = None,
-    allow_module: AllowedModules = None,
-    redis: RedisUrl = REDIS,
-    impressions: FromTopic = "impressions",
-    scores: ToTopic = "",
-    instance: Instance = "",
-    most_rows: MostRows = None,
-    miss_deadline_ms: MissDeadlineMs = 5_000,
-    score_again: ScoreAgain = False,
-    metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = LOOPBACK,
-    kafka_client: KafkaClient = None,
+    options: ServingScoreOptions,
+    kafka: str = KAFKA,
+    redis: str = REDIS,
+    instance: str = INSTANCE,
+    metrics_port: int = METRICS_PORT,
+    metrics_host: str = METRICS_HOST,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Score the impressions of a topic into another topic, exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -123,15 +65,17 @@ def score(
 
     settings = ScoringSettings(
         instance=instance,
-        impressions=impressions,
-        scores=scores,
-        score_again=score_again,
+        impressions=options.impressions,
+        scores=options.scores,
+        score_again=options.score_again,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
-        bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
+        bounds=None
+        if options.most_rows is None
+        else CacheBounds(options.most_rows, options.miss_deadline_ms),
     )
     with ExitStack() as stack:
-        at = _model_at(stack, model, snapshot, allow_module or [], redis)
+        at = _model_at(stack, options.model, options.snapshot, options.allow_module or [], redis)
         stop = stack.enter_context(stopped_by_signals())
         stack.enter_context(stopped_while_calls_hang(stop))
         run_scoring(settings, kafka_settings(kafka, kafka_client), at, stop)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from headrace.deploy.cli.main import app
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ def command_of(arguments: list[str]) -> list[str]:
 
     Raises AssertionError or the error of the parser if none does.
     """
-    found: Any = typer.main.get_command(app)
+    found: Any = app
     names: list[str] = []
     while hasattr(found, "commands"):
         names.append(arguments[len(names)])
@@ -37,7 +35,7 @@ def command_of(arguments: list[str]) -> list[str]:
 def unknown_variables(environment: dict[str, Any] | list[dict[str, Any]]) -> set[str]:
     """Return the names of headrace's variables that no command reads."""
     names = environment if isinstance(environment, dict) else [each["name"] for each in environment]
-    known = set(_variables(typer.main.get_command(app))) | _WITHOUT_OPTION
+    known = set(_variables(app)) | _WITHOUT_OPTION
     return {each for each in names if each.startswith("HEADRACE_")} - known
 
 

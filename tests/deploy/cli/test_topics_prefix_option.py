@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
 from headrace.deploy.connections import environment_names, kafka_settings
@@ -36,7 +35,7 @@ def commands(found: object, path: str = "headrace") -> Iterator[tuple[str, set[s
 def test_every_command_that_connects_has_a_topics_prefix() -> None:
     connecting = {
         path: options
-        for path, options in commands(typer.main.get_command(app))
+        for path, options in commands(app)
         if options & {"--kafka", "--redis", "--store"}
     }
     assert len(connecting) > 30

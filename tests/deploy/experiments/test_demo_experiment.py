@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.deploy.cli.pipeline_options import PipelineOptions
+from headrace.deploy.cli.options import PipelineOptions
 from headrace.deploy.demo import experiment as demo_experiment
 from headrace.deploy.demo.experiment import (
     BAD_ARM,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings

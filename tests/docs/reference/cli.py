@@ -1,13 +1,9 @@
-"""Lists every command with its options, from typer."""
+"""Lists every command with its options, from the functions of `deploy/cli`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer.main
 
 from headrace.deploy.cli.main import app
 
@@ -32,7 +28,7 @@ LEAST_COMMANDS = 3
 
 def page() -> str:
     """Return the page of commands."""
-    found = list(_commands("headrace", typer.main.get_command(app)))
+    found = list(_commands("headrace", app))
     shared = _shared(command for _, command in found)
     parts = [HEAD, "\n## Shared options\n\n", SHARED, *TABLE, *sorted(shared)]
     for name, command in found:
@@ -71,7 +67,8 @@ def _arguments(command: Any) -> list[str]:
     if not arguments:
         return []
     rows = [
-        f"| `{each.name.upper()}` | {'yes' if each.required else 'no'} | {_text(each.help)} |\n"
+        f"| `{each.name.upper()}` | {'yes' if each.required else 'no'} "
+        f"| {_text(each.declared.setting.help)} |\n"
         for each in arguments
     ]
     return ["\n| argument | required | |\n|---|---|---|\n", *rows]
@@ -109,23 +106,16 @@ def _option(option: Any) -> str:
 
 def _value(option: Any) -> str:
     """The word for an option's value, and its bounds."""
-    kind = option.type_descriptor.annotation
-    word = option.metavar
-    if not word and isinstance(kind, type) and issubclass(kind, Enum):
-        word = "|".join(str(each.value) for each in kind)
-    word = (word or {int: "N", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")).replace(
-        "|", " or "
-    )
-    if option.min is not None and option.max is not None:
-        return f"{word} ({option.min:g} to {option.max:g})"
-    return f"{word} (at least {option.min:g})" if option.min is not None else str(word)
+    declared = option.declared
+    word = declared.word.replace("|", " or ")
+    return f"{word} ({declared.bounds})" if declared.bounds else word
 
 
 def _default(option: Any) -> str:
     if option.required:
         return "required"
-    default = option.default
-    if callable(default) or default in (None, "", (), []) or (option.is_flag and not default):
+    default = option.declared.default
+    if default in (None, "", (), []) or (option.is_flag and not default):
         return ""
     if option.is_flag:
         return f"`{option.opts[0]}`"

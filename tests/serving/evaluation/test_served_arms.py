@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
 from headrace.deploy.terminal.tables import served_arms

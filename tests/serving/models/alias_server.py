@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
 from headrace.serving.models.loading import StoreModel

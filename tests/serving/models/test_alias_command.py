@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.deploy.cli.serving import aliases_of
+from headrace.deploy.cli.serving.serving_commands import aliases_of
 from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.aliases import AliasRefused
 from tests.serving.models.alias_server import alias_server

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import httpx
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
 from headrace.ingest.errors import StreamError

@@ -1,1 +1,0 @@
-from .pserver_commands import app as app
