@@ -27,7 +27,7 @@ WITHOUT_VARIABLE = {
     "--buckets": {"pserver restore", "pserver reshard"},
     "--partitions": {"topics grow"},
     # of a demo of its own, or of no fleet
-    "--model": {"demo", "warm",},
+    "--model": {"demo", "warm"},
     "--speed": {"demo"},
 }
 
