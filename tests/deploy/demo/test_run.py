@@ -208,7 +208,6 @@ def test_a_run_ended_during_its_replay_continues_and_a_second_model_learns_what_
     with running(*arguments) as run:
         assert run.end() == 0, run.output
         sent = run.wait_for(r"continued an interrupted run, which had sent ([\d,]+) events")
-        printed = run.wait_for(r"[\d,]+ impressions and [\d,]+ clicks learned").group()
     assert 0 < int(sent.group(1).replace(",", "")) < log.impressions + log.clicks
     check_counts()
     report.unlink()
@@ -217,7 +216,6 @@ def test_a_run_ended_during_its_replay_continues_and_a_second_model_learns_what_
         assert run.end() == 0, run.output
         assert "second also learns the events that earlier runs have sent" in run.output
         assert "continued a run of first, which had sent" in run.output
-        assert printed in run.output
     check_counts()
 
 
