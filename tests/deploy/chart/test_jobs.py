@@ -8,24 +8,25 @@ import pytest
 
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 from tests.deploy.chart.helm import EXAMPLES, containers_of, example, render
-from tests.deploy.command import headrace
+from tests.deploy.in_process import Commands, headrace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+__all__ = ["headrace"]
+
 
 def status(
+    run: Commands,
     words: list[str],
     kafka: str = "127.0.0.1:1",
     redis: str = "redis://127.0.0.1:1",
     client: str = "client.id=setup",
 ) -> int:
     """Return the exit status of a command; no server listens at the default addresses."""
-    done = headrace(
+    return run(
         *words, HEADRACE_KAFKA=kafka, HEADRACE_REDIS=redis, HEADRACE_KAFKA_CLIENT=client
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode
+    ).code
 
 
 def jobs(name: str) -> list[dict[str, Any]]:
@@ -79,19 +80,19 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
 
 
 def test_commands_of_the_setup_end_with_75_while_servers_are_away(
-    commands: list[list[str]],
+    commands: list[list[str]], headrace: Commands
 ) -> None:
-    assert [status(words) for words in commands] == [UNREACHABLE] * 2
+    assert [status(headrace, words) for words in commands] == [UNREACHABLE] * 2
 
 
 def test_commands_of_the_setup_end_with_2_for_a_mistake(
-    commands: list[list[str]], tmp_path: Path
+    commands: list[list[str]], headrace: Commands, tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong.toml"
     wrong.write_text('[model]\nname = "site"\narchitekture = "lr"\n')
     for words in commands:
-        assert status([*words, "--model", str(wrong)]) == REFUSED
-        assert status([*words, "--topics-prefix", "team/a"]) == REFUSED
+        assert status(headrace, [*words, "--model", str(wrong)]) == REFUSED
+        assert status(headrace, [*words, "--topics-prefix", "team/a"]) == REFUSED
     topics, store = commands
-    assert status(topics, client="security.protocl=SSL") == REFUSED
-    assert status(store, redis="localhost") == REFUSED
+    assert status(headrace, topics, client="security.protocl=SSL") == REFUSED
+    assert status(headrace, store, redis="localhost") == REFUSED

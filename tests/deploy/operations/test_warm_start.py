@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.reports.observer import copy_rows
 from headrace.learner.spec.model_spec import parse_spec
-from tests.deploy.command import headrace
+from tests.deploy.in_process import Commands, headrace
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+__all__ = ["headrace"]
+
 BUCKETS = 4
 FIELD = '\n[fields.tag_count]\nnumber = 90\ntransform = "log_bucket"\nsource = "size"\n'
 
 
 def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
-    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+    kafka: str,
+    valkey: str,
+    tmp_path: Path,
+    fresh_name: Callable[[str], str],
+    headrace: Commands,
 ) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
@@ -30,7 +36,7 @@ def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
     small.learn()
     shelf = str(tmp_path / "shelf")
     taken = headrace("pserver", "snapshot", shelf, "--model", str(small.path), "--redis", valkey)
-    assert taken.returncode == 0, taken.stderr
+    assert taken.code == 0, taken.err
 
     large = LearnedModel(kafka, valkey, fresh_name("large"), tmp_path, seed)
     text = small.spec.text.replace(f'"{small.spec.name}"', f'"{large.spec.name}"') + FIELD
@@ -45,7 +51,7 @@ def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
             "pserver", "restore", shelf, "--model", str(small.path), "--redis", valkey,
             "--as", str(large.path), *more,
         )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
+        return done.code, done.out + done.err
 
     status, said = restore()
     assert status == 2

@@ -41,7 +41,9 @@ setInterval(() => {{
 
 
 @needs_chromium
-@pytest.mark.parametrize("shown", ["live.html", "written.html"])
+@pytest.mark.parametrize(
+    "shown", ["live.html", pytest.param("written.html", marks=pytest.mark.long)]
+)
 def test_a_phone_shows_the_reasons_of_arms_without_scrolling_sideways(
     tmp_path: Path, shown: str
 ) -> None:
