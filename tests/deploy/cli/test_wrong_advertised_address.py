@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from tests.running_server import jars, running_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from subprocess import CompletedProcess
 
 SPEC = Path(__file__).parents[3] / "examples" / "news_site" / "site.toml"
 COMMANDS = {
@@ -48,27 +50,40 @@ def own_kafka(stack_directory: Path) -> Iterator[KafkaElsewhere]:
         yield node
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_names_the_advertised_address_and_its_setting(
+@pytest.fixture(scope="module")
+def ended(
     own_kafka: KafkaElsewhere,
     valkey: str,
-    command: str,
     fresh_name: Callable[[str], str],
-    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, CompletedProcess[str]]:
+    """Each command after its end. They wait for Kafka side by side."""
+
+    def run(command: str) -> CompletedProcess[str]:
+        folder = tmp_path_factory.mktemp("site")
+        spec = folder / "site.toml"
+        name = f'name = "{fresh_name("site")}"'
+        spec.write_text(SPEC.read_text().replace('name = "site"', name, 1))
+        if command == "learner run":
+            made = headrace("pserver", "init", "--model", str(spec), HEADRACE_REDIS=valkey)
+            assert made.returncode == 0, made.stderr
+        places = {"SPEC": str(spec), "FOLDER": str(folder)}
+        return headrace(
+            *(*command.split(), *(places.get(each, each) for each in COMMANDS[command])),
+            HEADRACE_KAFKA=own_kafka.bootstrap,
+            HEADRACE_REDIS=valkey,
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(COMMANDS, pool.map(run, COMMANDS), strict=True))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_names_the_advertised_address_and_its_setting(
+    own_kafka: KafkaElsewhere, ended: dict[str, CompletedProcess[str]], command: str
 ) -> None:
-    spec = tmp_path / "site.toml"
-    spec.write_text(SPEC.read_text().replace('name = "site"', f'name = "{fresh_name("site")}"', 1))
-    if command == "learner run":
-        made = headrace("pserver", "init", "--model", str(spec), HEADRACE_REDIS=valkey)
-        assert made.returncode == 0, made.stderr
-    places = {"SPEC": str(spec), "FOLDER": str(tmp_path)}
-    ended = headrace(
-        *(*command.split(), *(places.get(each, each) for each in COMMANDS[command])),
-        HEADRACE_KAFKA=own_kafka.bootstrap,
-        HEADRACE_REDIS=valkey,
-    )
-    shown = " ".join(ended.stderr.split())
-    assert ended.returncode == 75, shown
+    shown = " ".join(ended[command].stderr.split())
+    assert ended[command].returncode == 75, shown
     assert "no Kafka broker answers" not in shown
     assert "advertised.listeners" in shown
     assert own_kafka.advertised in shown and own_kafka.bootstrap in shown
