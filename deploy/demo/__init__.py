@@ -1,10 +1,10 @@
 """Runs `headrace demo`: a model that learns a live stream, beside a copy that stopped learning.
 
-Read `runner.py` first. `players.py` sends the events: the synthetic stream (`synthetic.py`, in real
-time by `live_stream.py`) or a log. `schedule.py` has the moments of a demo, and `view.py` turns
+Read `runner.py` first. `players.py` sends the events of the synthetic stream (`synthetic.py`, in
+real time by `live_stream.py`). `schedule.py` has the moments of a demo, and `view.py` turns
 figures into text.
 
-`experiment.py` runs the arms of a demo, and `metrics.py` publishes its accuracy for the page.
+`metrics.py` publishes the accuracy of a demo for the page.
 """
 
 import lazy_loader

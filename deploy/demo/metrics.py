@@ -1,7 +1,6 @@
 """Publishes the demo's accuracy figures for the page: the live model beside the frozen one.
 
-Live evaluation works in minutes of event time, which is too slow for a demo and too fast for a log
-at a thousand times real time. The demo therefore publishes the figures of its terminal to the topic
+Live evaluation works in minutes of event time, which is too slow for a demo. The demo therefore publishes the figures of its terminal to the topic
 `status`, under the metric names of `headrace evaluate` with a window of its own. The page draws
 that window if it exists.
 """
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.deploy.local import PRODUCTION
 from headrace.serving.page import WATCHED
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ class DemoMetrics:
         for alias, auc, log_loss in (
             ("learned", standing.live, standing.live_loss),
             ("frozen", standing.frozen, standing.frozen_loss),
-            (PRODUCTION, standing.served, standing.served_loss),
         ):
             for gauge, value in ((self._auc, auc), (self._log_loss, log_loss)):
                 if not math.isnan(value):

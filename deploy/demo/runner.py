@@ -1,6 +1,6 @@
 """Runs the demo: a stream through a whole pipeline, and a live model beside a frozen copy.
 
-The stream is synthetic and in real time (`synthetic.py`), or a log of the user. After a third of
+The stream is synthetic and in real time (`synthetic.py`). After a third of
 the time, a minute at most, the rows are copied, and the copy never learns again. From then on two
 models score the same impressions, and their difference is the value of freshness. All figures come
 from sources that a user can read too: topics, the server and the rows.
@@ -8,20 +8,12 @@ from sources that a user can read too: topics, the server and the rows.
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 
-from headrace.deploy.demo.experiment import DemoExperiment
-from headrace.deploy.demo.live_stream import LiveStream
 from headrace.deploy.demo.metrics import DemoMetrics
 from headrace.deploy.demo.players import UPHEAVAL_SHARE, DemoSettings, playing
 from headrace.deploy.demo.schedule import DemoSchedule, announcement, observed_drift
@@ -30,7 +22,6 @@ from headrace.deploy.demo.view import (
     DemoSummary,
     DemoView,
     EventCounts,
-    ServedAccuracy,
     line,
     summary,
     table,
@@ -42,14 +33,10 @@ from headrace.deploy.reports import (
     Rate,
     ask_caught_up,
     ask_server,
-    check_log,
     copied,
     copy_rows,
     count_rows,
     curl_of,
-    fields_of_requests,
-    sample_request,
-    served_beside_learned,
 )
 from headrace.deploy.reports.tracking import RunState
 from headrace.ingest.joiner import read_state
@@ -58,12 +45,11 @@ from headrace.ingest.runtime import instance_name, publish_status, wall_ms
 if TYPE_CHECKING:
     import threading
 
-    from headrace.deploy.demo.players import DemoPlayers
+    from headrace.deploy.demo.live_stream import LiveStream
     from headrace.deploy.demo.synthetic import Event
     from headrace.deploy.local import Backlog
     from headrace.deploy.reports import ComparisonSnapshot, ServerStatus
     from headrace.deploy.reports.tracking import RunRecorder
-    from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
 
 SHOW_EVERY_S = 0.5
@@ -71,16 +57,10 @@ LINE_EVERY_S = 10.0
 ASK_EVERY_S = 1.0
 RECENT_S = 10.0
 """Window of the recent figures: changes show within seconds, and an AUC is exact to 0.01."""
-PREPARED_WITHIN_S = 240.0
-"""The stream begins after this time, even if the processes of the experiment are not ready."""
-CHAOS_SHARE = 0.7
-"""Share of the demo after which the learner is killed."""
 
 
 def run_demo(settings: DemoSettings, stop: threading.Event, recorder: RunRecorder) -> None:
     """Show the demo on the terminal, or as plain lines without one. Raises DeployError."""
-    if settings.data is not None:
-        check_log(settings.data)
     console = Console()
     with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         console.print(
@@ -95,11 +75,9 @@ def run_demo(settings: DemoSettings, stop: threading.Event, recorder: RunRecorde
         try:
             with (
                 publish_status(pipeline.kafka, "demo", instance_name(), figures.registry),
-                playing(settings, pipeline, observer) as playing_it,
+                playing(settings, pipeline, observer) as player,
             ):
-                _Demo(
-                    settings, pipeline, observer, playing_it, console, stop, figures, recorder
-                ).run()
+                _Demo(settings, pipeline, observer, player, console, stop, figures, recorder).run()
         finally:
             observer.close()
 
@@ -112,18 +90,15 @@ class _Demo:
         settings: DemoSettings,
         pipeline: LocalPipeline,
         observer: Observer,
-        playing_it: DemoPlayers,
+        player: LiveStream,
         console: Console,
         stop: threading.Event,
         figures: DemoMetrics,
         recorder: RunRecorder,
     ) -> None:
         self._figures, self._recorder = figures, recorder
-        self._killed_at_s: float | None = None
-        self._began = False
-        self._experiment: DemoExperiment | None = None
         self._settings, self._road, self._observer = settings, pipeline, observer
-        self._playing, self._player = playing_it, playing_it.player
+        self._player = player
         self._console, self._stop = console, stop
         self._frozen_at_s: float | None = None
         self._copying: Future[RowTable] | None = None
@@ -137,7 +112,7 @@ class _Demo:
         """Play, freeze the copy, wait until every event is learned, and print the summary."""
         settings, observer = self._settings, self._observer
         observer.poll(0.0)  # move to the end of the topics before the first event is sent
-        command = curl_of(self._road.address, self._road.spec, _sample(settings, self._road.spec))
+        command = curl_of(self._road.address, self._road.spec, _sample(settings))
         # not in the table, whose line breaks would make it impossible to paste
         self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
         self._console.print(announcement(self._schedule()), soft_wrap=True, highlight=False)
@@ -146,73 +121,35 @@ class _Demo:
         )
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
-            ExitStack() as self._aside_folder,
             Live(console=self._console, auto_refresh=False, transient=True) as live,
         ):
             self._live = live if self._console.is_terminal else None
-            self._begin_experiment()
             observer.begin()
-            self._began = True
             self._player.start()
             drain_s = SyntheticSite.lasting(settings.seconds).longest_delay_s
-            showing_s = settings.seconds - (drain_s if settings.data is None else 0.0)
-            self._play_until(showing_s)
+            self._play_until(settings.seconds - drain_s)
             shown_s = observer.at_s
             self._player.stop_showing()
             self._finish()
             self._live = None
-        if self._experiment is not None:
-            self._experiment.close()
         if self._stop.is_set():
             self._recorder.change(state=RunState.STOPPED)
         else:
             self._summarize(shown_s)
-
-    def _begin_experiment(self) -> None:
-        """Start the experiment, and wait until its processes work: the stream begins then."""
-        if not self._settings.experiment:
-            return
-
-        def tell(text: str) -> None:
-            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-        folder = self._aside_folder.enter_context(TemporaryDirectory(prefix="headrace-experiment-"))
-        self._experiment = DemoExperiment(
-            self._road, Path(folder), tell, lambda: self._observer.at_s if self._began else 0.0
-        )
-        self._aside_folder.callback(self._experiment.close)
-        self._experiment.start()
-        wait_until_s = time.monotonic() + PREPARED_WITHIN_S
-        while not self._experiment.prepared.wait(0.1) and not self._stop.is_set():
-            self._road.check()
-            if self._experiment.failure is not None or time.monotonic() > wait_until_s:
-                break  # a failure is raised at the next look
 
     def _schedule(self) -> DemoSchedule:
         settings = self._settings
         return DemoSchedule(
             settings.seconds,
             settings.part_s,
-            None if settings.data is not None else UPHEAVAL_SHARE * settings.seconds,
-            CHAOS_SHARE * settings.seconds if settings.chaos else None,
-            from_log=settings.data is not None,
-            experiment=settings.experiment,
+            UPHEAVAL_SHARE * settings.seconds,
         )
 
     def _play_until(self, end_s: float) -> None:
-        killed_s = self._schedule().killed_s
         while self._observer.at_s < end_s and self._player.is_alive() and not self._stop.is_set():
             self._look("learning")
             if self._observer.at_s >= self._settings.part_s:
                 self._freeze()
-            if killed_s is not None and self._observer.at_s >= killed_s:
-                self._kill()
-
-    def _kill(self) -> None:
-        """Kill the learner once. The supervisor restarts it."""
-        if self._killed_at_s is None:
-            self._killed_at_s = self._observer.at_s
-            os.kill(self._road.supervisor.pid("learner"), signal.SIGKILL)
 
     def _freeze(self) -> None:
         """Start to copy the rows. The finished copy is the frozen model."""
@@ -241,9 +178,8 @@ class _Demo:
         """Read new messages, and show the figures when they are due."""
         self._observer.poll(0.05)
         self._road.check()
-        for each in (self._player, self._experiment):
-            if each is not None and each.failure is not None:
-                raise each.failure
+        if self._player.failure is not None:
+            raise self._player.failure
         now_s = self._observer.at_s
         if now_s - self._asked_s >= ASK_EVERY_S:
             self._asked_s = now_s
@@ -281,8 +217,6 @@ class _Demo:
             p99_ms=server.p99_ms if server else None,
             rows=server.rows if server else None,
             address=self._road.address,
-            asked=self._playing.client.asked if self._playing.client else None,
-            experiment=self._experiment.report() if self._experiment else None,
         )
 
     def _summarize(self, shown_s: float) -> None:
@@ -292,11 +226,7 @@ class _Demo:
         rows = count_rows(followed.table, pipeline.spec.fields)
         server = ask_caught_up(pipeline.address, pipeline.spec.name, followed, self._stop)
         server = server or self._server
-        player = self._player
-        if isinstance(player, LiveStream):
-            impressions, clicks = player.impressions, player.clicks
-        else:
-            impressions, clicks = state.impressions, state.clicks
+        impressions, clicks = self._player.impressions, self._player.clicks
         comparison, upheaval_s = self._observer.comparison, self._schedule().upheaval_s
         result = DemoSummary(
             seconds=self._observer.at_s,
@@ -308,10 +238,7 @@ class _Demo:
             p50_ms=server.p50_ms if server else None,
             p99_ms=server.p99_ms if server else None,
             rows=rows.rows,
-            killed_at_s=self._killed_at_s,
-            served=self._served(),
-            upheaval=None if upheaval_s is None else observed_drift(comparison, upheaval_s),
-            experiment=self._experiment.report() if self._experiment else None,
+            upheaval=observed_drift(comparison, upheaval_s),
             counted=EventCounts(
                 *(impressions, clicks, state.late_clicks + state.unmatched_clicks),
                 *(rows.shows_by_field, rows.clicks_by_field),
@@ -320,20 +247,6 @@ class _Demo:
         figures = demo_figures(result.last) | {"rows": rows.rows, "freshness_p99_ms": result.p99_ms}
         self._recorder.figures(figures)
         self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)
-
-    def _served(self) -> ServedAccuracy | None:
-        """Return the accuracy of the served scores and of the learner's scores."""
-        client, pipeline = self._playing.client, self._road
-        if client is None:
-            return None
-        beside = served_beside_learned(pipeline.kafka, pipeline.spec, client.served())
-        return ServedAccuracy(
-            client.asked,
-            beside.served.progressive(),
-            beside.learned.progressive(),
-            len(beside.served),
-            self._playing.speed,
-        )
 
 
 def demo_figures(found: ComparisonSnapshot) -> dict[str, float | None]:
@@ -347,10 +260,8 @@ def demo_figures(found: ComparisonSnapshot) -> dict[str, float | None]:
     }
 
 
-def _sample(settings: DemoSettings, spec: ModelSpec) -> list[Event]:
+def _sample(settings: DemoSettings) -> list[Event]:
     """Return impressions for the example request."""
-    if settings.data is not None:
-        return sample_request(settings.data, fields_of_requests(spec))
     now_ms = wall_ms()
     stream = SyntheticStream(SyntheticSite.lasting(settings.seconds), settings.seed, now_ms)
     return stream.step(now_ms, 1).impressions[:2]

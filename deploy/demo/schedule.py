@@ -20,10 +20,7 @@ class DemoSchedule(NamedTuple):
 
     seconds: float
     frozen_s: float
-    upheaval_s: float | None
-    killed_s: float | None
-    from_log: bool
-    experiment: bool = False
+    upheaval_s: float
 
 
 class DriftReport(NamedTuple):
@@ -72,15 +69,8 @@ def observed_drift(comparison: ModelComparison, at_s: float) -> DriftReport | No
 
 def announcement(acts: DemoSchedule) -> str:
     """Return the announcement of the moments, in one line."""
-    if acts.from_log:
-        parts = ["a client requests a ranking of each request before its events are sent"]
-    else:
-        parts = ["a synthetic site with users and changing items"]
-    parts.append(f"at {acts.frozen_s:.0f} s, a copy of the model stops learning")
-    if acts.upheaval_s is not None:
-        parts.append(f"at {acts.upheaval_s:.0f} s, the appeal of every item changes")
-    if acts.experiment:
-        parts.append("an experiment of twelve arms; one is promoted, a bad one is rolled back")
-    if acts.killed_s is not None:
-        parts.append(f"at {acts.killed_s:.0f} s, the learner is killed and restarted")
-    return f"{acts.seconds:.0f} s of demo: " + "; ".join(parts)
+    return (
+        f"{acts.seconds:.0f} s of demo: a synthetic site with users and changing items; at "
+        f"{acts.frozen_s:.0f} s, a copy of the model stops learning; at {acts.upheaval_s:.0f} s, "
+        "the appeal of every item changes"
+    )

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from headrace.counted_nouns import counted
-
 if TYPE_CHECKING:
-    from headrace.deploy.demo.experiment import ExperimentReport
     from headrace.deploy.demo.schedule import DriftReport
-    from headrace.deploy.reports import ComparisonSnapshot, RequestStats
-    from headrace.learner.validation import ProgressiveValidation
+    from headrace.deploy.reports import ComparisonSnapshot
 
 NOTHING = "-"
 
@@ -43,22 +39,6 @@ class DemoView:
     p99_ms: float | None
     rows: int | None
     address: str
-    asked: RequestStats | None = None
-    """Counts of the requests that were sent to the server."""
-    experiment: ExperimentReport | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServedAccuracy:
-    """Accuracy of the scores that the server gave in advance, beside that of the learner."""
-
-    asked: RequestStats
-    served: ProgressiveValidation
-    learned: ProgressiveValidation
-    """Accuracy of the learner on the same impressions."""
-    impressions: int
-    speed: float | None
-    """Multiple of real time. None: as fast as the pipeline follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +76,7 @@ class DemoSummary:
     p99_ms: float | None
     rows: int
     counted: EventCounts
-    killed_at_s: float | None = None
-    """Time at which the learner was killed. None: it was not."""
-    served: ServedAccuracy | None = None
     upheaval: DriftReport | None = None
-    experiment: ExperimentReport | None = None
 
 
 def table(view: DemoView) -> Table:
@@ -112,12 +88,6 @@ def table(view: DemoView) -> Table:
     figures.add_row("time", f"{view.at_s:.0f} s", f"of {view.of_s:.0f} s, {view.phase}")
     figures.add_row("events", f"{view.events_s:,.0f}/s", "impressions and clicks into Kafka")
     figures.add_row("examples", f"{view.examples_s:,.0f}/s", "joined, encoded, scored, learned")
-    if view.asked is not None:
-        figures.add_row(
-            "AUC, served",
-            Text(number(view.recent.served), style="green"),
-            f"answers of the server before the events were sent; {asked_in_words(view.asked)}",
-        )
     figures.add_row(
         "AUC, live model",
         Text(number(view.recent.live), style="green"),
@@ -136,21 +106,7 @@ def table(view: DemoView) -> Table:
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     figures.add_row("rows", rows, "in the server's replica")
     figures.add_row("server", view.address, "ready: try the command above")
-    if view.experiment is not None:
-        _add_experiment(figures, view.experiment)
     return figures
-
-
-def _add_experiment(figures: Table, found: ExperimentReport) -> None:
-    best = found.best
-    text = NOTHING if best is None else f"{best.name} {best.difference:+.4f}"
-    bounded = best is not None and best.low is not None and best.high is not None
-    band = f", from {best.low:+.4f} to {best.high:+.4f}" if best and bounded else ""
-    note = f"log loss of the best arm minus the control's{band}"
-    figures.add_row("arms learning", f"{found.learning} of {found.arms}", "on the same examples")
-    figures.add_row("best arm", text, note)
-    for each in found.promotions:
-        figures.add_row(each.model, each.stage, each.reason)
 
 
 def line(view: DemoView) -> str:
@@ -158,7 +114,7 @@ def line(view: DemoView) -> str:
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     return (
         f"{view.at_s:4.0f} s  {view.phase}: {view.events_s:,.0f} events/s, "
-        f"{view.examples_s:,.0f} examples/s, AUC {_served_part(view)}"
+        f"{view.examples_s:,.0f} examples/s, AUC "
         f"live {number(view.recent.live)} frozen {number(view.recent.frozen)}, "
         f"freshness p50 {milliseconds(view.p50_ms)} p99 {milliseconds(view.p99_ms)}, {rows} rows"
     )
@@ -174,38 +130,7 @@ def summary(result: DemoSummary) -> str:
     lines = [pipeline, _accuracy(result), _freshness(result), _exactness(result.counted)]
     if result.upheaval is not None:
         lines.insert(2, result.upheaval.in_words())
-    if result.served is not None:
-        lines.insert(2, _served(result.served, result.p50_ms))
-    if result.experiment is not None:
-        lines.append(_experiment(result.experiment, result.served))
-    if result.killed_at_s is not None:
-        lines.insert(
-            1,
-            f"Chaos: at {result.killed_at_s:.0f} s the learner was killed (SIGKILL), and its "
-            "replacement resumed from the state in Kafka and the parameter server.",
-        )
     return "\n".join(lines)
-
-
-def _experiment(found: ExperimentReport, served: ServedAccuracy | None) -> str:
-    """Return the experiment and its promotions as text."""
-    better = "no arm was found better than the control"
-    if found.better_s is not None:
-        better = f"the first arm was found better than the control at {found.better_s:.0f} s"
-    text = f"Experiment: of {found.arms} arms, {found.learning} still learned at the end; {better}."
-    answered = {} if served is None else served.asked.by_model
-    for each in found.promotions:
-        times = [f"begun at {each.began_s:.0f} s"]
-        if each.canary_s is not None:
-            times.append(f"first traffic at {each.canary_s:.0f} s")
-        if each.ended_s is not None:
-            times.append(f"ended at {each.ended_s:.0f} s")
-        count = answered.get(each.model, 0)
-        text += (
-            f"\nPromotion of {each.model}: {each.stage} ({'; '.join(times)}). It answered "
-            f"{count:,} of {sum(answered.values()):,} requests: {each.reason}"
-        )
-    return text
 
 
 def _accuracy(result: DemoSummary) -> str:
@@ -221,39 +146,6 @@ def _accuracy(result: DemoSummary) -> str:
     if not math.isnan(last.truth):
         text += f" The true probabilities would give {last.truth:.3f}."
     return text
-
-
-def _served(result: ServedAccuracy, p50_ms: float | None) -> str:
-    given, learned = result.served, result.learned
-    text = (
-        f"Served: {asked_in_words(result.asked)}. Their answers, each made before the events of "
-        f"the request were sent, had an AUC of {given.auc:.4f} ({given.request_auc:.4f} within a "
-        f"request, log loss {given.log_loss:.4f}) on {result.impressions:,} impressions; the "
-        f"learner's scores of the same impressions, each made after all earlier events were "
-        f"learned, {learned.auc:.4f} ({learned.request_auc:.4f}, {learned.log_loss:.4f})."
-    )
-    if result.speed is not None and p50_ms is not None:
-        text += (
-            f" At {result.speed:,.0f} times real time, the {p50_ms:.0f} ms that a click needs to "
-            f"reach the server are {p50_ms * result.speed / 60_000:.0f} minutes of the log: the "
-            "server cannot have learned from clicks within them."
-        )
-    return text
-
-
-def asked_in_words(asked: RequestStats) -> str:
-    """Return the counts of the requests as text."""
-    text = f"{asked.answered:,} of {counted(asked.requests, 'request')} answered"
-    others = (
-        (asked.late, "not sent, because the replay was late"),
-        (asked.unanswered, "without an answer in time"),
-        (asked.refused, "refused"),
-    )
-    return ", ".join([text, *(f"{count:,} {what}" for count, what in others if count)])
-
-
-def _served_part(view: DemoView) -> str:
-    return "" if view.asked is None else f"served {number(view.recent.served)} "
 
 
 def _freshness(result: DemoSummary) -> str:

@@ -10,7 +10,6 @@ sends events to Kafka and reads topics, store and server like any other client.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from headrace.deploy.connections import (
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services import ChildProcess, LocalServices, free_port, take_port
-from headrace.deploy.local.supervisor import HEADRACE, SupervisedPart, Supervisor
+from headrace.deploy.local.services import LocalServices, free_port, take_port
+from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
 from headrace.ingest.http import listening_socket
 from headrace.ingest.kafka import ensure_topics, topics_for
 from headrace.ingest.runtime import BrokerRehearsal
@@ -124,7 +123,6 @@ class LocalPipeline:
             else _chosen_port(settings.collector_port, settings.host, "--collector-port")
         )
         watched = ("evaluation",) if settings.evaluated else ()
-        self._added: dict[Path, tuple[str, ...]] = {}
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
     def start(self, stop: threading.Event, prepare: Callable[[], object] = lambda: None) -> bool:
@@ -188,32 +186,6 @@ class LocalPipeline:
         port = self._collector_port
         return None if port is None else f"http://{_reachable(self._settings.host)}:{port}"
 
-    def run_command(self, name: str, *words: str) -> ChildProcess:
-        """Start a command of headrace that ends by itself, with the addresses of this pipeline."""
-        command = [*HEADRACE, *words, "--kafka", self.kafka_address]
-        environment = {**os.environ, **self._secrets(self._machine.redis)}
-        log = self._machine.directory / "logs" / f"{name}.log"
-        return ChildProcess(command, log, env=environment, remove=self._machine.remove)
-
-    def supervise(self, name: str, *words: str) -> None:
-        """Keep another command of headrace running, with the addresses of this pipeline."""
-        arguments = (*words, "--kafka", self.kafka_address)
-        self.supervisor.start(SupervisedPart(name, arguments, self._secrets(self._machine.redis)))
-
-    def add_model(self, model: Path, examples_of: str = "") -> None:
-        """Start the parts of another model. Its topics and rows exist.
-
-        examples_of: model whose examples it learns, without a joiner; empty: its own.
-        """
-        parts = self._further_parts(model, examples_of)
-        self._added[model] = tuple(part.name for part in parts)
-        for part in parts:
-            self.supervisor.start(part)
-
-    def remove_model(self, model: Path) -> None:
-        """Stop the parts of a model that `add_model` started."""
-        self.supervisor.stop(*self._added.pop(model))
-
     def check(self) -> None:
         """Raise PartFailed if a part refused to start or kept dying."""
         try:
@@ -232,10 +204,6 @@ class LocalPipeline:
         trace: TracebackType | None,
     ) -> None:
         self._cleanup.close()
-
-    def _further_parts(self, model: Path, examples_of: str) -> list[SupervisedPart]:
-        at = self.kafka_address, self._machine.redis
-        return self._model_parts(model, *at, model.stem, examples_of)
 
     def _secrets(self, redis: str) -> dict[str, str]:
         # in the environment, because other users can read passwords on command lines
@@ -261,37 +229,28 @@ class LocalPipeline:
             parts.append(SupervisedPart("collector", ("ingest", "collect", *to_kafka, *at), client))
         return parts
 
-    def _model_parts(
-        self, model: Path, kafka: str, redis: str, prefix: str = "", examples_of: str = ""
-    ) -> list[SupervisedPart]:
-        """Return the parts that each model has. prefix: of their names, for a further model.
-
-        examples_of: see `add_model`.
-        """
+    def _model_parts(self, model: Path, kafka: str, redis: str) -> list[SupervisedPart]:
         settings, secrets = self._settings, self._secrets(redis)
         client = client_variable(settings.kafka_client)
         common = ("--model", str(model), "--kafka", kafka)
         name = ("--instance", "one-machine")
 
         def metrics(part: str) -> tuple[str, ...]:
-            port = "0" if prefix else str(self._metrics[part])
-            return "--metrics-host", settings.metrics_host, "--metrics-port", port
+            at = settings.metrics_host, str(self._metrics[part])
+            return "--metrics-host", at[0], "--metrics-port", at[1]
 
         def supervised(part: str, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
             arguments = (*words[:2], *common, *words[2:], *metrics(part))
-            given = f"{prefix}.{part}" if prefix else part
             way = part == "evaluation" and settings.evaluation_gives_way
-            parts.append(SupervisedPart(given, arguments, environment, gives_way=way))
+            parts.append(SupervisedPart(part, arguments, environment, gives_way=way))
 
         parts: list[SupervisedPart] = []
         supervised("keeper", ("pserver", "keep"), secrets)
-        examples = ("--examples-of", examples_of) if examples_of else ()
-        supervised("learner", ("learner", "run", *name, *examples), secrets)
-        if not examples_of:
-            supervised("joiner", ("ingest", "join", *name), client)
+        supervised("learner", ("learner", "run", *name), secrets)
+        supervised("joiner", ("ingest", "join", *name), client)
         if settings.evaluated:
             window = ("--window", str(settings.evaluation_window_s))
-            supervised("evaluation", ("evaluate", "run", *name, *window, *examples), client)
+            supervised("evaluation", ("evaluate", "run", *name, *window), client)
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:

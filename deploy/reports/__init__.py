@@ -1,8 +1,8 @@
 """Reads logs, topics, rows and the server from outside, and compares models.
 
 `report.py` makes the report of `headrace run`. `observer.py` follows a running pipeline for the
-demo, and `model_comparison.py` compares a live and a frozen model. `ranking_client.py` and
-`served_comparison.py` measure the accuracy of served predictions. `event_log.py` reads a log on
+demo, and `model_comparison.py` compares a live and a frozen model. `ranking_client.py` asks a
+server for rankings. `event_log.py` reads a log on
 disk. `tracking` has the records of runs.
 
 `fit_report.py` sums up a fit, `experiment_page.py` draws an experiment, and `refusals.py` counts

@@ -1,6 +1,5 @@
 from .event_log import check_log as check_log
 from .event_log import sample_request as sample_request
-from .event_log import span_ms as span_ms
 from .experiment_page import render_experiment as render_experiment
 from .fit_report import fit_in_words as fit_in_words
 from .model_comparison import ComparisonSnapshot as ComparisonSnapshot
@@ -24,4 +23,3 @@ from .report import count_rows as count_rows
 from .report import make_report as make_report
 from .report import read_outcomes as read_outcomes
 from .report import write_report as write_report
-from .served_comparison import served_beside_learned as served_beside_learned

@@ -83,20 +83,6 @@ def impression_ids_of(directory: Path, layout: LogLayout | None = None) -> pa.Ar
     return pa.array([head.impression_id for head in heads], pa.large_string())
 
 
-def span_ms(directory: Path) -> float:
-    """Return the time from the first event to the last."""
-    ends: list[float] = []
-    for stem in (IMPRESSIONS, CLICKS):
-        last = None
-        for head in _heads(directory, stem):
-            if last is None:
-                ends.append(head.timestamp_ms)
-            last = head.timestamp_ms
-        if last is not None:
-            ends.append(last)
-    return max(ends) - min(ends) if ends else 0.0
-
-
 def sample_request(
     directory: Path, fields: Collection[str], layout: LogLayout | None = None
 ) -> list[dict[str, Any]]:

@@ -43,9 +43,6 @@ class ComparisonSnapshot(NamedTuple):
     live_loss: float = math.nan
     """Mean log loss, in nats."""
     frozen_loss: float = math.nan
-    served: float = math.nan
-    """AUC of the scores that the server gave before the impressions were sent."""
-    served_loss: float = math.nan
 
 
 class ModelComparison:
@@ -53,8 +50,8 @@ class ModelComparison:
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
-        # columns: at_s, live, frozen, truth, served; NaN if unknown
-        self._known = np.full((5, _SMALLEST), np.nan)
+        # columns: at_s, live, frozen, truth; NaN if unknown
+        self._known = np.full((4, _SMALLEST), np.nan)
         self._labels = np.zeros(_SMALLEST, np.uint8)
         self.frozen: Predict | None = None
         """The frozen model. Set once; later impressions are scored with it."""
@@ -91,22 +88,15 @@ class ModelComparison:
         places = self._find(impression_ids)  # first, because it may replace the columns
         self._known[3, places] = truth
 
-    def add_served(self, impression_ids: Sequence[str], scores: Sequence[float]) -> None:
-        """Add the scores that the server gave."""
-        places = self._find(impression_ids)
-        self._known[4, places] = scores
-
     def standing(self, from_s: float, to_s: float) -> ComparisonSnapshot:
         """Compare on the impressions that arrived in [from_s, to_s) and have all scores."""
         count = len(self._places)
-        at_s, live, frozen, truth, served = self._known[:, :count]
+        at_s, live, frozen, truth = self._known[:, :count]
         within = (at_s >= from_s) & (at_s < to_s) & ~np.isnan(live)
-        compared = within
-        for others in (frozen, served):
-            known = compared & ~np.isnan(others)
-            compared = known if known.any() else compared
+        known = within & ~np.isnan(frozen)
+        compared = known if known.any() else within
         labels = self._labels[:count][compared]
-        live, frozen, truth, served = (each[compared] for each in (live, frozen, truth, served))
+        live, frozen, truth = (each[compared] for each in (live, frozen, truth))
         return ComparisonSnapshot(
             _auc(labels, live),
             _auc(labels, frozen),
@@ -114,8 +104,6 @@ class ModelComparison:
             labels.size,
             _log_loss(labels, live),
             _log_loss(labels, frozen),
-            _auc(labels, served),
-            _log_loss(labels, served),
         )
 
     def _find(self, impression_ids: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -139,7 +139,6 @@ class Observer:
         self._reader = KafkaReader(kafka, None, [examples_topic(spec.name), self._scores])
         self._begun_s = time.monotonic()
         self._truths: deque[tuple[Sequence[str], Floats]] = deque()
-        self._served: deque[tuple[list[str], list[float]]] = deque()
         self.expected = 0
         """Impressions announced by `expect`."""
         self.comparison = ModelComparison()
@@ -158,14 +157,8 @@ class Observer:
         self._truths.append((impression_ids, truth))
         self.expected += len(impression_ids)
 
-    def serve(self, impression_ids: list[str], scores: list[float]) -> None:
-        """Note the scores that the server gave. Called from one thread."""
-        self._served.append((impression_ids, scores))
-
     def poll(self, timeout_s: float) -> None:
         """Read new messages. Wait up to `timeout_s` for the first."""
-        while self._served:
-            self.comparison.add_served(*self._served.popleft())
         while self._truths:
             self.comparison.add_truth(*self._truths.popleft())
         for happening in self._reader.poll(timeout_s):

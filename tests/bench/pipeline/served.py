@@ -34,10 +34,10 @@ from headrace.deploy.local.pipeline import PRODUCTION, LocalPipeline, PipelineSe
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.reports.observer import ask_server
 from headrace.deploy.reports.ranking_client import RankingClient, RequestStats
-from headrace.deploy.reports.served_comparison import served_beside_learned
 from headrace.ingest.logs.ndjson import DirectoryLog
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, lagging, leave_without, read_events
+from tests.bench.pipeline.served_comparison import served_beside_learned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

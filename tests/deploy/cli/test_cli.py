@@ -213,7 +213,7 @@ def test_a_refused_option_imports_no_heavy_package() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("run --data .", "demo --data .", "ingest topics", "ingest join", "ingest sink ."),
+        *("run --data .", "ingest topics", "ingest join", "ingest sink ."),
         *("ingest replay --data .", "learner run", "pserver init", "pserver keep"),
         *("pserver doctor", "pserver snapshot .", "pserver restore .", "serving run"),
         *("serving score", "evaluate run"),

@@ -79,15 +79,3 @@ def test_a_model_comparison_grows_past_its_initial_capacity() -> None:
     comparison.add_scores(scores([(name, place / 20_000) for place, name in enumerate(names)]))
     assert (comparison.standing(0, 1).live, comparison.standing(0, 1).truth) == (1.0, 1.0)
     assert comparison.standing(0, 1).impressions == 20_000
-
-
-def test_served_scores_are_compared_on_impressions_that_every_model_scored() -> None:
-    comparison = ModelComparison()
-    comparison.add_examples(examples([(SHOWN, name, None) for name in "abc"]), 0)
-    comparison.add_examples(examples([(CLICKED, "b", None), (CLICKED, "c", None)]), 1)
-    comparison.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.01)]))
-    assert math.isnan(comparison.standing(0, 1).served)
-    comparison.add_served(["b", "a"], [0.3, 0.4])
-    standing = comparison.standing(0, 1)
-    assert (standing.served, standing.live, standing.impressions) == (0.0, 1.0, 2)
-    assert standing.served_loss == pytest.approx(-(math.log(0.3) + math.log(0.6)) / 2)
