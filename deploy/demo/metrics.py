@@ -1,8 +1,8 @@
 """Publishes the demo's accuracy figures for the page: the live model beside the frozen one.
 
-Live evaluation works in minutes of event time, which is too slow for a demo. The demo therefore publishes the figures of its terminal to the topic
-`status`, under the metric names of `headrace evaluate` with a window of its own. The page draws
-that window if it exists.
+Live evaluation works in minutes of event time, which is too slow for a demo. The demo therefore
+publishes the figures of its terminal to the topic `status`, under the metric names of `headrace
+evaluate` with a window of its own. The page draws that window if it exists.
 """
 
 from __future__ import annotations
