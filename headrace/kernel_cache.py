@@ -9,8 +9,8 @@ error either.
 
 numba takes stored machine code as current if the file of the kernel has not changed, also after a
 change of a function in another file that the kernel contains. headrace stores the machine code
-under a stamp of all that it was compiled from (`kernel_stamp`), in files that a killed process
-leaves whole (`kernel_files`). A kernel without a stamp is compiled in memory.
+under a digest of all files that it was compiled from (`kernel_sources`), in files that a killed
+process leaves whole (`kernel_files`).
 
 It reaches into the classes of locators and caches in `numba.core.caching`, pickles results as they
 do, and listens to the events of `numba.core.event`. pyproject.toml pins the minor version of numba,
@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pickle
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -36,7 +37,7 @@ from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
 from headrace import kernel_files
-from headrace.kernel_stamp import NoStamp, stamp_of
+from headrace.kernel_sources import digest_of, read_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,10 +87,10 @@ class _KernelCacheImpl(CompileResultCacheImpl):
 
 
 class _Place(NamedTuple):
-    """Where the machine code for one signature is, and the stamp that it must have."""
+    """Where the machine code for one signature is, and the digest that it must have."""
 
     path: Path
-    stamp: bytes
+    digest: bytes
 
 
 class _KernelCache(FunctionCache):
@@ -100,8 +101,8 @@ class _KernelCache(FunctionCache):
     def __init__(self, dispatcher: Any) -> None:
         super().__init__(dispatcher.py_func)  # type: ignore[no-untyped-call]
         self._dispatcher = dispatcher
-        # now, because the file may change while the process runs
-        self._source = self._impl.locator.get_source_stamp()
+        if (module := sys.modules.get(dispatcher.py_func.__module__)) is not None:
+            read_sources(module)  # now, because files may change while the process runs
         self._compiled: dict[Any, _Place] = {}
 
     def save_overload(self, sig: object, data: CompileResult) -> None:
@@ -115,13 +116,11 @@ class _KernelCache(FunctionCache):
             path.unlink(missing_ok=True)
 
     def _load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
-        try:
-            place = self._place_of(sig, target_context.codegen())
-        except NoStamp:
+        place = self._place_of(sig, target_context.codegen())
+        if place is None:
             return None
         machine_code = kernel_files.read(*place)
         if machine_code is None:
-            # the stamp from before the compilation: what changes meanwhile is not in its result
             self._compiled[sig] = place
             return None
         found: CompileResult = self._impl.rebuild(target_context, pickle.loads(machine_code))  # noqa: S301 - as numba does
@@ -133,15 +132,15 @@ class _KernelCache(FunctionCache):
             self._impl.locator.ensure_cache_path()
             kernel_files.write(*place, dumps(self._impl.reduce(data)))  # type: ignore[no-untyped-call]
 
-    def _place_of(self, sig: Any, codegen: Any) -> _Place:
-        """Return the place for a signature on this processor. Raises NoStamp."""
+    def _place_of(self, sig: Any, codegen: Any) -> _Place | None:
+        """Return the place for a signature on this processor; None if it is not kept."""
         arguments, returned = normalize_signature(sig)  # type: ignore[no-untyped-call]
         processor = codegen.magic_tuple()
         name = hashlib.sha256(f"{arguments} {returned} {processor}".encode()).hexdigest()[:16]
         path = Path(self.cache_path) / f"{self._impl.filename_base}.{name}.nbc"
         taken = [*arguments, returned] if returned is not None else arguments
-        source = (self._source, processor)
-        return _Place(path, stamp_of(self._dispatcher, taken, source))
+        digest = digest_of(self._dispatcher, taken, processor)
+        return None if digest is None else _Place(path, digest)
 
 
 @contextlib.contextmanager

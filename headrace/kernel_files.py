@@ -1,10 +1,9 @@
 """The files in which the machine code of kernels is stored: one for each kernel and signature.
 
-A file begins with the stamp of the code that it was compiled from (`kernel_stamp`). A reader that
-expects another stamp takes the file as missing, and its writer replaces it. The stamp and the
-machine code are in one file, and a finished file is moved into place at once. So a process that is
-killed while it writes changes nothing, and processes that start at once replace each other's files
-by equal ones.
+A file begins with the digest of its sources (`kernel_sources`). A reader that expects another one
+takes the file as missing, and its writer replaces it. The digest and the machine code are in one
+file, and a finished file is moved into place at once. So a process that is killed while it writes
+changes nothing, and processes that start at once replace each other's files by equal ones.
 
 numba keeps an index beside the files instead. It writes the index first, so a killed process leaves
 an index of new code that names a file of old machine code. Two processes that compile two
@@ -26,26 +25,26 @@ _FORMAT = b"headrace kernel 1\n"
 _HASH_BYTES = hashlib.sha256().digest_size
 
 
-def read(path: Path, stamp: bytes) -> bytes | None:
-    """Return what was written under this stamp; None if the file is missing, other or damaged."""
+def read(path: Path, digest: bytes) -> bytes | None:
+    """Return what was written under this digest; None if the file is missing, other or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
         return None
-    begin = len(_FORMAT) + len(stamp)
+    begin = len(_FORMAT) + len(digest)
     end = begin + _HASH_BYTES
-    if content[:begin] != _FORMAT + stamp:
+    if content[:begin] != _FORMAT + digest:
         return None
     machine_code = content[end:]
     # the checksum finds a file that a failing disk or a lost host left incomplete
     return machine_code if content[begin:end] == _checksum(machine_code) else None
 
 
-def write(path: Path, stamp: bytes, machine_code: bytes) -> None:
+def write(path: Path, digest: bytes, machine_code: bytes) -> None:
     """Replace the file. Raises OSError if the disk refuses it."""
     unfinished = path.with_name(f"{path.name}.tmp.{uuid.uuid4().hex}")
     try:
-        unfinished.write_bytes(_FORMAT + stamp + _checksum(machine_code) + machine_code)
+        unfinished.write_bytes(_FORMAT + digest + _checksum(machine_code) + machine_code)
         unfinished.replace(path)
     finally:
         # also what killed processes left; a process at work then keeps its code in memory only

@@ -1,4 +1,4 @@
-"""A file of machine code is read whole and under its own stamp, or not at all."""
+"""A file of machine code is read whole and under its own digest, or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STAMP, OTHER = b"s" * 32, b"o" * 32
 
 
-def test_machine_code_is_read_back_under_its_stamp_only(tmp_path: Path) -> None:
+def test_machine_code_is_read_back_under_its_digest_only(tmp_path: Path) -> None:
     path = tmp_path / "kernel.nbc"
     assert read(path, STAMP) is None
     write(path, STAMP, b"first")
