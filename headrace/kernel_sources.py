@@ -132,19 +132,19 @@ def _modules_of(where: str, names: tuple[str, ...]) -> Iterator[str]:
         yield from (f"{where}.{homes[name]}" for name in names if name in homes)
 
 
-def _fields_of(arguments: Iterable[types.Type]) -> Iterator[tuple[str, ...]]:
+def _fields_of(kinds: Iterable[Any]) -> Iterator[tuple[str, ...]]:
     """Yield the fields of all named tuples, also of those in tuples."""
-    for each in arguments:
-        if isinstance(each, types.BaseTuple):
-            if isinstance(each, types.BaseNamedTuple):
-                yield each.instance_class.__name__, *each.fields
-            yield from _fields_of(each)
+    for kind in kinds:
+        if isinstance(kind, types.BaseNamedTuple):
+            yield kind.instance_class.__name__, *kind.fields  # type: ignore[attr-defined]
+        if isinstance(kind, types.BaseTuple):
+            yield from _fields_of(kind)  # type: ignore[arg-type]
 
 
-def _has_functions(arguments: Iterable[types.Type]) -> bool:
+def _has_functions(kinds: Iterable[Any]) -> bool:
     return any(
-        _has_functions(each)
-        if isinstance(each, types.BaseTuple)
-        else isinstance(each, types.Callable | types.Dispatcher)
-        for each in arguments
+        _has_functions(kind)  # type: ignore[arg-type]
+        if isinstance(kind, types.BaseTuple)
+        else isinstance(kind, types.Callable | types.Dispatcher)
+        for kind in kinds
     )

@@ -251,7 +251,8 @@ def test_a_kernel_is_compiled_again_if_fields_of_a_tuple_of_its_caller_change_pl
     )
     for fields, expected in ((("one", "two"), 2), (("two", "one"), 1)):
         kernels = loaded_again(monkeypatch)
-        pair = collections.namedtuple("pair", fields)
+        made: Any = collections.namedtuple
+        pair = made("pair", fields)
         assert kernels.scaled(pair(1, 2)) == expected
         assert was_compiled(kernels)
 
