@@ -1,4 +1,5 @@
 from .errors import BadCheckpoint as BadCheckpoint
+from .errors import ExamplesMissing as ExamplesMissing
 from .errors import KafkaUnreachable as KafkaUnreachable
 from .errors import MissingTopic as MissingTopic
 from .errors import OffsetGone as OffsetGone

@@ -73,6 +73,19 @@ class DamagedMessage(StreamError):
         )
 
 
+class ExamplesMissing(StreamError):
+    """A reader was not given all examples of a partition. Stop, unless an operator accepts it."""
+
+    def __init__(self, place: str, missing: int) -> None:
+        """place: TOPIC/PARTITION@OFFSET of the batch behind them."""
+        super().__init__(
+            f"{place}: expected the batch that follows the last one, got one with {missing} "
+            "examples missing before it. Start the learner again: it reads from its last push on. "
+            "If they are missing again, Kafka has lost them. To learn the others, start the "
+            "learner once with `--accept-gap`"
+        )
+
+
 class BackfillRefused(StreamError):
     """A log to replay is older than the events of its topics. Stop."""
 

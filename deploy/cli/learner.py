@@ -37,7 +37,7 @@ class LearnerRunOptions:
     accept_topic: str = setting("", env="HEADRACE_ACCEPT_TOPIC", metavar="ID")
     """Id of the topic of examples, to accept it after it was deleted and recreated."""
     accept_gap: bool = setting(False, env="HEADRACE_ACCEPT_GAP")
-    """Skip examples that Kafka deleted before they were learned, and count them."""
+    """Skip examples that Kafka deleted or lost before they were learned."""
     push_every: str = setting("", env="HEADRACE_PUSH_EVERY", metavar="BOUND")
     """Limit of what a learner learns between two pushes: `batch`, a number of examples (`20000`) or
     a time (`50ms`). Default: 50ms, and up to 400ms while batches queue and no other learner

@@ -6,12 +6,14 @@ so at its start and stops if a log lost records, so an operator can find it befo
 
 from __future__ import annotations
 
+import itertools
 import logging
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.ingest import StreamError
+from headrace.ingest.examples import Continuity, UnreadableExamples, unpack
 from headrace.ingest.kafka import (
     Committed,
     EventTopics,
@@ -25,6 +27,7 @@ from headrace.ingest.kafka import (
     log_states,
     partition_counts,
     read_retention,
+    records_before,
 )
 from headrace.learner.loop import epoch_source
 from headrace.serving.scoring import scorer_group
@@ -32,7 +35,11 @@ from headrace.serving.scoring import scorer_group
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import KafkaRetention, KafkaSettings
+
+_NEXT_OFFSETS = 200
+"""Read of each partition, to find missing examples: where a learner stopped is at the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,8 @@ class HeldTopic:
     """Retention of events, examples and offsets; None if this user may not read it."""
     cut: Sequence[CutLog] = ()
     """Logs that lost records before a stored position."""
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """TOPIC/PARTITION@OFFSET of a batch not learned yet -> examples missing before it."""
 
     def lag(self, marks: Mapping[str, int]) -> int | None:
         """Return the offsets that a bucket with these marks has not learned; None if unknown."""
@@ -68,11 +77,15 @@ class HeldTopic:
 
 
 def held_topic(
-    settings: KafkaSettings, model: str, marks: Sequence[Mapping[str, int]] = ()
+    settings: KafkaSettings,
+    model: str,
+    marks: Sequence[Mapping[str, int]] = (),
+    fields: FieldSet | None = None,
 ) -> HeldTopic:
     """Return the offsets of a model's examples, or the reason why Kafka did not answer.
 
-    marks: of the buckets, to compare them and the committed offsets with the logs.
+    marks: of the buckets, to compare them and the committed offsets with the logs. fields: of the
+    model, to look for missing examples, too.
     """
     topic = examples_topic(model)
     try:
@@ -91,11 +104,12 @@ def held_topic(
                 cut = _cut(settings, reader, model, learned) if marks else []
             finally:
                 reader.close()
+            missing = _missing(settings, learned, fields) if fields and marks else {}
     except StreamError as error:
         return HeldTopic(topic, trouble=str(error))
     with _silence():
         retention = _retention(settings, topic)
-    return HeldTopic(topic, held, retention=retention, cut=cut)
+    return HeldTopic(topic, held, retention=retention, cut=cut, missing=missing)
 
 
 def _learned(source: str, marks: Sequence[Mapping[str, int]]) -> Committed:
@@ -130,6 +144,33 @@ def _cut(
         for source, state in sorted(log_states(reader, positions).items())
         if state is LogState.TRUNCATED
     ]
+
+
+def _missing(
+    settings: KafkaSettings, learned: Mapping[Source, Committed], fields: FieldSet
+) -> dict[str, int]:
+    """Return where the next batches to learn do not follow each other, nor the last one learned."""
+    ends: dict[Source, int] = {}
+    [topic] = {source.topic for source in learned}
+    with closing(KafkaReader(settings, None, [topic])) as reader:
+        reader.poll(0.0)
+        for source, (at, _, _) in learned.items():
+            first, stable = reader.held(source)
+            if first < at < stable:
+                ends[source] = min(stable, at + _NEXT_OFFSETS)
+    if not ends:
+        return {}
+    found = records_before(settings, ends, lambda each: each.offset < learned[each.source].offset)
+    continuity, missing = Continuity(), {}
+    for record in itertools.chain.from_iterable(found.values()):
+        try:
+            examples = unpack(record.value, fields)
+        except UnreadableExamples:  # a learner that gets there says so
+            continuity.forget(record.source)
+            continue
+        if gap := continuity.missing(record.source, examples):
+            missing[record.place] = gap
+    return missing
 
 
 def _retention(settings: KafkaSettings, examples: str) -> KafkaRetention | None:

@@ -235,6 +235,15 @@ def _check_logs(topic: HeldTopic) -> Iterator[CheckResult]:
             "unclean election, or a power loss with one replica)",
             _AFTER_A_LOSS[each.reader],
         )
+    for place, count in sorted(topic.missing.items()):
+        yield CheckResult(
+            Severity.BROKEN,
+            "kafka",
+            place,
+            "the batch of examples that follows the one before it",
+            f"{counted(count, 'example')} missing before it, and learners stop there",
+            "to learn the others, start the learner once with --accept-gap",
+        )
 
 
 def _check_retention(topic: HeldTopic) -> Iterator[CheckResult]:

@@ -10,6 +10,7 @@ from .batch import examples_of as examples_of
 from .batch import notes_of as notes_of
 from .batch import pack as pack
 from .batch import unpack as unpack
+from .continuity import Continuity as Continuity
 from .damaged_messages import DamagedMessages as DamagedMessages
 from .ordering import reordered as reordered
 from .splitting import Cut as Cut

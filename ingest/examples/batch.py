@@ -74,6 +74,8 @@ class Examples:
     weights: npt.NDArray[np.float32] | None = None  # (n,); None: all 1
     negative_rate: float = 1.0
     """Share of the negatives that was kept; the weights compensate for the others."""
+    before: int = -1
+    """Examples of the partition before this batch; -1 if not known: see `continuity`."""
 
     def __len__(self) -> int:
         return int(self.kinds.shape[0])
@@ -133,6 +135,7 @@ def pack(examples: Examples, notes: BatchNotes | None = None) -> bytes:
             "fingerprint": examples.fingerprint,
             "watermark_ms": str(examples.watermark_ms),
             "negative_rate": str(examples.negative_rate),
+            **({"before": str(examples.before)} if examples.before >= 0 else {}),
             **{name: text for name, text in (notes or BatchNotes())._asdict().items() if text},
         }
     )
@@ -167,6 +170,7 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
             batch["event_ms"].to_numpy(),
             watermark_ms=int(facts[b"watermark_ms"]),
             negative_rate=float(facts.get(b"negative_rate", b"1")),
+            before=int(facts.get(b"before", b"-1")),
         )
         _check(examples, fields, batch)
     except UnreadableExamples:
@@ -244,6 +248,7 @@ def examples_of(
     *,
     watermark_ms: int,
     negative_rate: float,
+    before: int = -1,
 ) -> Examples:
     """Return the examples in the columns of `pack`; event_ms: (n,) the column of that name."""
     return Examples(
@@ -260,6 +265,7 @@ def examples_of(
         slices={name: batch[_SLICE + name] for name in fields.slice_by},
         weights=batch["weight"].to_numpy() if fields.weights.declared else None,
         negative_rate=negative_rate,
+        before=before,
     )
 
 

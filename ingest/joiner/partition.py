@@ -230,10 +230,13 @@ class JoinerPartition:
             *before, last = [Examples.empty(self._fields)]
             if self._examples:
                 *before, last = cut(concatenate(self._examples), rule, ends_ms)
+            begin = self.core.counters.examples - self.made
             for batch in before:
-                yield Outgoing(examples, pack_examples(batch, BatchNotes(until=saved)))
+                numbered = replace(batch, before=begin)
+                yield Outgoing(examples, pack_examples(numbered, BatchNotes(until=saved)))
+                begin += len(batch)
             watermark_ms = self._next_passed_ms + self._fields.label.delay_ms
-            last = replace(last, watermark_ms=watermark_ms)
+            last = replace(last, watermark_ms=watermark_ms, before=begin)
             yield Outgoing(examples, pack_examples(last, BatchNotes(saved)))
         for record, reason in self.dead:
             yield Outgoing(dead_letters, pack_dead_letter(record, reason))

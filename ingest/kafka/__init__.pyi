@@ -39,6 +39,7 @@ from .reading import log_states as log_states
 from .reading import offsets_at as offsets_at
 from .reading import read_all as read_all
 from .reading import read_until as read_until
+from .reading import records_before as records_before
 from .reading import topic_ids as topic_ids
 from .reading import truncated as truncated
 from .retention import FOREVER_MS as FOREVER_MS

@@ -16,8 +16,10 @@ examples count under. An id never comes back, so if it is the same now, it was t
 examples were read.
 
 Retention may delete examples before they are learned. A learner refuses to start in such a gap,
-unless the operator accepts it (`accept_gap`). The marks then move over the gap with the next push,
-as they move over transaction markers, and damaged messages that are skipped.
+unless the operator accepts it (`accept_gap`). It also stops where a batch does not follow the last
+one: examples that Kafka did not deliver (`ingest.examples.continuity`). The marks then move over
+the gap with the next push, as they move over transaction markers, and damaged messages that are
+skipped.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.ingest import ExamplesMissing
+from headrace.ingest.examples import Continuity
 from headrace.ingest.kafka import (
     AtEnd,
     PartitionAssigned,
@@ -99,6 +103,7 @@ class ExampleQueue:
         self._label_delay_ms = label_delay_ms
         self._ahead_limit, self._steady_ms = pace.ahead_limit, steady_ms
         self._partitions: dict[Source, _PartitionQueue] = {}
+        self._continuity = Continuity()
         self.unmarked: set[Source] = set()
         """Assigned partitions whose marks have not been read yet: see `begin`."""
         self._unchecked: set[tuple[str, str]] = set()  # topic, identity it was learned under
@@ -280,10 +285,16 @@ class ExampleQueue:
             return
         partition.end = None
         if not self._cursors.active(partition.name, record.offset).any():
+            self._continuity.forget(record.source)
             return
         examples = self._decode(record)
         if examples is None:
+            self._continuity.forget(record.source)
             return
+        if missing := self._continuity.missing(record.source, examples):
+            if not self._accept_gap:
+                raise ExamplesMissing(record.place, missing)
+            log.warning("%s: goes on without %d missing examples", record.place, missing)
         complete_ms = examples.watermark_ms - self._label_delay_ms
         reached_ms = int(examples.event_ms[-1]) if examples else complete_ms
         self._order.delivered(record.source, reached_ms, record.append_ms, complete_ms)
@@ -321,6 +332,7 @@ class ExampleQueue:
         if not first <= offset <= end:
             raise MarkOutsideTopic(source, partition.name, offset, first, end)
         partition.batches.clear()
+        self._continuity.forget(source)
         partition.end = None
         self._order.begin([source])
         self._reader.start({source: offset})

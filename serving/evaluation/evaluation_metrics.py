@@ -105,7 +105,9 @@ class EvaluationCollector(ModelCollector):
             "unusable_predictions", "Invalid predictions that were ignored.", feed.unusable
         )
         yield self._counter(
-            "lost_records", "Records that retention removed before they were read.", feed.lost
+            "lost_records",
+            "Records that retention removed before they were read, and missing examples.",
+            feed.lost,
         )
         yield self._counter("aborts", "Transactions aborted and repeated.", feed.aborts)
         yield self._gauge(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.ingest import KafkaUnreachable, TransactionAborted
-from headrace.ingest.examples import DamagedExamples, UnreadableExamples
+from headrace.ingest.examples import Continuity, DamagedExamples, UnreadableExamples
 from headrace.ingest.examples import unpack as unpack_examples
 from headrace.ingest.kafka import (
     AtEnd,
@@ -83,7 +83,7 @@ class FeedFigures:
     """Predictions that cannot be decoded, or with a score outside 0 to 1."""
     aborts: int = 0
     lost: int = 0
-    """Records that retention removed before they were read."""
+    """Records that retention removed before they were read, and examples missing in the topic."""
 
 
 _decoder = msgspec.json.Decoder(ServedPrediction)
@@ -111,6 +111,7 @@ class Feeder:
         self._standings: dict[Source, tuple[int | None, bool]] = {}
         self._positions: dict[Source, Committed] = {}
         self._topic_ids: dict[str, str] = {}
+        self._continuity = Continuity()
         self._gathering = RowsBuilder(fields.slice_by, sample)
         self._since_ms = self._now_ms()
         self.figures = FeedFigures()
@@ -179,6 +180,7 @@ class Feeder:
         self.read.update(starts)
         for source, offset in sorted(starts.items()):
             log.info("reading %s/%d from offset %d on", source.topic, source.partition, offset)
+            self._continuity.forget(source)
         self._ours |= self._unplaced
         self._unplaced = set()
 
@@ -241,6 +243,9 @@ class Feeder:
         try:
             if topic == topics.examples:
                 examples = unpack_examples(record.value, self._fields)
+                if missing := self._continuity.missing(record.source, examples):
+                    log.warning("%s: %d examples before it are missing", record.place, missing)
+                    self.figures.lost += missing
                 self._gathering.examples(examples)
                 self.figures.examples += len(examples)
                 # a partition begins with an empty batch: its joiner has reached no event time yet
@@ -256,6 +261,7 @@ class Feeder:
             # what it measures loses a batch; a feeder that stopped here would measure nothing
             log.warning("skips the damaged message %s: %s", record.place, error)
             self.figures.unusable += 1
+            self._continuity.forget(record.source)
         except UnreadableExamples as error:
             raise EvaluationError(f"{record.place}: {error}") from error
         known = [each_ms for each_ms in (time_ms, reached_ms) if each_ms is not None]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from headrace.deploy.operations import HeldTopic, NewestSnapshot
+    from headrace.ingest.features import FieldSet
     from headrace.pserver.keeper import Watch
     from headrace.pserver.redis_backend import RedisStore
 
@@ -209,7 +210,7 @@ def doctor(
     finally:
         store.close()
     marks = [each.marks for each in found.buckets if each.there]
-    topic = _held_topic(spec.name, kafka, kafka_client, marks)
+    topic = _held_topic(spec.name, kafka, kafka_client, marks, spec.fields)
     diagnosis = diagnose(found, spec, topic, _newest_snapshot(spec.name, snapshots))
     if as_json:
         click.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
@@ -286,6 +287,7 @@ def _held_topic(
     kafka: str | None,
     kafka_client: list[str] | None,
     marks: "Sequence[Mapping[str, int]]" = (),
+    fields: "FieldSet | None" = None,
 ) -> "HeldTopic | None":
     if kafka is None:
         return None
@@ -294,4 +296,4 @@ def _held_topic(
     from headrace.deploy.terminal import waiting_for
 
     with waiting_for(f"Kafka at {kafka}"):
-        return held_topic(kafka_settings(kafka, kafka_client), model, marks)
+        return held_topic(kafka_settings(kafka, kafka_client), model, marks, fields)

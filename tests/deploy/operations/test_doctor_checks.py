@@ -289,6 +289,15 @@ def test_doctor_reports_a_recreated_topic_once_and_not_for_each_bucket() -> None
     assert not doctor.diagnose(replace(well(), buckets=both), SPEC, again).findings
 
 
+def test_doctor_names_the_place_of_missing_examples_and_the_way_on() -> None:
+    [found] = doctor.diagnose(
+        well(), SPEC, replace(TOPIC, missing={"examples.demo/1@7": 3})
+    ).findings
+    assert (found.severity, found.where) == (Severity.BROKEN, "examples.demo/1@7")
+    assert "3 examples missing before it" in found.found
+    assert "--accept-gap" in found.remedy
+
+
 def test_doctor_finds_a_bucket_restored_from_before_an_accepted_topic() -> None:
     again = HeldTopic("examples.demo", {"new-uuid/0": (0, 3)})
     gone_on = [replace(each, marks={**each.marks, "new-uuid/0": 2}) for each in well().buckets]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ from confluent_kafka import Producer
 
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.operations import held_topic
+from headrace.ingest.examples.batch import Examples, pack
 from headrace.pserver import MemoryStore, Shape
 from tests.deploy.learners.learned_model import LearnedModel
 
@@ -48,6 +50,18 @@ def test_a_batch_in_an_open_transaction_is_awaited(
     assert drain.behind().batches == 1
     assert held_topic(model.kafka, model.spec.name).lag({}) == 1
     producer.close()
+
+
+def test_examples_that_kafka_lost_before_they_were_learned_are_found(model: LearnedModel) -> None:
+    spec, source = model.spec, min(held_topic(model.kafka, model.spec.name).held)
+    producer = Producer({"bootstrap.servers": model.kafka.bootstrap})
+    for before in (0, 0, 5, 5):
+        batch = replace(Examples.empty(spec.fields), before=before)
+        producer.produce(model.topic, pack(batch), partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    for mark, missing in ((1, {f"{model.topic}/0@2": 5}), (3, {}), (4, {})):
+        found = held_topic(model.kafka, spec.name, [{source: mark}], spec.fields)
+        assert (found.trouble, found.missing) == (None, missing), mark
 
 
 def test_a_mark_past_the_end_of_one_partition_hides_no_batch_of_another(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_joiner_loop_closes_windows_by_wall_time_without_new_events() -> None:
     assert sorted(joiner_run.examples) == sorted(happened.closed)
 
 
-def test_all_partitions_reach_the_same_event_time_in_each_transaction() -> None:
+def test_all_partitions_reach_the_same_event_time_and_number_their_examples() -> None:
     happened = happen(seed=5, count=2_000, partitions=PARTITIONS)
     pace = JoinerPacing(
         turn_events=16, step_events=100, backlog_commit_ms=0, cut=Cut(most=8, least=1)
@@ -58,7 +59,7 @@ def test_all_partitions_reach_the_same_event_time_in_each_transaction() -> None:
     joiner_run = JoinerRun(
         happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=300
     )
-    transactions, reached_ms = [], -1
+    transactions, reached_ms, count = [], -1, Counter[Source]()
     write = joiner_run.transactions.write
 
     def spied(messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
@@ -69,6 +70,9 @@ def test_all_partitions_reach_the_same_event_time_in_each_transaction() -> None:
     joiner_run.run()
     for messages in transactions:
         batches = [unpack(each.value, joiner_run.joiner.fields) for each in messages]
+        for each, batch in zip(messages, batches, strict=True):
+            assert batch.before == count[each.target]
+            count[each.target] += len(batch)
         times = [batch.event_ms for batch in batches if len(batch)]
         if times:
             assert reached_ms <= min(int(each.min()) for each in times)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
-from headrace.ingest.errors import DamagedMessage
+from headrace.ingest.errors import DamagedMessage, ExamplesMissing
 from headrace.ingest.examples import DamagedMessages
 from headrace.ingest.examples.batch import pack, unpack
 from headrace.ingest.kafka.fakes import ListReader
@@ -45,8 +46,11 @@ class Scenery:
         dice = np.random.default_rng(1)
         spec = random_spec(dice, "immediate", statistics=False)
         self.reader = ListReader({SOURCE: []})
+        self.numbers = [0]  # of the first example of each batch
         for _ in range(RECORDS):
-            self.reader.append(SOURCE, pack(random_examples(dice, spec, 2, closed=False)))
+            batch = random_examples(dice, spec, 2, closed=False)
+            self.reader.append(SOURCE, pack(replace(batch, before=self.numbers[-1])))
+            self.numbers.append(self.numbers[-1] + len(batch))
         self.identity = "old"
         self.asked = 0
         self.reader.topic_id = self._topic_id  # type: ignore[method-assign]
@@ -387,6 +391,34 @@ def test_a_damaged_message_that_an_operator_named_is_skipped_and_counted_once() 
     scenery.intake.read_again(["old/0"])
     scenery.learn()
     assert scenery.messages.skipped == 1, "the message at offset 5 is sound, so it was learned"
+
+
+def test_a_message_that_kafka_does_not_deliver_stops_the_learner_with_a_count() -> None:
+    scenery = Scenery()
+    del scenery.reader.records[SOURCE][4:6]
+    scenery.begin({"old/0": 2})
+    missing = scenery.numbers[6] - scenery.numbers[4]
+    with pytest.raises(ExamplesMissing, match=rf"test/0@6: .* with {missing} examples missing"):
+        scenery.learn()
+
+
+def test_an_operator_lets_a_learner_go_on_without_the_missing_examples() -> None:
+    scenery = Scenery(accept_gap=True)
+    del scenery.reader.records[SOURCE][4:6]
+    scenery.begin({"old/0": 2})
+    scenery.learn()
+    assert scenery.cursors.spans(0) == (OffsetSpan("old/0", 2, RECORDS),)
+
+
+def test_a_joiner_that_counts_from_zero_again_and_batches_without_a_number_are_no_gap() -> None:
+    scenery = Scenery()
+    records = scenery.reader.records[SOURCE]
+    unnumbered = records[5].value.replace(b"before", b"foreby")  # as an older headrace wrote it
+    for offset, value in ((4, records[0].value), (5, unnumbered), (6, records[9].value)):
+        records[offset] = records[offset]._replace(value=value)
+    scenery.begin({"old/0": 2})
+    scenery.learn()
+    assert scenery.cursors.spans(0) == (OffsetSpan("old/0", 2, RECORDS),)
 
 
 def test_a_mark_beyond_the_end_of_the_topic_is_refused_with_accept_gap_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -317,6 +318,18 @@ def test_examples_of_other_fields_stop_the_feeder_with_their_position() -> None:
     record = evaluated.reader.append(Source("examples", 1), pack_examples(other))
     with pytest.raises(EvaluationError, match=rf"examples/1@{record.offset}: .*fingerprint"):
         evaluated.steps(200)
+
+
+def test_examples_that_kafka_did_not_deliver_are_counted_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluated, source = EvaluatedModel(), Source("examples", 0)
+    for before in (0, 3, 3):
+        empty = replace(Examples.empty(evaluated.fields), before=before)
+        evaluated.reader.append(source, pack_examples(empty))
+    evaluated.steps(200)
+    assert evaluated.feeder.figures.lost == 3
+    assert "3 examples before it are missing" in caplog.text
 
 
 def test_damaged_messages_are_skipped_and_counted_and_change_no_figure() -> None:
