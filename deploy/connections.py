@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings, TopicNames
-    from headrace.pserver.redis_backend import RedisStore
+    from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 
 def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettings":
@@ -24,7 +24,7 @@ def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettin
     Each item of `client` is KEY=VALUE or a JSON object of settings. For a secret, KEY.file=FILE
     names the file that holds the value.
     """
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
 
     given = _with_secrets(client_settings(client or ()))
     return KafkaSettings(bootstrap, client=given, names=environment_names())
@@ -32,7 +32,7 @@ def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettin
 
 def environment_names() -> "TopicNames":
     """Return the names of this environment in Kafka and the store. Raises KafkaRefused."""
-    from headrace.ingest.kafka import TopicNames
+    from headrace.ingest.kafka.settings import TopicNames
 
     return TopicNames(os.environ.get("HEADRACE_TOPICS_PREFIX", ""))
 
@@ -120,7 +120,7 @@ def redis_url(url: str) -> str:
     They have no flags, because other users can read the command lines of processes.
     HEADRACE_REDIS_PASSWORD_FILE names a file that holds the password. Raises BadOption.
     """
-    from headrace.pserver.redis_backend import with_login
+    from headrace.pserver.redis_backend.address import with_login
 
     user, password = (os.environ.get(f"HEADRACE_REDIS_{name}") for name in ("USER", "PASSWORD"))
     path = os.environ.get("HEADRACE_REDIS_PASSWORD_FILE")
@@ -138,7 +138,7 @@ def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStor
 
     With `read_only` the servers need no functions.
     """
-    from headrace.pserver.redis_backend import StoreSettings, open_store
+    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 
     settings = StoreSettings(read_only=read_only, key_prefix=environment_names().prefix)
     return open_store(redis_url(redis), model, settings)

@@ -7,16 +7,15 @@ so that a server needs no right to write.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    from headrace.serving.models import SnapshotModel, StoreModel
+    from headrace.serving.models.loading import SnapshotModel, StoreModel
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +33,8 @@ def both(
 def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
     """Return the models of these specs. `stack` closes their stores."""
     from headrace.deploy.connections import open_store
-    from headrace.learner.spec import load_spec
-    from headrace.serving.models import StoreModel
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.serving.models.loading import StoreModel
 
     models = []
     for path in files:
@@ -52,8 +51,8 @@ def deployed(modules: Sequence[str], redis: str, text: str, stack: ExitStack) ->
     modules: torch modules that it may import. Raises SpecError, BadOption, StoreError.
     """
     from headrace.deploy.connections import open_store
-    from headrace.learner.spec import parse_spec
-    from headrace.serving.models import StoreModel
+    from headrace.learner.spec.model_spec import parse_spec
+    from headrace.serving.models.loading import StoreModel
 
     spec = parse_spec(text, "topic deployments")
     module = spec.structure.module
@@ -72,7 +71,7 @@ def frozen(given: Sequence[str], modules: Sequence[str] = ()) -> list[SnapshotMo
 
     modules: torch modules that they may import.
     """
-    from headrace.serving.models import find_frozen
+    from headrace.serving.models.loading import find_frozen
 
     pairs = [each.partition("=") for each in given]
     for name, equals, place in pairs:

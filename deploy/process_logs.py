@@ -11,8 +11,6 @@ lives longer writes them, late but with their times. *Refused:* a list of the co
 applies. The client's lines are of use if a command goes on without Kafka, whatever its name.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

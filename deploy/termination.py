@@ -3,18 +3,13 @@
 A process checks the event between two steps, so that it ends with its work in good order.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from types import FrameType
 
 
 @contextmanager

@@ -14,6 +14,33 @@ library, without Kafka and Redis:
 Everything public is listed here and loaded when it is first used.
 """
 
-import lazy_loader
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+if TYPE_CHECKING:
+    from headrace.ingest.client import CollectorClient as CollectorClient
+    from headrace.ingest.features.spec_text import SpecError as SpecError
+    from headrace.learner.local.local_model import LearnSummary as LearnSummary
+    from headrace.learner.local.local_model import LocalModel as LocalModel
+    from headrace.learner.local.local_model import RefusedEvent as RefusedEvent
+    from headrace.learner.spec.model_spec import ModelSpec as ModelSpec
+    from headrace.learner.spec.model_spec import load_spec as load_spec
+    from headrace.learner.spec.model_spec import parse_spec as parse_spec
+    from headrace.learner.validation.progressive import (
+        ProgressiveValidation as ProgressiveValidation,
+    )
+else:
+    _MODULES = {
+        "headrace.ingest.client": ("CollectorClient",),
+        "headrace.ingest.features.spec_text": ("SpecError",),
+        "headrace.learner.local.local_model": ("LearnSummary", "LocalModel", "RefusedEvent"),
+        "headrace.learner.spec.model_spec": ("ModelSpec", "load_spec", "parse_spec"),
+        "headrace.learner.validation.progressive": ("ProgressiveValidation",),
+    }
+    __all__ = [name for names in _MODULES.values() for name in names]
+
+    def __getattr__(name):
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(module), name)
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")

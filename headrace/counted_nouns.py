@@ -3,8 +3,6 @@
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """
 
-from __future__ import annotations
-
 
 def counted(count: int, one: str, several: str = "") -> str:
     """Return a count and what it counts.

@@ -21,29 +21,23 @@ an empty `NUMBA_CACHE_DIR`.
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import pickle
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
-from numba.core.event import Listener, register, unregister
+from numba.core.compiler import CompileResult
+from numba.core.event import Event, Listener, register, unregister
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
 from headrace import kernel_files
 from headrace.kernel_sources import digest_of, read_sources
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numba.core.compiler import CompileResult
-    from numba.core.event import Event
 
 
 class _ReadOnlyLocator(InTreeCacheLocator):

@@ -12,14 +12,9 @@ signatures at once can take the same name for both files.
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import uuid
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _FORMAT = b"headrace kernel 1\n"
 _HASH_BYTES = hashlib.sha256().digest_size

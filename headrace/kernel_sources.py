@@ -18,24 +18,20 @@ change in any file would then compile every kernel again.
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys
 import sysconfig
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from numba import config, types
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import ModuleType
 
 _VERSIONS = (sys.version, np.__version__, numba.__version__, llvmlite.__version__)
 _SETTINGS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE")

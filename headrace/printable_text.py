@@ -5,8 +5,6 @@ write commands. Control characters of bidirectional text show a name in another 
 is beside the parts, because several of them show such text.
 """
 
-from __future__ import annotations
-
 
 def printable(text: str) -> str:
     """Return the text with escapes in place of characters that do not print; spaces stay."""

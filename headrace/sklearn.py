@@ -1,5 +1,5 @@
 """headrace as a scikit-learn classifier: `pip install 'headrace[sklearn]'`."""
 
-from headrace.learner.local import HeadraceClassifier
+from headrace.learner.local.classifier import HeadraceClassifier
 
 __all__ = ["HeadraceClassifier"]

@@ -22,7 +22,8 @@ import functools
 import os
 import pickle
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import fsspec
 from pyspark.ml import Estimator, Model
@@ -45,37 +46,38 @@ from pyspark.ml.util import (
     MLWritable,
     MLWriter,
 )
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from headrace.ingest.events import REQUEST_ID, TIME
-from headrace.learner.batch import (
+from headrace.ingest.events.contract import REQUEST_ID, TIME
+from headrace.learner.batch.store_fit.partition_tasks import (
     LearnTask,
     RunSpec,
     ScoreTask,
-    SparkMicroBatch,
-    SparkMicroBatchState,
-    StagedRowsMissing,
     StageTask,
+)
+from headrace.learner.batch.store_fit.run_store import (
     ensure_model,
     folded,
     heads_of,
     rows_of,
     run_shape,
-    staged_places,
 )
-from headrace.learner.local import InMemoryModel, SpecOptions, TableEncoder, derive_spec
-from headrace.learner.spec import parse_spec
-from headrace.pserver.redis_backend import StoreSettings, open_store, with_login
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame
-
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Shape, Store
-    from headrace.pserver.rows import FoldedRows
+from headrace.learner.batch.store_fit.spark_micro_batches import (
+    SparkMicroBatch,
+    SparkMicroBatchState,
+    StagedRowsMissing,
+)
+from headrace.learner.batch.store_fit.staged_file import staged_places
+from headrace.learner.local.derived_spec import SpecOptions, derive_spec
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.local.table_examples import TableEncoder
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.redis_backend.address import with_login
+from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import Shape, Store
 
 __all__ = ["HeadraceEstimator", "HeadraceModel", "StreamTrainer"]
 

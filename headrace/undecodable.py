@@ -7,8 +7,6 @@ lets a single message end a process. `tests/test_house_rules.py` therefore requi
 This module is beside the parts, because `ingest` and `pserver` may not import each other.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -11,7 +11,3 @@ and `http` have what every process needs.
 
 `logs` reads events on disk, and `survey` lists their faults before anything is sent.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

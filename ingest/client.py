@@ -28,8 +28,10 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 import msgspec
 import orjson
@@ -40,11 +42,6 @@ from tenacity.stop import stop_when_event_set
 
 from headrace.counted_nouns import counted
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
-    from typing import Self
 
 log = logging.getLogger(__name__)
 

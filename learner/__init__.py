@@ -9,7 +9,3 @@ Other ways to learn: `batch` learns from files, `local` in one process for noteb
 `experiments` compares many models on the same examples. `suggestion` writes a first spec for a log.
 `intrinsics` holds vector instructions for kernels.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

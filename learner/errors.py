@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.ingest.kafka import Source
+    from headrace.ingest.kafka.protocols import Source
 
 
 _MOST_SHOWN = 4

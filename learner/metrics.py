@@ -7,21 +7,19 @@ Prometheus asks, so the hot path has no metrics.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from headrace.ingest.runtime import ModelCollector
-from headrace.learner.loop import AllRows
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.runtime.model_collector import ModelCollector
+from headrace.learner.inputs.admission import AdmissionCounts
+from headrace.learner.loop.row_prefetcher import AllRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from prometheus_client import Metric
-
-    from headrace.ingest.kafka import Source
-    from headrace.learner.inputs import AdmissionCounts
-    from headrace.learner.loop import Learner
+    from headrace.learner.loop.learner import Learner
 
 
 def unlearned_ratio(

@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY
 
 from headrace.counted_nouns import counted
-from headrace.ingest.examples import UnreadableExamples
-from headrace.ingest.kafka import (
+from headrace.ingest.examples.batch import UnreadableExamples
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
     EventTopics,
-    KafkaReader,
-    KafkaWriter,
-    LogBounds,
-    RecordFetcher,
     TopicSpec,
     check_topic_settings,
     examples_topic,
     scores_topic,
 )
-from headrace.ingest.runtime import ReadLag, running_process, steady_ms, wall_ms
+from headrace.ingest.runtime.clock import steady_ms, wall_ms
+from headrace.ingest.runtime.process import running_process
+from headrace.ingest.runtime.read_lag import ReadLag
 from headrace.learner.errors import NoGroup, WrongExamples
-from headrace.learner.inputs import described
-from headrace.learner.loop import (
-    BatchGuard,
-    CachedReplica,
-    GuardLimits,
-    KafkaOutputs,
-    Learner,
-    LearnerPacing,
-    LearnerPorts,
-    MiniBatchGuard,
-    NoGuard,
-    ThreadExchange,
-)
+from headrace.learner.inputs.admission import described
+from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.exchange import ThreadExchange
+from headrace.learner.loop.guard.batch_guard import BatchGuard, MiniBatchGuard, NoGuard
+from headrace.learner.loop.guard.stream_change import GuardLimits
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.outputs import KafkaOutputs
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.ports import LearnerPorts
 from headrace.learner.metrics import LearnerCollector
-from headrace.learner.models import SoloGroup, open_model
-from headrace.learner.spec import check_compatible
-from headrace.pserver import Resharded
-from headrace.pserver.replica import Replica
+from headrace.learner.models.factory import open_model
+from headrace.learner.models.protocols import Model
+from headrace.learner.models.sync_group import SoloGroup, SyncGroup
+from headrace.learner.spec.compatibility import check_compatible
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.errors import Resharded
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape, Store
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.models import Model, SyncGroup
-    from headrace.learner.models.deep import GroupConfig
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Shape, Store
+    from headrace.learner.models.deep.process_group import GroupConfig
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +96,8 @@ def _join(place: GroupConfig | None, spec: ModelSpec, model: Model) -> SyncGroup
     """Meet the learners to step with, if the spec asks for it. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
         return SoloGroup()
-    from headrace.learner.models.deep import DeepModel, join_group
+    from headrace.learner.models.deep.deep_model import DeepModel
+    from headrace.learner.models.deep.process_group import join_group
 
     assert isinstance(model, DeepModel)  # no other is synchronous
     log.info("rank %d: waiting for %d learners", place.rank, place.size)

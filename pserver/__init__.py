@@ -9,7 +9,3 @@ compiled memory access of `rows`.
 
 `relay` thins the logs for many servers.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,10 +9,11 @@ and it can come back empty, as from a shard that lost its disk.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.bucket_generations import BucketGeneration, Generations, may_replace
 from headrace.pserver.errors import (
@@ -24,16 +25,18 @@ from headrace.pserver.errors import (
     Unreachable,
 )
 from headrace.pserver.push_fence import marks_after, passes_fence
-from headrace.pserver.rows import pack_rows, unpack_rows
-from headrace.pserver.store import BucketAnswer, Entry, LookResult, PollResult, Trim
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import FoldedRows, StoredRows
-    from headrace.pserver.store import Delete, Fold, Push, Shape
+from headrace.pserver.rows.row_codec import FoldedRows, StoredRows, pack_rows, unpack_rows
+from headrace.pserver.store import (
+    BucketAnswer,
+    Delete,
+    Entry,
+    Fold,
+    LookResult,
+    PollResult,
+    Push,
+    Shape,
+    Trim,
+)
 
 _ROWS_A_CHUNK = 4096
 

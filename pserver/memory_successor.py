@@ -6,17 +6,16 @@ takes it from the store.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import BucketExists, MissingBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from headrace.pserver.bucket_generations import BucketGeneration, Generations
     from headrace.pserver.memory_store import BucketState, MemoryStore
-    from headrace.pserver.rows import FoldedRows
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 
 class MemorySuccessor:

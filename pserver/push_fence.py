@@ -18,11 +18,10 @@ in Lua. A keeper's writes have another fence: the lease and its number of folds 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.pserver.store import Push
 
 

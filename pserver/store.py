@@ -35,18 +35,17 @@ on every implementation: tests/pserver/laws/store_laws.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
+
+from headrace.pserver.errors import LostLease, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver.errors import LostLease, Unreachable
-    from headrace.pserver.rows import FoldedRows, StoredRows
+    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
 
 OWN_FIELDS = frozenset(
     (

@@ -10,7 +10,3 @@ Three parts run without HTTP requests: `scoring` writes predictions for impressi
 `deployments` loads and unloads models while servers run, `promotion` moves the traffic to a winning
 arm step by step, and `relaying` replaces the logs by one Kafka topic.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

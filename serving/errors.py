@@ -3,8 +3,6 @@
 Errors of a single request are `RequestRefused` (`ingest.http`, `requests.refusals`).
 """
 
-from __future__ import annotations
-
 
 class ServingError(Exception):
     """A server cannot start; the message names the setting to change."""

@@ -3,70 +3,58 @@
 `run_server` opens the models and serves them; `serve` is the part that worker processes share.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
+import socket
 import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from headrace.ingest.http import (
-    Draining,
-    ListenSettings,
-    Readiness,
-    RereadTokens,
-    TokenGrant,
-    TokenLimits,
-    Tokens,
-    TokenSource,
-    is_this_machine,
-    listening_socket,
-    new_registry,
-    rereading,
-    run_app,
-)
-from headrace.ingest.kafka import KafkaWriter
-from headrace.ingest.runtime import running_process, wall_ms
-from headrace.serving.api import AppParts, RequestMetrics, answers, choose_protocol, make_app
-from headrace.serving.deployments import (
-    DeploymentCollector,
-    RegistryHost,
-    follow_topic,
-)
-from headrace.serving.models import (
-    Aliases,
-    ModelLoader,
-    ModelRegistry,
-    SnapshotModel,
-    StoreModel,
-    compatible_spec,
-)
-from headrace.serving.observers import (
+from fastapi import APIRouter, FastAPI
+from prometheus_client import CollectorRegistry
+
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.listen_settings import ListenSettings
+from headrace.ingest.http.local_senders import is_this_machine
+from headrace.ingest.http.metrics_server import new_registry
+from headrace.ingest.http.server import Draining, Readiness, listening_socket, run_app
+from headrace.ingest.http.token_files import RereadTokens, TokenSource, rereading
+from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import Writer
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.process import running_process
+from headrace.pserver.errors import StoreError
+from headrace.serving.api.app import AppParts, make_app
+from headrace.serving.api.fast_path_probe import choose_protocol
+from headrace.serving.api.health import answers
+from headrace.serving.api.request_metrics import RequestMetrics
+from headrace.serving.deployments.deployment_status import DeploymentCollector, DeploymentStatus
+from headrace.serving.deployments.registry_host import OpenModel, RegistryHost
+from headrace.serving.deployments.topic_follower import TopicFollower, follow_topic
+from headrace.serving.models.aliases import Aliases
+from headrace.serving.models.loading import ModelLoader, SnapshotModel, StoreModel, compatible_spec
+from headrace.serving.models.registry import ModelRegistry
+from headrace.serving.observers.prediction_log import (
     PredictionLog,
     PredictionLogSettings,
-    RequestCoverage,
-    ScoreSums,
-    Shadows,
     ensure_predictions,
 )
-from headrace.serving.page import ExperimentReader, StatusReader, page_routes
-from headrace.serving.replicas import Following, ReplicaCollector
-from headrace.serving.requests import RequestLimits
-
-if TYPE_CHECKING:
-    import socket
-    import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from fastapi import APIRouter, FastAPI
-    from prometheus_client import CollectorRegistry
-
-    from headrace.ingest.kafka import KafkaSettings, Writer
-    from headrace.pserver import StoreError
-    from headrace.serving.deployments import DeploymentStatus, OpenModel, TopicFollower
-    from headrace.serving.replicas import CacheBounds, LocalRows
+from headrace.serving.observers.request_coverage import RequestCoverage
+from headrace.serving.observers.score_sums import ScoreSums
+from headrace.serving.observers.shadows import Shadows
+from headrace.serving.page.experiment_reader import ExperimentReader
+from headrace.serving.page.routes import page_routes
+from headrace.serving.page.status_reader import StatusReader
+from headrace.serving.replicas.caching_follower import CacheBounds
+from headrace.serving.replicas.follower import Following
+from headrace.serving.replicas.replica_metrics import ReplicaCollector
+from headrace.serving.replicas.status import LocalRows
+from headrace.serving.requests.limits import RequestLimits
 
 __all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve"]
 

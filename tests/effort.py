@@ -4,8 +4,6 @@ Hypothesis takes its default from a profile. These functions are for tests that 
 their own, since such a number would overrule the profile.
 """
 
-from __future__ import annotations
-
 import os
 
 QUICK = os.environ.get("HEADRACE_TESTS") == "quick"

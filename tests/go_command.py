@@ -1,13 +1,8 @@
 """Runs Go's command, which compiles programs of other projects for tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def run_go(folder: Path, *arguments: str, **variables: str) -> str:

@@ -4,17 +4,13 @@ Processes collect garbage seldom (`rare_collections`), so a cycle of an error an
 frame also keeps the frames of its callers. The collector is therefore off while a test counts.
 """
 
-from __future__ import annotations
-
 import gc
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 OUTAGES = 3
 

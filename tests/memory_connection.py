@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import uvicorn
 from uvicorn.server import ServerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import uvicorn
-
     from headrace.ingest.http.server import SingleWriteProtocol
 
 

@@ -9,17 +9,13 @@ and Lua, and the summaries of alerts. The list holds phrases that a machine can 
 English. It cannot judge a sentence, so a page without findings may still be hard to read.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 STRING_OR_COMMENT = re.compile(
     r'"{3}(?:\\.|[^\\])*?"{3}'

@@ -1,16 +1,12 @@
 """Starts a server of a test, and stops it at the end."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from headrace.deploy.local.services.kafka_jars import kafka_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Server(Protocol):

@@ -1,7 +1,5 @@
 """Counts are followed by the singular or the plural."""
 
-from __future__ import annotations
-
 from headrace.counted_nouns import counted, counted_of
 
 

@@ -1,7 +1,5 @@
 """Checks that every locked package has the hashes of its files, for every platform."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

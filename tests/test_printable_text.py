@@ -1,7 +1,5 @@
 """Tests the escapes of text from topics and clients."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.deploy.cli.ingest.ingest_dead_letters import _described

@@ -1,7 +1,5 @@
 """Pages, docstrings, comments and messages are free of the habits that prose_lint finds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -32,8 +32,8 @@ def check(
     import orjson
 
     from headrace.deploy.termination import REFUSED
-    from headrace.ingest.survey import survey_log
-    from headrace.learner.spec import load_spec
+    from headrace.ingest.survey.log_survey import survey_log
+    from headrace.learner.spec.model_spec import load_spec
 
     columns = layout_of(layout, [data])
     found = survey_log(data, load_spec(model).fields, columns, sort=sort)
@@ -61,7 +61,7 @@ def suggest(
 
     Redirect it to a file, edit it, and give it to `headrace check` and `headrace run`.
     """
-    from headrace.learner.suggestion import NO_CLICKS, suggest_spec
+    from headrace.learner.suggestion.spec_suggestion import NO_CLICKS, suggest_spec
 
     columns = layout_of(layout, [data])
     spec = suggest_spec(data, columns, name, architecture)

@@ -27,12 +27,14 @@ def demo(
     track: str = TRACK_URI,
 ) -> None:
     """Learn from a live stream, and compare with a copy of the model that stopped learning."""
-    from headrace.deploy.demo import DemoSettings, run_demo
-    from headrace.deploy.models import path_of
+    from headrace.deploy.demo.players import DemoSettings
+    from headrace.deploy.demo.runner import run_demo
+    from headrace.deploy.models.shipped import path_of
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.deploy.reports.tracking import RunKind, record_run
+    from headrace.deploy.reports.tracking.run_recorder import record_run
+    from headrace.deploy.reports.tracking.tracked_run import RunKind
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     spec = path_of("demo")
     parts = pipeline.settings(spec, port, port_may_differ=True)

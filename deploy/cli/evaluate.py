@@ -23,9 +23,9 @@ from headrace.deploy.cli.options import (
 from headrace.settings import argument, same, setting
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.experiments import FieldWorth, ImportanceReport
-    from headrace.serving.evaluation import WindowMetrics
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.experiments.field_importance import FieldWorth, ImportanceReport
+    from headrace.serving.evaluation.windows import WindowMetrics
 
 
 JSON = setting(False, "Print one JSON object per line, with every figure.", flag="--json")
@@ -78,8 +78,9 @@ def run(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec import load_spec
-    from headrace.serving.evaluation import EvaluationSettings, Windows, run_evaluation
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.serving.evaluation.evaluation_process import EvaluationSettings, run_evaluation
+    from headrace.serving.evaluation.windows import Windows
 
     if 60 % options.window:
         raise BadOption(f"--window: expected a divisor of 60, got {options.window}")
@@ -124,7 +125,7 @@ def show(
         return
     from rich.console import Console
 
-    from headrace.deploy.terminal import evaluation_tables
+    from headrace.deploy.terminal.tables import evaluation_tables
 
     console = Console()
     console.print(evaluation_tables(found, console))
@@ -161,7 +162,8 @@ def compare(
 
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
-    from headrace.serving.evaluation import ServedArms, read_minutes
+    from headrace.serving.evaluation.served_arms import ServedArms
+    from headrace.serving.evaluation.windows import read_minutes
 
     if batch % 60 or options.cycle % batch:
         raise BadOption(
@@ -178,7 +180,7 @@ def compare(
         return
     from rich.console import Console
 
-    from headrace.deploy.terminal import served_arms
+    from headrace.deploy.terminal.tables import served_arms
 
     Console().print(served_arms(options.alias, found))
 
@@ -211,10 +213,10 @@ def importance(
     """
     from rich.console import Console
 
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.experiments import ImportanceOptions, measure_importance
-    from headrace.learner.spec import load_spec
+    from headrace.learner.experiments.field_importance import ImportanceOptions, measure_importance
+    from headrace.learner.spec.model_spec import load_spec
 
     spec = load_spec(model)
     source = source_of_log(spec, data, layout, archive)
@@ -232,7 +234,7 @@ def importance(
 
 
 def _importance_as_json(report: "ImportanceReport") -> dict[str, object]:
-    from headrace.learner.experiments import IMPORTANCE_DEFINITION
+    from headrace.learner.experiments.field_importance import IMPORTANCE_DEFINITION
 
     shown: dict[str, object] = {"definition": IMPORTANCE_DEFINITION, **report._asdict()}
     shown["worths"] = [
@@ -249,7 +251,7 @@ def _finite(value: object) -> object:
 def _print_importance(report: "ImportanceReport", batch_s: int, alpha: float) -> None:
     from datetime import UTC, datetime
 
-    from headrace.learner.experiments import IMPORTANCE_DEFINITION
+    from headrace.learner.experiments.field_importance import IMPORTANCE_DEFINITION
 
     begin = datetime.fromtimestamp(report.begin_ms / 1000, UTC)
     click.echo(
@@ -285,7 +287,7 @@ def _worth(each: "FieldWorth", loss: float) -> str:
 
 
 def _published(kafka: "KafkaSettings", only: str, *, slices: bool) -> "list[WindowMetrics]":
-    from headrace.serving.evaluation import read_published
+    from headrace.serving.evaluation.windows import read_published
 
     return [
         each

@@ -1,6 +1,7 @@
 """`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,18 +22,11 @@ from headrace.deploy.errors import BadOption
 from headrace.settings import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.learner.batch import (
-        BatchSource,
-        BatchTrainer,
-        FitSettings,
-        FitSummary,
-        StoreFitSettings,
-        StoreTrainer,
-    )
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Store
+    from headrace.learner.batch.sources import BatchSource
+    from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings, StoreTrainer
+    from headrace.learner.batch.trainer import BatchTrainer, FitSettings, FitSummary
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.store import Store
 
 EXIT_STOPPED = 1
 """Exit status of a fit that was stopped before it was done."""
@@ -85,12 +79,13 @@ def fit(
     """
     from rich.console import Console
 
-    from headrace.deploy.reports import fit_in_words
-    from headrace.deploy.reports.tracking import RunKind, RunState, record_run
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.reports.fit_report import fit_in_words
+    from headrace.deploy.reports.tracking.run_recorder import record_run
+    from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.batch import FitSettings
-    from headrace.learner.spec import load_spec
+    from headrace.learner.batch.trainer import FitSettings
+    from headrace.learner.spec.model_spec import load_spec
 
     spec = load_spec(model)
     _check(spec, options.epochs, options.holdout, options.archive)
@@ -156,13 +151,10 @@ def _trainer(
     restart: bool,
 ) -> "BatchTrainer | StoreTrainer":
     """Return the trainer in memory, or `into` a store."""
-    from headrace.learner.batch import (
-        BatchTrainer,
-        FitFolder,
-        StageFolder,
-        StoreTrainer,
-        run_name,
-    )
+    from headrace.learner.batch.fit_folder import FitFolder
+    from headrace.learner.batch.store_fit.staged_run import StageFolder
+    from headrace.learner.batch.store_fit.store_trainer import StoreTrainer, run_name
+    from headrace.learner.batch.trainer import BatchTrainer
 
     folder, stage = FitFolder(to, spec.name), StageFolder(to, spec.name)
     if restart:
@@ -215,8 +207,8 @@ def _check_store(spec: "ModelSpec", archive: str | None) -> None:
 
 
 def _store_settings(epochs: int, workers: int, part: str, holdout: float) -> "StoreFitSettings":
-    from headrace.ingest.runtime import available_cores
-    from headrace.learner.batch import StoreFitSettings
+    from headrace.ingest.runtime.affinity import available_cores
+    from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings
 
     number, _, parts = part.partition("/")
     if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
@@ -230,7 +222,7 @@ def _opener(url: str) -> "Callable[[str], Store]":
     import functools
 
     from headrace.deploy.connections import environment_names, redis_url
-    from headrace.pserver.redis_backend import StoreSettings, open_store
+    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 
     settings = StoreSettings(key_prefix=environment_names().prefix)
     return functools.partial(open_store, redis_url(url), settings=settings)
@@ -239,7 +231,8 @@ def _opener(url: str) -> "Callable[[str], Store]":
 def _source(
     spec: "ModelSpec", data: list[str] | None, layout: str, archive: str | None
 ) -> "BatchSource":
-    from headrace.learner.batch import ArchiveSource, TableSource
+    from headrace.learner.batch.archive_source import ArchiveSource
+    from headrace.learner.batch.table_source import TableSource
 
     urls = urls_of_data(data, archive)
     if archive is not None:
@@ -267,9 +260,11 @@ def export(
 
     A device scores candidates with this file and an ONNX runtime, without headrace.
     """
-    from headrace.learner.local import InMemoryModel, export_onnx
-    from headrace.learner.spec import load_spec
-    from headrace.pserver.snapshots import SnapshotStorage, find_snapshot
+    from headrace.learner.local.in_memory_model import InMemoryModel
+    from headrace.learner.local.onnx_export import export_onnx
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.snapshots.catalog import find_snapshot
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     spec = load_spec(model)
     name = find_snapshot(SnapshotStorage(options.origin), spec.name, options.snapshot).name

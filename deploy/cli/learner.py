@@ -75,17 +75,13 @@ def run(
 ) -> None:
     """Learn from the topic of examples and push updates to the parameter server, until stopped."""
     from headrace.deploy.connections import kafka_settings, open_store
-    from headrace.deploy.local import warm_learner
+    from headrace.deploy.local.kernel_warmup import warm_learner
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner import LearnerSettings, run_learner
-    from headrace.learner.loop import (
-        BadPushInterval,
-        GuardLimits,
-        LearnerPacing,
-        SurpriseLimits,
-        parse_push_interval,
-    )
-    from headrace.learner.spec import load_spec
+    from headrace.learner.loop.guard.stream_change import GuardLimits
+    from headrace.learner.loop.guard.surprise import SurpriseLimits
+    from headrace.learner.loop.pacing import BadPushInterval, LearnerPacing, parse_push_interval
+    from headrace.learner.process import LearnerSettings, run_learner
+    from headrace.learner.spec.model_spec import load_spec
 
     try:
         pace = LearnerPacing(staleness=parse_push_interval(options.push_every))
@@ -94,7 +90,7 @@ def run(
     spec = load_spec(model)
     place = None
     if spec.structure.synchronous and options.rank is not None:
-        from headrace.learner.models.deep import GroupConfig
+        from headrace.learner.models.deep.process_group import GroupConfig
 
         place = GroupConfig(
             options.rank,
@@ -149,9 +145,10 @@ def parked(
     The learner of the partition obeys within seconds, or once it starts.
     """
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations import ask_about, parked_text
-    from headrace.learner.loop import ParkedRequest, read_parked
-    from headrace.learner.spec import load_spec
+    from headrace.deploy.operations.parked import ask_about, parked_text
+    from headrace.learner.loop.marks.parked_marks import ParkedRequest
+    from headrace.learner.loop.marks.parked_requests import read_parked
+    from headrace.learner.spec.model_spec import load_spec
 
     with closing(
         open_store(redis, load_spec(model).name, read_only=not (options.learn or options.drop))

@@ -9,14 +9,12 @@ Commands import the modules they need when they are called. Help is plain text: 
 Rich takes longer than all imports together.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
@@ -44,12 +42,9 @@ from headrace.deploy.cli.serving import (
     serving_score,
 )
 from headrace.deploy.process_logs import configure_logs, write_held_lines
-from headrace.deploy.terminal import columns_of, wrapped
+from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 from headrace.settings import setting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def _print_version(wanted: bool) -> None:
@@ -182,28 +177,28 @@ app = group(
 def expected_errors() -> tuple[type[Exception], ...]:
     """Return the errors that an operator can fix; they are shown without a traceback."""
     from headrace.deploy.errors import DeployError
-    from headrace.deploy.local.services import StackError
-    from headrace.ingest import StreamError
-    from headrace.ingest.features import SpecError
-    from headrace.learner import LearnerError
-    from headrace.pserver import StoreError
-    from headrace.serving import ServingError
+    from headrace.deploy.local.services.service_errors import StackError
+    from headrace.ingest.errors import StreamError
+    from headrace.ingest.features.spec_text import SpecError
+    from headrace.learner.errors import LearnerError
+    from headrace.pserver.errors import StoreError
+    from headrace.serving.errors import ServingError
 
     return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError, ServingError)
 
 
 def _documented() -> tuple[type[Exception], ...]:
     """Return the errors that docs/guides/errors.md explains; their messages end with the class."""
-    from headrace.ingest import StreamError
-    from headrace.learner import LearnerError
-    from headrace.pserver import StoreError
+    from headrace.ingest.errors import StreamError
+    from headrace.learner.errors import LearnerError
+    from headrace.pserver.errors import StoreError
 
     return StreamError, LearnerError, StoreError
 
 
 def _worth_another_start() -> tuple[type[Exception], ...]:
-    from headrace.ingest import KafkaUnreachable
-    from headrace.pserver import Resharded, Unreachable
+    from headrace.ingest.errors import KafkaUnreachable
+    from headrace.pserver.errors import Resharded, Unreachable
 
     return KafkaUnreachable, Unreachable, Resharded
 

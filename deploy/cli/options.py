@@ -13,8 +13,8 @@ import click
 from headrace.settings import same, setting
 
 if TYPE_CHECKING:
-    from headrace.deploy.local import PipelineSettings
-    from headrace.ingest.logs import LogLayout
+    from headrace.deploy.local.pipeline import PipelineSettings
+    from headrace.ingest.logs.layout import LogLayout
 
 
 def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
@@ -22,7 +22,7 @@ def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
 
     Raises SpecError.
     """
-    from headrace.ingest.logs import load_layout
+    from headrace.ingest.logs.layout import load_layout
 
     if name not in ("", "auto"):
         return load_layout(name)
@@ -43,8 +43,8 @@ def layout_of_tables(name: str, urls: "list[str]") -> "LogLayout":
 
     Raises SpecError, UnreadableData.
     """
-    from headrace.ingest.logs import load_layout
-    from headrace.learner.batch import first_file
+    from headrace.ingest.logs.layout import load_layout
+    from headrace.learner.batch.data_files import first_file
 
     if name not in ("", "auto"):
         return load_layout(name)
@@ -53,7 +53,7 @@ def layout_of_tables(name: str, urls: "list[str]") -> "LogLayout":
 
 
 def _guessed_layout(first: Path) -> "LogLayout":
-    from headrace.ingest.logs import guess_layout
+    from headrace.ingest.logs.layout_guess import guess_layout
 
     guessed = guess_layout(first)
     click.echo(
@@ -65,7 +65,7 @@ def _guessed_layout(first: Path) -> "LogLayout":
 
 def token_in(file: Path | None) -> str:
     """Return the first token of a file; "" without a file."""
-    from headrace.ingest.http import read_grants
+    from headrace.ingest.http.token_grants import read_grants
 
     return read_grants(file)[0].token if file else ""
 
@@ -76,7 +76,7 @@ def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
     As the callback of an option it runs before the command imports what it starts. A refusal then
     takes a fraction of a second.
     """
-    from headrace.learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     for path in [files] if isinstance(files, Path) else files or []:
         load_spec(path)
@@ -233,7 +233,7 @@ class PipelineOptions:
         self, model: Path, port: int, *, port_may_differ: bool = False
     ) -> "PipelineSettings":
         """Return the settings of a pipeline that serves `model` on `port`."""
-        from headrace.deploy.local import PipelineSettings
+        from headrace.deploy.local.pipeline import PipelineSettings
 
         return PipelineSettings(
             model=model,

@@ -73,11 +73,12 @@ def run(
     times_real_time = speed_of(speed)
     from dataclasses import replace
 
-    from headrace.deploy.local import RunSettings, run_log
+    from headrace.deploy.local.log_run import RunSettings, run_log
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.deploy.reports.tracking import RunKind, RunState, record_run
+    from headrace.deploy.reports.tracking.run_recorder import record_run
+    from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
     from headrace.deploy.termination import INTERRUPTED, STOPPING, stopped_by_signals
-    from headrace.learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     parts = replace(
         pipeline.settings(model, port),
@@ -123,10 +124,10 @@ def warm(
     """
     import click
 
-    from headrace.deploy.local import warm as compile_kernels
-    from headrace.deploy.local import warm_server
-    from headrace.deploy.models import specs_without_torch
-    from headrace.learner.spec import load_spec
+    from headrace.deploy.local.kernel_warmup import warm as compile_kernels
+    from headrace.deploy.local.kernel_warmup import warm_server
+    from headrace.deploy.models.shipped import specs_without_torch
+    from headrace.learner.spec.model_spec import load_spec
 
     for path in model or specs_without_torch():
         spec = load_spec(path)
@@ -150,7 +151,7 @@ def up(
     """Run Kafka, Valkey and every part for a spec until Ctrl-C, and print commands to try it."""
     from dataclasses import replace
 
-    from headrace.deploy.local import keep_up
+    from headrace.deploy.local.standing_pipeline import keep_up
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.termination import STOPPING, stopped_by_signals
 
@@ -176,9 +177,9 @@ def status(
     import orjson
 
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.operations import read_status, status_text
+    from headrace.deploy.operations.live_status import read_status, status_text
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.ingest.runtime import wall_ms
+    from headrace.ingest.runtime.clock import wall_ms
 
     show_warnings_only()
     figures = read_status(kafka_settings(kafka, kafka_client), wall_ms())

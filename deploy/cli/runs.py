@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING
 from pathlib import Path
@@ -11,14 +12,14 @@ import click
 
 from headrace.deploy.cli.options import KAFKA_CLIENT, RUNS_FOLDER, TRACK_URI
 from headrace.deploy.errors import BadOption
-from headrace.deploy.terminal import columns_of
+from headrace.deploy.terminal.wrapped_text import columns_of
 from headrace.settings import argument, same, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.deploy.reports.tracking import RunOutputs, RunRegistry, TrackedRun
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.deploy.reports.tracking.run_recorder import RunOutputs
+    from headrace.deploy.reports.tracking.run_registry import RunRegistry
+    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 
 TOPICS_OF = setting(
@@ -38,7 +39,7 @@ def registry_of(folder: str) -> "RunRegistry | None":
 
     A user of a container may have no home. Runs are then recorded with --runs only.
     """
-    from headrace.deploy.reports.tracking import RunRegistry
+    from headrace.deploy.reports.tracking.run_registry import RunRegistry
 
     if folder == OFF:
         return None
@@ -51,7 +52,9 @@ def registry_of(folder: str) -> "RunRegistry | None":
 @contextmanager
 def run_outputs(runs: str, track: str) -> "Iterator[RunOutputs]":
     """Return the outputs of `--runs` and `--track`; at the end, wait for exports for a while."""
-    from headrace.deploy.reports.tracking import MlflowTarget, RunExporter, RunOutputs
+    from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
+    from headrace.deploy.reports.tracking.run_exporter import RunExporter
+    from headrace.deploy.reports.tracking.run_recorder import RunOutputs
 
     exporter = RunExporter(MlflowTarget(track)) if track else None
     try:
@@ -106,7 +109,7 @@ def show(
     as_json: bool = AS_JSON,
 ) -> None:
     """Print a run: its spec, version, data, figures and decisions."""
-    from headrace.deploy.reports.tracking import described
+    from headrace.deploy.reports.tracking.run_comparison import described
 
     settings = _settings(kafka, kafka_client)
     [found] = _chosen([run], runs, settings)
@@ -144,7 +147,7 @@ def compare(
     """Compare runs: the settings that differ, figures side by side, and curves."""
     import json
 
-    from headrace.deploy.reports.tracking import compare_runs
+    from headrace.deploy.reports.tracking.run_comparison import compare_runs
 
     found = _chosen(chosen, runs, _settings(kafka, kafka_client))
     if len(found) == 1:
@@ -172,7 +175,8 @@ def export(
     ),
 ) -> None:
     """Send whole runs to an MLflow server. A repeated export updates the same run."""
-    from headrace.deploy.reports.tracking import MlflowTarget, RunExporter
+    from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
+    from headrace.deploy.reports.tracking.run_exporter import RunExporter
 
     found = _chosen(chosen, runs, _settings(kafka, kafka_client))
     exporter = RunExporter(MlflowTarget(track), most=1_000_000)
@@ -191,14 +195,14 @@ def _settings(kafka: str | None, kafka_client: list[str] | None) -> "KafkaSettin
 
 
 def _found(runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
-    from headrace.deploy.reports.tracking import published_runs, stored_runs
+    from headrace.deploy.reports.tracking.run_sources import published_runs, stored_runs
 
     stored = stored_runs(folder_of(runs))
     return stored if kafka is None else [*stored, *published_runs(kafka)]
 
 
 def _chosen(wanted: list[str], runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
-    from headrace.deploy.reports.tracking import find_run
+    from headrace.deploy.reports.tracking.run_sources import find_run
 
     found = _found(runs, kafka)
     return [find_run(each, found, kafka) for each in wanted]
@@ -207,7 +211,7 @@ def _chosen(wanted: list[str], runs: str, kafka: "KafkaSettings | None") -> "lis
 def _write_page(page: Path | None, found: "list[TrackedRun]") -> None:
     if page is None:
         return
-    from headrace.deploy.reports.tracking import render_runs
+    from headrace.deploy.reports.tracking.run_page import render_runs
 
     page.write_text(render_runs(found), "utf-8")
     click.echo(f"page: {page}", err=True)
@@ -222,7 +226,7 @@ def _print_json(found: "list[TrackedRun]") -> None:
 
 def _print_curves(found: "list[TrackedRun]") -> None:
     """Print a line of bars for each run, of one figure that all runs with points have."""
-    from headrace.deploy.reports.tracking import curve_of, curve_points, sparkline
+    from headrace.deploy.reports.tracking.run_comparison import curve_of, curve_points, sparkline
 
     drawn = [run for run in found if run.points]
     figure = curve_of(drawn)

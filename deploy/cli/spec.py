@@ -14,7 +14,7 @@ def check(
 
     The first invalid spec is refused with file, line, the expected value and the value found.
     """
-    from headrace.learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     for path in files:
         spec = load_spec(path)
@@ -29,6 +29,6 @@ def schema() -> None:
     """
     import json
 
-    from headrace.learner.spec import spec_schema
+    from headrace.learner.spec.schema import spec_schema
 
     click.echo(json.dumps(spec_schema(), indent=2))

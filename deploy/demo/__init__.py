@@ -6,7 +6,3 @@ figures into text.
 
 `metrics.py` publishes the accuracy of a demo for the page.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

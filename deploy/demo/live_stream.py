@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticStream
 
 TICK_S = 0.02

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.serving.page import WATCHED
+from headrace.serving.page.charts import WATCHED
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports import ComparisonSnapshot
+    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
 
 _WINDOW = WATCHED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,16 +10,15 @@ from typing import TYPE_CHECKING
 import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
-from headrace.ingest.kafka import BY_KEY, EventTopics, KafkaWriter, Source
-from headrace.ingest.runtime import wall_ms
+from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticSite, SyntheticStream
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics
+from headrace.ingest.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.deploy.demo.synthetic import SyntheticEvents
-    from headrace.deploy.local import LocalPipeline, PipelineSettings
-    from headrace.deploy.reports import Observer
+    from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+    from headrace.deploy.reports.observer import Observer
 
 UPHEAVAL_SHARE = 0.5
 """Share of the demo after which all items of the synthetic site change their appeal."""

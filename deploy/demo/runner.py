@@ -8,16 +8,18 @@ from sources that a user can read too: topics, the server and the rows.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 
+from headrace.deploy.demo.live_stream import LiveStream
 from headrace.deploy.demo.metrics import DemoMetrics
 from headrace.deploy.demo.players import UPHEAVAL_SHARE, DemoSettings, playing
 from headrace.deploy.demo.schedule import DemoSchedule, announcement, observed_drift
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from headrace.deploy.demo.synthetic import Event, SyntheticSite, SyntheticStream
 from headrace.deploy.demo.view import (
     DemoSummary,
     DemoView,
@@ -26,31 +28,29 @@ from headrace.deploy.demo.view import (
     summary,
     table,
 )
-from headrace.deploy.local import DrainTimeout, LocalPipeline
-from headrace.deploy.local.services import ShownSetupProgress
-from headrace.deploy.reports import (
+from headrace.deploy.local.drain import Backlog, DrainTimeout
+from headrace.deploy.local.pipeline import LocalPipeline
+from headrace.deploy.local.services.progress import ShownSetupProgress
+from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+from headrace.deploy.reports.observer import (
     Observer,
     Rate,
+    ServerStatus,
     ask_caught_up,
     ask_server,
     copied,
     copy_rows,
-    count_rows,
     curl_of,
 )
-from headrace.deploy.reports.tracking import RunState
-from headrace.ingest.joiner import read_state
-from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.deploy.reports.report import count_rows
+from headrace.deploy.reports.tracking.tracked_run import RunState
+from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.pserver.rows.table import RowTable
 
 if TYPE_CHECKING:
-    import threading
-
-    from headrace.deploy.demo.live_stream import LiveStream
-    from headrace.deploy.demo.synthetic import Event
-    from headrace.deploy.local import Backlog
-    from headrace.deploy.reports import ComparisonSnapshot, ServerStatus
-    from headrace.deploy.reports.tracking import RunRecorder
-    from headrace.pserver.rows import RowTable
+    from headrace.deploy.reports.tracking.run_recorder import RunRecorder
 
 SHOW_EVERY_S = 0.5
 LINE_EVERY_S = 10.0

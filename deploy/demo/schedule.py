@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports import ModelComparison
+    from headrace.deploy.reports.model_comparison import ModelComparison
 
 _WINDOW_S = 3.0
 """At the rate of the demo, long enough for an AUC that is exact to 0.01 or 0.02."""

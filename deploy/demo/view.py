@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from headrace.deploy.demo.schedule import DriftReport
+
 if TYPE_CHECKING:
-    from headrace.deploy.demo.schedule import DriftReport
-    from headrace.deploy.reports import ComparisonSnapshot
+    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
 
 NOTHING = "-"
 

@@ -7,7 +7,3 @@ a log, `drain.py` waits until every event is learned, and `services/` starts Kaf
 `earlier_runs.py` finds what earlier runs have sent, `background_replay.py` replays in a thread with
 a progress bar, and `kernel_warmup.py` compiles kernels before the parts start.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

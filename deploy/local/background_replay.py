@@ -9,35 +9,31 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
+from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
 from headrace.counted_nouns import counted
-from headrace.ingest.joiner import StateReader
-from headrace.ingest.logs import open_log
-from headrace.ingest.replay import (
-    LiveLog,
-    LivePace,
+from headrace.ingest.joiner.committed_state import StateReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.ndjson import EventLog
+from headrace.ingest.logs.opening import open_log
+from headrace.ingest.replay.live_log import LiveLog, LivePace
+from headrace.ingest.replay.replayer import (
+    Before,
     ReplayHooks,
     ReplayProgress,
     ReplayResult,
     ReplaySettings,
     replay,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from rich.console import Console
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import EventLog, LogLayout
-    from headrace.ingest.replay import Before
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
 
 
 class BackgroundReplay(threading.Thread):

@@ -10,24 +10,25 @@ once more, so the wait goes on for as long as that takes.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.counted_nouns import counted
 from headrace.deploy.errors import Stuck
-from headrace.ingest.joiner import StateReader
-from headrace.ingest.kafka import KafkaReader, Source, check_co_partitioned, examples_topic
-from headrace.learner.loop import parked_messages
-from headrace.pserver import Unreachable
+from headrace.ingest.joiner.committed_state import StateReader
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import check_co_partitioned, examples_topic
+from headrace.learner.loop.marks.parked_marks import parked_messages
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.store import BucketAnswer, Store
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import BucketAnswer, Store
+    from headrace.learner.spec.model_spec import ModelSpec
 
 POLL_S = 0.05
 

@@ -8,22 +8,23 @@ copy as too late. And a user who tries two specs on one log expects both to lear
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadLog
-from headrace.ingest.joiner import JoinerState, read_state
-from headrace.ingest.kafka import EventTopics, offsets_at
-from headrace.ingest.logs import open_log
-from headrace.ingest.replay import begun_name, check_backfill, model_of, replay_name
+from headrace.ingest.joiner.committed_state import JoinerState, read_state
+from headrace.ingest.kafka.reading.bounded_reader import offsets_at
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.opening import open_log
+from headrace.ingest.replay.backfill import check_backfill
+from headrace.ingest.replay.named_replay import begun_name, model_of, replay_name
+from headrace.learner.spec.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headrace.deploy.local.pipeline import PipelineSettings
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import LogLayout
-    from headrace.learner.spec import ModelSpec
 
     class _Logs(Protocol):
         """The logs of a run, and where it runs."""

@@ -13,51 +13,39 @@ the first request take no longer than others. An image needs the kernels of all 
 container on a read-only root cannot keep what it compiles.
 """
 
-from __future__ import annotations
-
 import secrets
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.ingest.events import TIME
-from headrace.ingest.examples import Examples, Kind, pack
-from headrace.ingest.features import Encoder, Policy
-from headrace.ingest.joiner import Joiner, JoinerPacing
-from headrace.ingest.kafka import (
-    EventTopics,
-    ListReader,
-    ListTransactions,
-    ListWriter,
-    Source,
-    examples_topic,
-    memory_ports,
-    scores_topic,
-)
-from headrace.ingest.runtime import steady_ms
-from headrace.learner import NoUncertainty
-from headrace.learner.loop import (
-    BatchGuard,
-    DirectExchange,
-    KafkaOutputs,
-    Learner,
-    LearnerPacing,
-    LearnerPorts,
-)
-from headrace.learner.models import open_model
-from headrace.pserver import MemoryStore, Shape
-from headrace.pserver.replica import Replica
-from headrace.pserver.rows import RowTable
-from headrace.serving.requests import sample_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.ingest.kafka import Outgoing
-    from headrace.learner.spec import ModelSpec
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.examples.batch import Examples, Kind, pack
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.joiner.loop import Joiner, JoinerPacing
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, memory_ports
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
+from headrace.ingest.kafka.transactions import Outgoing
+from headrace.ingest.runtime.clock import steady_ms
+from headrace.learner.errors import NoUncertainty
+from headrace.learner.loop.exchange import DirectExchange
+from headrace.learner.loop.guard.batch_guard import BatchGuard
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.outputs import KafkaOutputs
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.ports import LearnerPorts
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
+from headrace.serving.requests.sample_requests import sample_fields
 
 SHOWN_MS = 1_700_000_000_000
 _PARTITIONS = 2
@@ -97,9 +85,10 @@ def warm_learner(spec: ModelSpec) -> int:
 def warm_server(spec: ModelSpec) -> None:
     """Compile or load what servers, their row caches and scorers call for any request."""
     # a joiner or a learner imports this module, but not the server
-    from headrace.serving.models import Predictor, learned_shares
-    from headrace.serving.replicas import TableRowSource
-    from headrace.serving.requests import EventCandidates
+    from headrace.serving.models.absent_rows import learned_shares
+    from headrace.serving.models.predictor import Predictor
+    from headrace.serving.replicas.status import TableRowSource
+    from headrace.serving.requests.candidates import EventCandidates
 
     model, table = open_model(spec, 2), RowTable(spec.width)
     predictor, rows = Predictor(spec.fields, model), TableRowSource(table)

@@ -5,52 +5,40 @@ starts just before the first event is read and ends when the last mark is seen. 
 start of the servers, the compilation of kernels, and reading the figures.
 """
 
-from __future__ import annotations
-
+import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadLog
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
-from headrace.deploy.local.drain import DrainTimeout
+from headrace.deploy.local.drain import Backlog, DrainTimeout
 from headrace.deploy.local.earlier_runs import EarlierRuns
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
-from headrace.deploy.local.services import ShownSetupProgress
-from headrace.deploy.reports import (
+from headrace.deploy.local.services.progress import ShownSetupProgress
+from headrace.deploy.reports.event_log import check_log, sample_request
+from headrace.deploy.reports.observer import ask_caught_up, copied, curl_of, fields_of_requests
+from headrace.deploy.reports.refusals import read_refusals
+from headrace.deploy.reports.report import (
     FreshnessReport,
-    ask_caught_up,
-    check_log,
-    copied,
     count_rows,
-    curl_of,
-    fields_of_requests,
     make_report,
     read_outcomes,
-    read_refusals,
-    sample_request,
     write_report,
 )
-from headrace.ingest.joiner import read_state
-from headrace.ingest.replay import model_of
-from headrace.ingest.survey import survey_log
-from headrace.learner.loop import read_parked
-from headrace.learner.models import open_model
-from headrace.learner.spec import load_spec
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    from headrace.deploy.local.drain import Backlog
-    from headrace.ingest.logs import LogLayout
-    from headrace.ingest.survey import LogSurvey
-    from headrace.learner.spec import ModelSpec
+from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.replay.named_replay import model_of
+from headrace.ingest.survey.findings import LogSurvey
+from headrace.ingest.survey.log_survey import survey_log
+from headrace.learner.loop.marks.parked_requests import read_parked
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ they start, transactions rehearse a Kafka that this pipeline started (`BrokerReh
 sends events to Kafka and reads topics, store and server like any other client.
 """
 
-from __future__ import annotations
-
 import contextlib
+import threading
 import time
 import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from headrace.deploy.connections import (
     addresses_line,
@@ -24,25 +26,17 @@ from headrace.deploy.connections import (
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services import LocalServices, free_port, take_port
-from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
-from headrace.ingest.http import listening_socket
-from headrace.ingest.kafka import ensure_topics, topics_for
-from headrace.ingest.runtime import BrokerRehearsal
+from headrace.deploy.local.services.ports import free_port, take_port
+from headrace.deploy.local.services.progress import SetupProgress
+from headrace.deploy.local.services.services import LocalServices
+from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
+from headrace.ingest.http.server import listening_socket
+from headrace.ingest.kafka.topics import ensure_topics, topics_for
+from headrace.ingest.runtime.broker_rehearsal import BrokerRehearsal
 from headrace.kernel_cache import compilations_reported
-from headrace.learner.spec import load_spec
-from headrace.pserver import Shape
-from headrace.serving.observers import ensure_predictions
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-    from types import TracebackType
-
-    from headrace.deploy.local.services import SetupProgress
-    from headrace.deploy.local.supervisor import Restart
-    from headrace.pserver import Store
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.store import Shape, Store
+from headrace.serving.observers.prediction_log import ensure_predictions
 
 _LOOK_S = 0.05
 _EVALUATION_WAIT_S = 15.0

@@ -4,27 +4,21 @@ The printed commands are complete: an event with every field of the spec, its cl
 for predictions. A user pastes them and sees the model learn.
 """
 
-from __future__ import annotations
-
 import shlex
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import Any
 
 import orjson
 from rich.console import Console
 
-from headrace.deploy.local.pipeline import LocalPipeline
-from headrace.deploy.local.services import ShownSetupProgress
-from headrace.deploy.reports import curl_of
-from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features import Policy
-from headrace.learner.spec import LOGISTIC
-from headrace.serving.requests import sample_fields
-
-if TYPE_CHECKING:
-    import threading
-
-    from headrace.deploy.local.pipeline import PipelineSettings
-    from headrace.learner.spec import ModelSpec
+from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import ShownSetupProgress
+from headrace.deploy.reports.observer import curl_of
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features.label_policy import Policy
+from headrace.learner.spec.architecture import LOGISTIC
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.serving.requests.sample_requests import sample_fields
 
 _LOOK_S = 0.2
 _NOW = "NOW"

@@ -1,7 +1,5 @@
 """Finds the model specs that come with headrace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from headrace.deploy.errors import DeployError
@@ -19,7 +17,7 @@ def path_of(name: str) -> Path:
 
 def specs_without_torch() -> list[Path]:
     """Return the files of the shipped specs that need no optional dependency."""
-    from headrace.learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     specs = sorted(Path(__file__).parent.glob("*.toml"))
     return [path for path in specs if load_spec(path).optimizers.dense is None]

@@ -8,7 +8,3 @@ are pure functions from a survey to findings. `inspection.py` prints the buckets
 `check_result.py` is a finding, `examples_topic.py` reads what Kafka holds of a model, and
 `removal.py` removes a model.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

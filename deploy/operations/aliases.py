@@ -4,17 +4,13 @@ A switch is atomic on one server. Several servers are switched one after another
 model is given, a server whose alias has another model refuses the switch.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import urllib3
 
 from headrace.deploy.errors import DeployError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TIMEOUT_S = 10.0
 

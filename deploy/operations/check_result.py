@@ -1,7 +1,5 @@
 """Defines the result of a check: severity, place, expected, found, and remedy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

@@ -1,16 +1,10 @@
 """Checks the servers as a cluster: slots, replicas and failover. Pure functions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
 from headrace.deploy.operations.server_checks import MOST_NODE_TIMEOUT_MS, SLOTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headrace.pserver.inspection import NodeSurvey
+from headrace.pserver.inspection.nodes import NodeSurvey
 
 _LEAST_PRIMARIES = 3
 """A failover needs the votes of a majority of the primaries, the dead one included."""

@@ -7,6 +7,7 @@ sorted by severity, and subjects without findings are listed too.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,13 @@ from rich.text import Text
 
 from headrace.deploy.operations import cluster_checks, model_checks, server_checks
 from headrace.deploy.operations.check_result import SUBJECTS, CheckResult, Severity
+from headrace.deploy.operations.model_checks import NewestSnapshot
 from headrace.deploy.operations.parked import check_parked
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.inspection.model_survey import Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.deploy.operations.model_checks import NewestSnapshot
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.inspection import Survey
 
 _STYLES = {Severity.BROKEN: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MOST_PLACES = 6

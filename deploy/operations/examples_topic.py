@@ -4,39 +4,26 @@ It also compares the stored positions of learner, joiner and scorer with the log
 so at its start and stops if a log lost records, so an operator can find it before a restart does.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from headrace.ingest import StreamError
-from headrace.ingest.examples import Continuity, UnreadableExamples, unpack
-from headrace.ingest.kafka import (
-    Committed,
-    EventTopics,
-    KafkaOffsets,
-    KafkaReader,
-    LogState,
-    PartitionAssigned,
-    Source,
-    examples_topic,
-    joiner_group,
-    log_states,
-    partition_counts,
-    read_retention,
-    records_before,
-)
-from headrace.learner.loop import epoch_source
-from headrace.serving.scoring import scorer_group
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import KafkaRetention, KafkaSettings
+from headrace.ingest.errors import StreamError
+from headrace.ingest.examples.batch import UnreadableExamples, unpack
+from headrace.ingest.examples.continuity import Continuity
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.kafka.protocols import Committed, PartitionAssigned, Source
+from headrace.ingest.kafka.reading.bounded_reader import records_before
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.log_truncation import LogState, log_states
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.retention import KafkaRetention, read_retention
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, examples_topic, joiner_group, partition_counts
+from headrace.learner.loop.marks.topic_marks import epoch_source
+from headrace.serving.scoring.scoring_process import scorer_group
 
 _NEXT_OFFSETS = 200
 """Read of each partition, to find missing examples: where a learner stopped is at the beginning."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -11,13 +12,13 @@ from rich.text import Text
 
 from headrace.counted_nouns import counted
 from headrace.deploy.operations.parked import parked_summary
-from headrace.learner.loop import offsets_in, parked_messages
+from headrace.learner.loop.marks.parked_marks import parked_messages
+from headrace.learner.loop.marks.topic_marks import offsets_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.pserver.inspection import BucketSurvey, Survey
+    from headrace.pserver.inspection.buckets import BucketSurvey
+    from headrace.pserver.inspection.model_survey import Survey
 
 UNKNOWN = "-"
 _COLUMNS = ("bucket", "node", "rows", "bytes", "version", "log bytes", "keeper", "age", "lag")

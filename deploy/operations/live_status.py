@@ -3,22 +3,23 @@
 It reads the topic `status` once. So it shows present figures, and no rates.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.ingest.kafka import STATUS_TOPIC, read_all
-from headrace.ingest.runtime import UnreadableStatus, unpack
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.runtime.status import ProcessStatus, UnreadableStatus, unpack
 from headrace.printable_text import printable
-from headrace.serving.page import DIFFERS, MISSING_IN_EVENTS, MISSING_IN_REQUESTS, UNKNOWN, History
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.runtime import ProcessStatus
+from headrace.serving.page.field_coverage import (
+    DIFFERS,
+    MISSING_IN_EVENTS,
+    MISSING_IN_REQUESTS,
+    UNKNOWN,
+)
+from headrace.serving.page.history import History
 
 log = logging.getLogger(__name__)
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.counted_nouns import counted
 from headrace.deploy.operations.check_result import CheckResult, Severity
-from headrace.ingest.kafka import FOREVER_MS
-from headrace.learner.loop import buckets_behind, topic_of
-from headrace.learner.spec import check_compatible
-from headrace.pserver import MissingModel, Unreachable, WrongModel
-from headrace.pserver.rows import row_bytes
+from headrace.ingest.kafka.retention import FOREVER_MS
+from headrace.learner.loop.marks.topic_marks import buckets_behind, topic_of
+from headrace.learner.spec.compatibility import check_compatible
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.errors import MissingModel, Unreachable, WrongModel
+from headrace.pserver.rows.row_codec import row_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.inspection import Survey
+    from headrace.pserver.inspection.model_survey import Survey
 
 LARGE_LOG_BYTES = 16 << 20
 """Twice the size to which a keeper trims the log of a bucket."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.check_result import CheckResult, Severity
-from headrace.learner.loop import ParkedRequest, ask, parked_messages, read_parked
+from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest, parked_messages
+from headrace.learner.loop.marks.parked_requests import ask, read_parked
+from headrace.pserver.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.learner.loop import ParkedMessage
-    from headrace.pserver import Store
-    from headrace.pserver.inspection import Survey
+    from headrace.pserver.inspection.model_survey import Survey
 
 _PLACE = re.compile(r"(\d+)@(\d+)")
 _NONE = (1 << 62, 0)

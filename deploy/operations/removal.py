@@ -1,20 +1,14 @@
 """Removes a model from the store, unless it is in use or the operator does not confirm."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from headrace.counted_nouns import counted
 from headrace.deploy.errors import DeployError
-from headrace.pserver import MissingModel
-from headrace.pserver.inspection import drop_leftovers, signs_of_use, survey
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.pserver.inspection import Survey
-    from headrace.pserver.redis_backend import RedisStore
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.inspection.model_survey import Survey, drop_leftovers, survey
+from headrace.pserver.inspection.usage import signs_of_use
+from headrace.pserver.redis_backend.redis_store import RedisStore
 
 _SIGNS_SHOWN = 3
 

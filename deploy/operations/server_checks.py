@@ -4,17 +4,11 @@ Each limit has its reason beside it. Every check takes all servers and yields fi
 that a server does not show to this user are not checked.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
-from headrace.pserver.redis_backend import LIBRARY_VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headrace.pserver.inspection import NodeSurvey
+from headrace.pserver.inspection.nodes import NodeSurvey
+from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION
 
 _MIB = 1 << 20
 LEAST_VERSION = 7

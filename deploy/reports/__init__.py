@@ -8,7 +8,3 @@ disk. `tracking` has the records of runs.
 `fit_report.py` sums up a fit, `experiment_page.py` draws an experiment, and `refusals.py` counts
 what a model refused.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

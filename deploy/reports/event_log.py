@@ -1,10 +1,10 @@
 """Reads a log of events on disk, as far as a report or a demo needs it."""
 
-from __future__ import annotations
-
 import io
+from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import orjson
@@ -12,14 +12,10 @@ import pyarrow as pa
 import zstandard
 
 from headrace.deploy.errors import BadOption
-from headrace.ingest.logs import CLICKS, IMPRESSIONS, NoEventsError, TableLog, path_of
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, NoEventsError, path_of
+from headrace.ingest.logs.table_log import TableLog
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from headrace.ingest.logs import LogLayout
 
 
 class _ImpressionHead(msgspec.Struct):

@@ -4,20 +4,13 @@ One HTML file without scripts or links, so it can be mailed and opened on a phon
 that scales with the window.
 """
 
-from __future__ import annotations
-
 import html
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from headrace.counted_nouns import counted
-from headrace.learner.experiments import arm_state
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.deploy.reports.tracking import TrackedRun
-    from headrace.learner.experiments import ArmRecord
+from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+from headrace.learner.experiments.history import ArmRecord, arm_state
 
 _WIDTH, _HEIGHT, _LEFT = 640, 180, 70
 _COLOURS = {"better": "#1a7f37", "eliminated": "#b42318", "stopped": "#8a6d3b"}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.counted_nouns import counted, counted_of
-from headrace.ingest.survey import duration
+from headrace.ingest.survey.findings import RefusedEvents, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.survey import RefusedEvents
-    from headrace.learner.batch import FitSummary
+    from headrace.learner.batch.trainer import FitSummary
 
 
 def fit_in_words(

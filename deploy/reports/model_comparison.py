@@ -11,24 +11,22 @@ place of the impression, and only impressions with every value known are compare
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.learner.validation import auc
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.learner.validation.progressive import auc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from headrace.learner.loop.scores import Scores
 
-    import numpy.typing as npt
 
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import Encoded
-    from headrace.learner.loop import Scores
-
-    Floats = npt.NDArray[np.float64]
-    Predict = Callable[[Encoded, npt.NDArray[np.int64]], Floats]
+Floats = npt.NDArray[np.float64]
+Predict = Callable[[Encoded, npt.NDArray[np.int64]], Floats]
 
 _SMALLEST = 4096
 

@@ -4,14 +4,14 @@ It reads the topics of examples and scores as a consumer without a group, and qu
 over HTTP. The results go into a `ModelComparison`. Rates are those of the last seconds.
 """
 
-from __future__ import annotations
-
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from tenacity import (
@@ -24,28 +24,18 @@ from tenacity import (
 )
 
 from headrace.deploy.errors import BadOption
-from headrace.deploy.reports.model_comparison import ModelComparison
-from headrace.ingest.examples import unpack as unpack_examples
-from headrace.ingest.kafka import (
-    KafkaReader,
-    PartitionAssigned,
-    Record,
-    examples_topic,
-    scores_topic,
-)
-from headrace.learner.loop import unpack as unpack_scores
-from headrace.learner.models import open_model
-from headrace.pserver.replica import Replica, Stale
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Sequence
-
-    from headrace.deploy.reports.model_comparison import Floats
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Store
-    from headrace.pserver.rows import RowTable
+from headrace.deploy.reports.model_comparison import Floats, ModelComparison
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.kafka.protocols import PartitionAssigned, Record
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.replica.replica import Replica, Stale
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Store
 
 RATE_OVER_S = 3.0
 CATCH_UP_S = 5.0

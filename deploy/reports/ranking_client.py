@@ -1,7 +1,7 @@
 """Has the server rank each request of a log before the events of the request are sent.
 
 A replay passes the lines that are due to this client before it sends them (argument `before` of
-`headrace.ingest.replay.replay`). The client sends the impressions of each request to the server, as
+`headrace.ingest.replay`). The client sends the impressions of each request to the server, as
 the site would have done, and waits for the answers. No score can therefore depend on the click or
 the show that it predicts. Joined with the outcomes, the scores give the accuracy for users.
 
@@ -15,25 +15,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.learner.loop import Scores
+from headrace.learner.loop.scores import Scores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-    from types import TracebackType
-    from typing import Self
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.logs.ndjson import Line
 
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.logs import Line
 
-    Told = Callable[[list[str], list[float]], None]
+Told = Callable[[list[str], list[float]], None]
 
 _START_S = 10.0
 _ANSWERED, _OVERLOADED = 200, 503

@@ -4,24 +4,19 @@ The joiner refuses events, and learners quarantine batches of examples. The topi
 each, with the reason. It is shared by all models of a Kafka, so a letter counts once per origin.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from headrace.ingest.dead_letters import Letter
-from headrace.ingest.dead_letters import unpack as unpack_letter
-from headrace.ingest.kafka import EventTopics, examples_topic, read_all
-from headrace.learner.loop import quarantine_reason
+from headrace.ingest.dead_letters.letter import Letter
+from headrace.ingest.dead_letters.letter import unpack as unpack_letter
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.learner.loop.guard.batch_guard import quarantine_reason
+from headrace.learner.loop.marks.parked_marks import ParkedMessage
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.printable_text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.loop import ParkedMessage
-    from headrace.learner.spec import ModelSpec
 
 _LONGEST_SHOWN = 200
 

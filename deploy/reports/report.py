@@ -8,36 +8,37 @@ A run with kills therefore has the same figures as one without, or the report sh
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from headrace.deploy.reports.event_log import impression_ids_of
-from headrace.ingest.examples import unpack as unpack_examples
-from headrace.ingest.kafka import examples_topic, read_all, scores_topic
-from headrace.learner.loop import unpack as unpack_scores
-from headrace.learner.validation import (
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.ingest.logs.layout import LogLayout
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.validation.breakdown import (
+    ImpressionGroup,
     by_decile,
     by_slice,
     by_window,
     calibration_error,
-    join_outcomes,
 )
+from headrace.learner.validation.outcomes import Outcomes, join_outcomes
+from headrace.learner.validation.progressive import ProgressiveValidation
+from headrace.pserver.rows.table import RowTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from headrace.deploy.reports.refusals import Refusals
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.joiner import JoinerState
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import LogLayout
-    from headrace.learner.spec import ModelSpec
-    from headrace.learner.validation import ImpressionGroup, Outcomes, ProgressiveValidation
-    from headrace.pserver.rows import RowTable
+    from headrace.ingest.joiner.committed_state import JoinerState
 
 WINDOWS = 10
 """Windows of event time in the report. Each starts in the middle of the one before."""

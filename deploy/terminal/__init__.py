@@ -4,7 +4,3 @@
 `wrapped_text` wraps messages at the width of the terminal, and `waiting_note` says what a command
 waits for.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

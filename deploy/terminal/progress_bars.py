@@ -5,22 +5,26 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from headrace.counted_nouns import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rich.console import Console
-    from rich.progress import TaskID
-
-    from headrace.learner.batch import FitProgress
-    from headrace.learner.experiments import ExperimentProgress
-    from headrace.learner.recovery import RebuildProgress
-    from headrace.pserver.snapshots import SnapshotProgress as Buckets
+    from headrace.learner.batch.trainer import FitProgress
+    from headrace.learner.experiments.history import ExperimentProgress
+    from headrace.learner.recovery.rebuilder import RebuildProgress
+    from headrace.pserver.snapshots.writer import SnapshotProgress as Buckets
 
 log = logging.getLogger(__name__)
 

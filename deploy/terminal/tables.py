@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
 from headrace.printable_text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from rich.console import RenderableType
-
-    from headrace.pserver.snapshots import ListedSnapshot
-    from headrace.serving.evaluation import ServedArm, WindowMetrics
+    from headrace.pserver.snapshots.catalog import ListedSnapshot
+    from headrace.serving.evaluation.served_arms import ServedArm
+    from headrace.serving.evaluation.windows import WindowMetrics
 
 UNKNOWN = "-"
 

@@ -1,15 +1,10 @@
 """Says what a command waits for, if it takes longer than a few seconds."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _FIRST_S, _EVERY_S = 5.0, 10.0
 """A command on an idle machine ends before the first note."""

@@ -5,15 +5,10 @@ for a pipe or a file is never wrapped, so that `grep` finds it whole. Commands a
 are never broken: those in backticks or quotes, and paths and URLs, which have no spaces.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import textwrap
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import TextIO
+from typing import TextIO
 
 CONTINUED = "  "
 """Indentation of the lines that continue a line, in addition to its own."""

@@ -5,7 +5,3 @@ completely or not at all.
 
 `archived_examples` reads the examples back, in the order of event time.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,10 +4,9 @@ A partition's rows keep their order. Within an hour, the partitions are merged b
 first row of each block. Rows that no progress file counts are not read.
 """
 
-from __future__ import annotations
-
 import heapq
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import fsspec
 import msgspec
@@ -15,12 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveProgress
-from headrace.ingest.examples import Examples, examples_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.ingest.features import FieldSet
+from headrace.ingest.examples.batch import Examples, examples_of
+from headrace.ingest.features.fields import FieldSet
 
 _ROWS_A_BLOCK = 16_384
 

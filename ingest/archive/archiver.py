@@ -11,12 +11,11 @@ restart would change nothing.
 The hour is that of the event, in UTC. A record without a readable time has the hour of its append.
 """
 
-from __future__ import annotations
-
 import logging
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -25,26 +24,24 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.counted_nouns import counted
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder, ArchiveFull
-from headrace.ingest.events import EARLIEST_MS, LATEST_MS
-from headrace.ingest.examples import DamagedMessages, open_batch
-from headrace.ingest.kafka import (
+from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
+from headrace.ingest.examples.arrow_batch import open_batch
+from headrace.ingest.examples.damaged_messages import DamagedMessages
+from headrace.ingest.kafka.protocols import (
     AtEnd,
-    EventTopics,
-    KafkaReader,
-    LogBounds,
     PartitionAssigned,
     PartitionRevoked,
+    Reader,
     Record,
-    examples_topic,
+    Source,
 )
-from headrace.ingest.runtime import ReadLag, running_process
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.ingest.runtime.process import running_process
+from headrace.ingest.runtime.read_lag import ReadLag
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings, Reader, Source
 
 log = logging.getLogger(__name__)
 

@@ -15,23 +15,21 @@ from __future__ import annotations
 
 import errno
 import fcntl
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import fsspec
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from headrace.ingest.errors import StreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
-
-    from headrace.ingest.kafka import Source
+    from headrace.ingest.kafka.protocols import Source
 
 
 class ArchiveError(StreamError):

@@ -10,7 +10,3 @@ for a request. `backpressure` bounds what waits in memory, and `collector_proces
 `responses` has the shape of its answers and `openapi` describes the raw bodies. `collector_metrics`
 counts, and `fake_producer` replaces Kafka in tests.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import FastAPI, Request, Response
@@ -16,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from headrace.ingest.collector import body as bodies
+from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.openapi import document
 from headrace.ingest.collector.responses import (
     NOT_ACKNOWLEDGED,
@@ -28,16 +30,16 @@ from headrace.ingest.collector.responses import (
 )
 from headrace.ingest.collector.validation import check
 from headrace.ingest.errors import WriteRefused
-from headrace.ingest.events import EventKind, event_schema
-from headrace.ingest.http import RequestRefused, TokenLimits, Tokens, add_docs
+from headrace.ingest.events.json_schema import EventKind, event_schema
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.docs_page import add_docs
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http.token_grants import TokenLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
     from headrace.ingest.collector.collector_metrics import CollectorMetrics
     from headrace.ingest.collector.delivery import Delivery, Failure
-    from headrace.ingest.http import Readiness
+    from headrace.ingest.http.server import Readiness
 
 _JSON = "application/json"
 PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}

@@ -5,13 +5,11 @@ their bytes before it reads them, if the length is known. A request beyond the l
 429 at once. That costs next to nothing; accepting the request and timing out would cost its memory.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headrace.counted_nouns import counted
-from headrace.ingest.events import LARGEST_VALUE_BYTES
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.events.contract import LARGEST_VALUE_BYTES
+from headrace.ingest.http.http_errors import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.counted_nouns import counted
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:

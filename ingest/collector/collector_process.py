@@ -3,39 +3,27 @@
 Requests under way at the stop get their answer once Kafka has their events.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from headrace.ingest.collector.app import CollectorClients, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
-from headrace.ingest.events import EventKind
-from headrace.ingest.http import (
-    BadTokens,
-    Draining,
-    ListenSettings,
-    Readiness,
-    RereadTokens,
-    TokenGrant,
-    TokenLimits,
-    listening_socket,
-    new_registry,
-    rereading,
-    run_app,
-)
-from headrace.ingest.kafka import EventTopics, check_co_partitioned
-from headrace.ingest.runtime import running_process, wall_ms
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.events.json_schema import EventKind
+from headrace.ingest.http.http_errors import BadTokens
+from headrace.ingest.http.listen_settings import ListenSettings
+from headrace.ingest.http.metrics_server import new_registry
+from headrace.ingest.http.server import Draining, Readiness, listening_socket, run_app
+from headrace.ingest.http.token_files import RereadTokens, rereading
+from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.process import running_process
 
 log = logging.getLogger(__name__)
 

@@ -15,21 +15,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as KafkaMessage
 
-from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka import listed_topics, producer_config, translate, translated
+from headrace.ingest.errors import KafkaUnreachable, StreamError
+from headrace.ingest.kafka.advertised_brokers import listed_topics
+from headrace.ingest.kafka.error_translation import translate, translated
+from headrace.ingest.kafka.producer import producer_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from confluent_kafka import Message as KafkaMessage
-
     from headrace.ingest.collector.validation import ValidatedEvent
-    from headrace.ingest.errors import StreamError
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 

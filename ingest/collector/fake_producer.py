@@ -6,17 +6,13 @@ are never acknowledged, an outage, or a fatal error of the producer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from confluent_kafka import Message
-
-    Called = Callable[[KafkaError | None, Message], None]
+Called = Callable[[KafkaError | None, Message], None]
 
 
 class ProducedMessage(NamedTuple):

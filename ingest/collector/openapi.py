@@ -4,24 +4,18 @@ Schemas come from the types of the answers and from the published schemas of the
 examples can be sent as they are.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import orjson
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.body import JSON, NDJSON
 from headrace.ingest.collector.responses import CollectorAnswer
-from headrace.ingest.events import EXAMPLES, EventKind, event_schema
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fastapi import FastAPI
-
-    from headrace.ingest.collector.backpressure import CollectorLimits
+from headrace.ingest.events.json_schema import EXAMPLES, EventKind, event_schema
 
 _ANSWERS = {
     "200": "Kafka has every event.",

@@ -8,16 +8,11 @@ that one broken producer does not block the rest of its batch. The status is tha
 event. A request that is refused as a whole accepts no event and has `error` instead.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
-from headrace.ingest.http import RequestRefusal  # noqa: TC001  (msgspec reads it)
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from headrace.ingest.http.http_errors import RequestRefusal
 
 TOO_LARGE = "too_large"
 NOT_ACKNOWLEDGED = "not_acknowledged"

@@ -5,15 +5,15 @@ not become a dead letter there. The exception is an impression later than the la
 joiner has the watermark. Only a refused event is parsed a second time, to describe it.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import orjson
 
+from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.responses import TOO_LARGE, EventRefusal
-from headrace.ingest.events import (
+from headrace.ingest.events.contract import (
     AHEAD_MS,
     EARLIEST_MS,
     IMPRESSION_ID,
@@ -23,11 +23,6 @@ from headrace.ingest.events import (
     read_event,
     request_key,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.collector.backpressure import CollectorLimits
 
 _LONGEST_SHOWN = 80
 

@@ -5,7 +5,3 @@ The joiner and the scorer refuse single events; a learner quarantines batches of
 `letter` is the format, `reader` finds the open letters, `repairs` reads corrections from a file or
 a function, and `letter_retry` sends repaired events back, each exactly once.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

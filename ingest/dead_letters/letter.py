@@ -13,18 +13,17 @@ without members after a week.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import orjson
 
-from headrace.ingest.events import LARGEST_VALUE_BYTES, Reason
+from headrace.ingest.events.contract import LARGEST_VALUE_BYTES, Reason
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.ingest.kafka import Record
+    from headrace.ingest.kafka.protocols import Record
 
 
 _NAMES = {reason.value: reason.name.lower() for reason in Reason}

@@ -13,19 +13,19 @@ is not sent. An impression older than the window is too late by then and becomes
 unless its repair changed the time.
 """
 
-from __future__ import annotations
-
 import contextlib
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import orjson
 from confluent_kafka import KafkaException, Producer
 
-from headrace.ingest.dead_letters.letter import SettledLetters, pack_settled
+from headrace.ingest.dead_letters.letter import Letter, Origin, SettledLetters, pack_settled
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
 from headrace.ingest.errors import StreamError
-from headrace.ingest.events import (
+from headrace.ingest.events.contract import (
     IMPRESSION_ID,
     REQUEST_ID,
     Reason,
@@ -33,21 +33,11 @@ from headrace.ingest.events import (
     read_event,
     request_key,
 )
-from headrace.ingest.kafka import (
-    TRANSACTION_TIMEOUT_MS,
-    EventTopics,
-    check_co_partitioned,
-    producer_config,
-    translated,
-)
-from headrace.ingest.runtime import wall_ms
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Sequence
-
-    from headrace.ingest.dead_letters.letter import Letter, Origin
-    from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.kafka.error_translation import translated
+from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.runtime.clock import wall_ms
 
 _LETTERS_A_TRANSACTION = 500
 _BYTES_A_TRANSACTION = 4 << 20

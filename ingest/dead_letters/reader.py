@@ -5,19 +5,12 @@ instead of events. The joiners of several models each write a letter about the s
 one stands for all.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from headrace.ingest.dead_letters.letter import Letter, SettledLetters, unpack
-from headrace.ingest.kafka import high_watermarks, read_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.ingest.dead_letters.letter import Origin
-    from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.dead_letters.letter import Letter, Origin, SettledLetters, unpack
+from headrace.ingest.kafka.reading.bounded_reader import high_watermarks, read_until
+from headrace.ingest.kafka.settings import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ The function is in a small Python file:
 and the message as text. The returned event is sent; None leaves the letter open.
 """
 
-from __future__ import annotations
-
 import runpy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import orjson
@@ -26,10 +26,6 @@ from headrace.ingest.dead_letters.letter import Letter, Origin
 from headrace.ingest.dead_letters.letter_retry import DISCARD, Repair, why_refused
 from headrace.ingest.errors import StreamError
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 
 class BadRepair(StreamError):

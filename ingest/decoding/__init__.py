@@ -4,7 +4,3 @@ This folder is a low-level optimization; `json_scanner` has the reason. `decoder
 and passes odd events to `ingest.events.read_event`, the complete reader; `json_tokens` has the
 grammar of JSON.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

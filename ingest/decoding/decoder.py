@@ -6,12 +6,12 @@ the bytes of the messages, so that later steps see no difference. The result is 
 for the encoder, texts for the joiner, and the reasons why messages are refused.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.ingest.decoding.json_scanner import (
     ABSENT,
@@ -28,7 +28,7 @@ from headrace.ingest.decoding.json_scanner import (
     no_positions,
     scan,
 )
-from headrace.ingest.events import (
+from headrace.ingest.events.contract import (
     AHEAD_MS,
     EARLIEST_MS,
     IMPRESSION_ID,
@@ -39,19 +39,13 @@ from headrace.ingest.events import (
     is_tick,
     read_event,
 )
-from headrace.ingest.features import ABSENT as NO_HASH
-from headrace.ingest.features import Transform, canonical, real, xxh64
-from headrace.ingest.runtime import kernel
+from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.ingest.features.hashing import ABSENT as NO_HASH
+from headrace.ingest.features.hashing import canonical, real, xxh64
+from headrace.ingest.runtime.numba_kernels import kernel
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
-
-    Hashes = npt.NDArray[np.uint64]
-    Longs = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+Longs = npt.NDArray[np.int64]
 
 _NEEDED = {
     Transform.ID: NEEDS_TEXT,

@@ -16,19 +16,15 @@ test checks (`tests/ingest/decoding/test_scanner_canary.py`). First, `repr` give
 at most 15 digits. Second, it writes an exponent only below 0.0001.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.ingest.decoding.json_tokens import integer, number, same, space, string
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Longs = npt.NDArray[np.int64]
+Longs = npt.NDArray[np.int64]
 
 ABSENT, TEXT, LIST = 0, 1, 2
 """Kinds of values: null or missing, a scalar with a canonical text, an array of scalars."""

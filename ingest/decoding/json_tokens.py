@@ -6,11 +6,9 @@ canonical text is not contained in its bytes is distinguished from one whose tex
 may be invalid ends at -1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined
+from headrace.ingest.runtime.numba_kernels import inlined
 
 _EXACT_DIGITS = 15
 """A decimal of at most this many digits is the shortest text of its float, so `repr` returns it.

@@ -7,8 +7,6 @@ the message with it to the dead letters. All other fields are kept as they are. 
 describes how a field of the model handles unexpected values.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import orjson

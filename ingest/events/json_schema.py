@@ -6,8 +6,6 @@ later than the joiner's window. Ticks are missing on purpose: only a replay writ
 tick advances the time of a whole partition.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated
 

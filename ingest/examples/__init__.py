@@ -4,7 +4,3 @@
 `damaged_messages` skips what an operator named. `continuity` finds missing batches. `splitting`
 divides batches, `ordering` puts their examples in another order.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,15 +8,11 @@ refused, because a small message may unpack to any size. headrace writes none: K
 *Refused:* a checksum of the message. It finds accidents, but not a batch that was made this way.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 UNREADABLE_ARROW = (
     *(pa.ArrowException, OSError, ValueError, LookupError, TypeError, EOFError, StopIteration),

@@ -11,23 +11,19 @@ lists. `unpack` copies only what Arrow has no array for.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.ingest.events import LATEST_MS
+from headrace.ingest.events.contract import LATEST_MS
 from headrace.ingest.examples.arrow_batch import UNREADABLE_ARROW, UnreadableBatch, open_batch
-from headrace.ingest.features import Encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import FieldSet
 
 FORMAT = 1
 _SLICE = "slice:"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.kafka import Source
+    from headrace.ingest.kafka.protocols import Source
 
 
 class Continuity:

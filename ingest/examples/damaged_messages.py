@@ -6,19 +6,14 @@ every damaged message. A topic of another program would be skipped whole, and a 
 messages would go unnoticed.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from headrace.ingest.errors import DamagedMessage
 from headrace.ingest.examples.arrow_batch import UnreadableBatch
 from headrace.ingest.examples.batch import DamagedExamples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from headrace.ingest.kafka import Record
+from headrace.ingest.kafka.protocols import Record
 
 log = logging.getLogger(__name__)
 

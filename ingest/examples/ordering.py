@@ -1,17 +1,11 @@
 """Puts examples in another order, with the items of their bags and their strings."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples
-from headrace.ingest.features import Encoded
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from headrace.ingest.features.encoder import Encoded
 
 
 def reordered(examples: Examples, order: npt.NDArray[np.int64]) -> Examples:

@@ -13,23 +13,16 @@ makes the same message again. So the bytes of a message are bounded, for any eve
 these bounds end does not end between candidates of one request, which learners score together.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.examples.batch import Examples
-from headrace.ingest.features import Encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
-    import pyarrow as pa
-
+from headrace.ingest.features.encoder import Encoded
 
 _FIXED_BYTES = 64
 """Of one example: kind, label, times, weight and the offsets of its strings."""

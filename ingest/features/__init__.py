@@ -10,7 +10,3 @@ sections. `unknown_fields` finds what no field reads, and `number_ids` computes 
 numbers without numba. `field_sources` lists those that events and requests carry, and
 `recent_coverage` counts how many of them do. `cells` reads the cells of files and rows.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

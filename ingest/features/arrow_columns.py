@@ -5,17 +5,16 @@ as an event with the same values (tests/ingest/features/test_arrow_columns.py ho
 and infinity are absent, because JSON has none of the two numbers. Times and dates are their text.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.ingest.features.cells import is_list, values_of
+from headrace.ingest.features.cells.values import is_list, values_of
 from headrace.ingest.features.hashing import (
     ABSENT,
     hash_integers,
@@ -24,12 +23,7 @@ from headrace.ingest.features.hashing import (
     real,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
-    Ids = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
 
 
 class ArrowColumns:

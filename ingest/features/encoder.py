@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.ingest.features.fields import Field, FieldSet, Transform
 from headrace.ingest.features.hashing import (
     ABSENT,
     Numbered,
+    Numbering,
     field_ids,
     hash_value,
     hash_values,
@@ -33,16 +36,9 @@ from headrace.ingest.features.hashing import (
     real,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+Ids = npt.NDArray[np.uint64]
 
-    import numpy.typing as npt
-
-    from headrace.ingest.features.hashing import Numbering
-
-    Ids = npt.NDArray[np.uint64]
-
-Event: TypeAlias = "Mapping[str, object]"
+Event = Mapping[str, object]
 
 _HOUR_MS = 3_600_000
 _FEW = 32

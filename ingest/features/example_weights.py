@@ -24,18 +24,14 @@ the click, so the kept impressions are a fair sample of all. A click is learned 
 impression was kept or not, with weight 1 (times that of its field): clicks are never dropped.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
 from headrace.ingest.features.spec_sections import expected
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 MOST = 1e6
 """The greatest weight: a million copies of one example would be the model."""

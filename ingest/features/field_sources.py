@@ -5,15 +5,10 @@ rows, and hours and periods from the time. For the others, `headrace check`, the
 server report the *coverage*: the share of events or candidates that have a usable value.
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from headrace.ingest.events import REQUEST_ID, TIME
-from headrace.ingest.features.fields import Transform
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.events.contract import REQUEST_ID, TIME
+from headrace.ingest.features.fields import FieldSet, Transform
 
 _WITHOUT_VALUE = (Transform.HOUR, Transform.PERIOD, Transform.CROSS, Transform.HISTORY)
 

@@ -26,15 +26,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
-from headrace.ingest.events import TIME
+from headrace.ingest.events.contract import TIME
 from headrace.ingest.features.example_weights import ExampleWeights
 from headrace.ingest.features.label_policy import LabelPolicy, Policy
 from headrace.ingest.features.number_ids import number_id
@@ -48,11 +50,6 @@ from headrace.ingest.features.spec_sections import (
     tables_of,
 )
 from headrace.ingest.features.spec_text import SpecError, SpecText, found_name, one_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import numpy.typing as npt
 
 __all__ = [
     "TIME",

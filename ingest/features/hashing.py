@@ -7,24 +7,19 @@ the field, so that one value in two fields gets two ids. The compiled hash runs 
 of strings in Arrow's layout: one buffer of bytes, and offsets into it.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.kernel_cache import compiled_and_kept
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    Hashes = npt.NDArray[np.uint64]
+Hashes = npt.NDArray[np.uint64]
 
 FIELD_BITS = 10
 """Lower bits of an id that hold the number of its field."""
@@ -176,7 +171,7 @@ def field_ids(hashes: Hashes, number: int) -> Hashes:
     return ids
 
 
-Numbering: TypeAlias = "npt.NDArray[np.int64]"
+Numbering = npt.NDArray[np.int64]
 """Instructions for making the ids of single-valued fields from hashes; made by `numbering`."""
 
 

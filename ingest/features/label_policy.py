@@ -7,8 +7,6 @@ joiner applies the policy (`ingest/joiner/core/rules.py`). A click after the win
 both policies.
 """
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
 from typing import Annotated

@@ -3,8 +3,6 @@
 `field_id` of the hashing module is compiled. Its import would take longer than reading a spec.
 """
 
-from __future__ import annotations
-
 _NUMBER_ROW = 0xC949D7C7509E6557
 """NUMBER_ROW of headrace.ingest.features.hashing, which imports numba."""
 

@@ -5,14 +5,10 @@ process would hide for days that a producer stopped sending a field. Counts of s
 add up.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 SLOT_MS = 120_000
 SLOTS = 5

@@ -10,23 +10,17 @@ msgspec checks a table and stops at the first error. Its message gives a path bu
 refusal is written here: file, line, the expected value and the value found.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.inspect import BoolType, EnumType, FloatType, IntType, Metadata, type_info
 
-from headrace.ingest.features.spec_text import SpecError, one_of
+from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from headrace.ingest.features.spec_text import SpecText
-
-    Table = Mapping[str, object]
+Table = Mapping[str, object]
 
 S = TypeVar("S", bound=msgspec.Struct)
 

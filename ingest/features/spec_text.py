@@ -6,17 +6,12 @@ quadratic in the lines of a spec, and it happens only for an error. *Refused:* a
 rules of its own.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 
 class SpecError(ValueError):

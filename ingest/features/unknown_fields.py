@@ -8,14 +8,13 @@ wording.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features.spec_text import one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from headrace.ingest.features.fields import FieldSet
 
 _MOST_SHOWN = 5

@@ -10,7 +10,3 @@ and the prediction servers share this folder; each has its own application.
 `token_files` reads changed tokens again. Connections that no request has proven yet share little
 time (`unproven_connections`) and little memory (`small_reads`).
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,17 +5,12 @@ over, remove the old one (`token_files`). Only digests are kept, and they are co
 time. Neither a log, a traceback nor the time of an answer reveals a token.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from headrace.ingest.http.http_errors import BadTokens, RequestRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _SHORTEST = 16
 """Characters; shorter tokens can be guessed."""

@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from headrace.ingest.http.local_senders import is_foreign
 from headrace.ingest.http.unproven_connections import (
@@ -42,8 +43,6 @@ from headrace.ingest.http.unproven_connections import (
 
 if TYPE_CHECKING:
     import asyncio
-
-    from uvicorn.server import ServerState
 
 _MOST_CONNECTIONS = 16_384
 _OWN_FILES = 128

@@ -7,19 +7,14 @@ examples as a curl command. *Refused:* Swagger UI as a package of assets, a mega
 some ten routes.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from fastapi import FastAPI
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "

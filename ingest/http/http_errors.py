@@ -1,7 +1,5 @@
 """Errors of HTTP servers: addresses, tokens, and requests that are refused as a whole."""
 
-from __future__ import annotations
-
 import msgspec
 
 from headrace.ingest.errors import StreamError

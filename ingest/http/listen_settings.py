@@ -1,18 +1,12 @@
 """Settings that every HTTP process has: its address, tokens, metrics and drain time."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.local_senders import is_this_machine
 from headrace.ingest.http.server import tokens_for
 from headrace.ingest.http.token_files import TokenSource
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.http.bearer_tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True)

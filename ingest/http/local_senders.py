@@ -6,8 +6,6 @@ rebinding). Its page then has the same origin as the server, but the wrong `Host
 consent of the server, so `Origin` is compared as well.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from functools import lru_cache
 from urllib.parse import urlsplit

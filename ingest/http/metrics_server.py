@@ -9,13 +9,11 @@ Every process uses this one, whether it has an HTTP interface or not. It stays a
 so that a joiner or learner does not import uvicorn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -27,9 +25,6 @@ from prometheus_client import (
 )
 
 from headrace.ingest.http.http_errors import AddressTaken
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 
 def new_registry() -> CollectorRegistry:

@@ -13,6 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
+from asyncio import TimerHandle
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +29,6 @@ from headrace.ingest.http.local_senders import is_this_machine
 from headrace.ingest.http.small_reads import SmallReads
 
 if TYPE_CHECKING:
-    import threading
-    from asyncio import TimerHandle
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
-
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Receive, Scope, Send
 

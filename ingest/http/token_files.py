@@ -8,22 +8,16 @@ A token keeps its place for the life of the process, because requests under way 
 it. Places of removed tokens admit no request.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.http_errors import BadTokens
-from headrace.ingest.http.token_grants import TokenGrant, read_grants
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.http.token_grants import TokenLimits
+from headrace.ingest.http.token_grants import TokenGrant, TokenLimits, read_grants
 
 log = logging.getLogger(__name__)
 

@@ -19,18 +19,14 @@ models and aliases. An alias admits every model that it splits its requests to. 
 request waits for a shared counter. The limit of a client is therefore that of one process.
 """
 
-from __future__ import annotations
-
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from headrace.ingest.http.bearer_tokens import token_lines
 from headrace.ingest.http.http_errors import BadTokens, RequestRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
 
 class TokenGrant(NamedTuple):

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
 BUDGET_S = 0.0002
 """Time in one turn of the event loop: two to four heads. A prediction takes about as long."""

@@ -8,7 +8,3 @@ clients, clock and metrics. `committed_state` reads the progress of a joiner fro
 in the topic already. `partition_growth` adds partitions to running models, and `joiner_metrics`
 counts. `event_coverage` counts which declared fields have values.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,20 +15,20 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable
-from headrace.ingest.joiner.core import CHECKPOINT_FORMAT, JoinerCheckpoint, JoinerCounters
-from headrace.ingest.kafka import (
-    EventTopics,
-    answer_of,
-    check_co_partitioned,
-    joiner_group,
-    retry_for,
-    translated,
+from headrace.ingest.joiner.core.checkpoint import (
+    CHECKPOINT_FORMAT,
+    JoinerCheckpoint,
+    JoinerCounters,
 )
+from headrace.ingest.kafka.error_translation import answer_of, translated
+from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned, joiner_group
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import KafkaSettings, Source
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.kafka.protocols import Source
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 
 class JoinerModel(Protocol):

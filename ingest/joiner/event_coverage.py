@@ -8,21 +8,20 @@ once about each field that no recent impression has.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted
-from headrace.ingest.decoding import ABSENT, TEXT
-from headrace.ingest.features import RecentCoverage, Transform, carried_fields
+from headrace.ingest.decoding.json_scanner import ABSENT, TEXT
+from headrace.ingest.features.field_sources import CarriedField, carried_fields
+from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.ingest.features.recent_coverage import CoverageCounts, RecentCoverage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from headrace.ingest.decoding import Decoded
-    from headrace.ingest.features import CarriedField, CoverageCounts, FieldSet
+    from headrace.ingest.decoding.decoder import Decoded
 
 log = logging.getLogger(__name__)
 

@@ -6,22 +6,20 @@ state, when Prometheus scrapes, so metrics cost nothing on the hot path.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
 
-from headrace.ingest.events import EARLIEST_MS
-from headrace.ingest.runtime import ModelCollector
+from headrace.ingest.events.contract import EARLIEST_MS
+from headrace.ingest.runtime.model_collector import ModelCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client import Metric
-
     from headrace.ingest.joiner.loop import Joiner
 
 _COUNTED = {

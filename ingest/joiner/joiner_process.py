@@ -4,35 +4,31 @@
 process.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY
 
 from headrace.ingest.errors import KafkaUnreachable
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.committed_state import JoinerState, StateReader, read_state
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka import (
+from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
     EventTopics,
-    LogBounds,
     check_co_partitioned,
     check_topic_settings,
     examples_topic,
     joiner_group,
     topics_for,
 )
-from headrace.ingest.runtime import ReadLag, open_ports, running_process
-
-if TYPE_CHECKING:
-    import threading
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.runtime.kafka_clients import open_ports
+from headrace.ingest.runtime.process import running_process
+from headrace.ingest.runtime.read_lag import ReadLag
 
 __all__ = [
     "JoinerPacing",

@@ -24,24 +24,17 @@ batch has none (it is empty, or an older headrace wrote it), the joiner first wr
 that has one.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from headrace.ingest.errors import BadCheckpoint
-from headrace.ingest.examples import notes_of, unpack
-from headrace.ingest.joiner.committed_state import load_checkpoint
-from headrace.ingest.kafka import Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.joiner.committed_state import SavedCheckpoint
-    from headrace.ingest.joiner.core import JoinerCheckpoint
-    from headrace.ingest.kafka import Committed, Transactions
+from headrace.ingest.examples.batch import Examples, notes_of, unpack
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
+from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.transactions import Transactions
 
 log = logging.getLogger(__name__)
 

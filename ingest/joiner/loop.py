@@ -11,46 +11,37 @@ event times. A learner that reads the examples of all partitions can then merge 
 time that is, follows from what Kafka has delivered (`ingest.kafka.reading.source_order`).
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import Histogram
 
 from headrace.ingest.errors import KafkaUnreachable, OffsetGone, TransactionAborted
-from headrace.ingest.examples import Cut, common_ends
-from headrace.ingest.joiner.core import FOREVER, NEVER, ChunkReader, EventSide, JoinerCounters
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.examples.splitting import Cut, common_ends
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.joiner.core.checkpoint import JoinerCounters
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
+from headrace.ingest.joiner.core.rules import FOREVER, NEVER
 from headrace.ingest.joiner.event_coverage import EventCoverage
 from headrace.ingest.joiner.last_position import LastPositions
 from headrace.ingest.joiner.partition import JoinerPartition
-from headrace.ingest.kafka import (
-    UNBOUNDED,
+from headrace.ingest.kafka.protocols import (
     AtEnd,
-    EventTopics,
+    BlockReader,
     MessageBlock,
-    OrderPatience,
     PartitionAssigned,
     PartitionRevoked,
+    ReadPosition,
     Source,
-    SourceOrder,
-    examples_topic,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headrace.ingest.events import Reason
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import (
-        BlockReader,
-        Outgoing,
-        ReadPosition,
-        TransactionalPorts,
-    )
+from headrace.ingest.kafka.reading.source_order import UNBOUNDED, OrderPatience, SourceOrder
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.ingest.kafka.transactional_ports import TransactionalPorts
+from headrace.ingest.kafka.transactions import Outgoing
 
 log = logging.getLogger(__name__)
 

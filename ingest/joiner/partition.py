@@ -5,40 +5,32 @@ both are discarded, and the core goes back to the last committed checkpoint. If 
 committed in part, what it wrote is left out of the output (`last_position`).
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.dead_letters import pack as pack_dead_letter
+from headrace.ingest.dead_letters.letter import pack as pack_dead_letter
 from headrace.ingest.errors import OffsetGone
-from headrace.ingest.examples import BatchNotes, Cut, Examples, concatenate, cut
-from headrace.ingest.examples import pack as pack_examples
-from headrace.ingest.examples import reached_ms as clock_of
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.examples.batch import BatchNotes, Examples, concatenate
+from headrace.ingest.examples.batch import pack as pack_examples
+from headrace.ingest.examples.splitting import Cut, cut
+from headrace.ingest.examples.splitting import reached_ms as clock_of
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
-from headrace.ingest.joiner.core import (
-    NEVER,
-    EventSide,
-    JoinerCounters,
-    PartitionJoiner,
-    reached_ms,
-)
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
+from headrace.ingest.joiner.core.join import DeadEvents, PartitionJoiner
+from headrace.ingest.joiner.core.rules import NEVER
+from headrace.ingest.joiner.core.watermark import reached_ms
 from headrace.ingest.joiner.last_position import LastPosition
 from headrace.ingest.joiner.written_examples import WrittenExamples
-from headrace.ingest.kafka import Committed, Outgoing, ReadPosition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import numpy.typing as npt
-
-    from headrace.ingest.events import Reason
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.joiner.core import ChunkReader, DeadEvents, JoinerCheckpoint
-    from headrace.ingest.kafka import MessageBlock, OrderBounds, Source
+from headrace.ingest.kafka.protocols import Committed, MessageBlock, ReadPosition, Source
+from headrace.ingest.kafka.reading.source_order import OrderBounds
+from headrace.ingest.kafka.transactions import Outgoing
 
 log = logging.getLogger(__name__)
 

@@ -23,28 +23,27 @@ joiner would have several logs, and its checkpoint several positions.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.counted_nouns import counted
 from headrace.ingest.errors import MissingTopic, TopicMismatch
-from headrace.ingest.kafka import (
+from headrace.ingest.kafka.protocols import PartitionAssigned, Source
+from headrace.ingest.kafka.reading.bounded_reader import last_records
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
     EventTopics,
-    KafkaOffsets,
-    KafkaReader,
-    PartitionAssigned,
     examples_topic,
     grow_topics,
     joiner_group,
-    last_records,
     scores_topic,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from headrace.ingest.joiner.committed_state import JoinerModel
-    from headrace.ingest.kafka import KafkaSettings, Source
 
 SETTLE_MS = 5_000
 """For a click that was made in the window and is still on its way, and for clocks that differ."""

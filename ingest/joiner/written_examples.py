@@ -6,19 +6,13 @@ is identified by its kind and its impression id, not by its place. An id that wa
 than two label windows apart, has two examples: they are counted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from headrace.ingest.examples import reordered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from headrace.ingest.examples import Examples
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.ordering import reordered
 
 
 class WrittenExamples:

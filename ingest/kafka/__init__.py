@@ -10,7 +10,3 @@ has those of connections, and `retention` tells how long Kafka keeps what. `retr
 lines of the client, `connection_log` its lost connections, and `watchdog` ends a process whose
 client hangs.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,14 +13,15 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ClusterMetadata,
+)
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.error_translation import translate, translated
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
-
     from headrace.ingest.kafka.settings import KafkaSettings
 
 _PATIENCE_S = 2.0

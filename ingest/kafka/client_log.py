@@ -8,8 +8,6 @@ moves. Such a line says that the client tries again, and tells an operator nothi
 it runs out, the error of the call has the reason. These lines are therefore for debugging.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 

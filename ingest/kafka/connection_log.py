@@ -12,8 +12,6 @@ anything again: at the level DEBUG each time, at other levels unless it wrote th
 A canary test (`test_late_requests`) cuts a connection behind each kind of request.
 """
 
-from __future__ import annotations
-
 import logging
 
 from headrace.ingest.kafka.client_log import client_log

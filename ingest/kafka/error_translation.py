@@ -6,6 +6,7 @@ of the client cannot add one unnoticed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from headrace.ingest.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Future
 
 _NAMES: dict[type[StreamError], str] = {

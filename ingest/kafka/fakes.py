@@ -8,14 +8,18 @@ first one: that is how a test writes a crash.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka.protocols import (
     AtEnd,
+    Committed,
     MessageBlock,
     PartitionAssigned,
     PartitionRevoked,
     ReaderEvent,
+    ReadPosition,
     Record,
     Source,
 )
@@ -23,10 +27,6 @@ from headrace.ingest.kafka.retry import AbortBackoff, retry_for
 from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from headrace.ingest.errors import StreamError
-    from headrace.ingest.kafka.protocols import Committed, ReadPosition
     from headrace.ingest.kafka.transactions import Outgoing, Transactions
 
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.counted_nouns import counted
+from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka.advertised_brokers import listed_topics
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
-
-    from headrace.ingest.errors import StreamError
     from headrace.ingest.kafka.protocols import Source
     from headrace.ingest.kafka.settings import KafkaSettings
 

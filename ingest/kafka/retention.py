@@ -7,6 +7,7 @@ work twice. headrace's processes continue from their output instead, or refuse t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka.admin import AdminClient, ResourceType  # type: ignore[attr-defined]
@@ -16,8 +17,6 @@ from headrace.ingest.kafka.advertised_brokers import listed_topics
 from headrace.ingest.kafka.error_translation import answer_of, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.ingest.kafka.settings import KafkaSettings
 
 FOREVER_MS = 1 << 62

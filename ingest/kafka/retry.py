@@ -8,21 +8,17 @@ back to the last commit and do the same work again. That may go on while Kafka c
 neither forever nor as fast as the machine can.
 """
 
-from __future__ import annotations
-
 import sys
+import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 
 from headrace.ingest.errors import KafkaUnreachable
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
 
 _FIRST_ABORT_WAIT_S, _LONGEST_ABORT_WAIT_S = 0.05, 5.0
 

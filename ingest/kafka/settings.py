@@ -6,28 +6,24 @@ outputs. `TopicNames` maps them to the physical names that Kafka has, and only c
 Kafka client uses it. So an environment's records can be copied to another prefix unchanged.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.ingest.errors import KafkaRefused
 from headrace.ingest.kafka.client_log import client_log
 from headrace.ingest.kafka.protocols import Source
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Protocol
 
-    class _Place(Protocol):
-        """A partition as the client names it."""
+class _Place(Protocol):
+    """A partition as the client names it."""
 
-        @property
-        def topic(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
 
-        @property
-        def partition(self) -> int: ...
+    @property
+    def partition(self) -> int: ...
 
 
 TRANSACTION_TIMEOUT_MS = 10_000

@@ -5,6 +5,7 @@ Kafka reports that a topic is made before its partitions can be used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -15,8 +16,6 @@ from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.ingest.kafka.settings import KafkaSettings
 
 _NOT_YET = (

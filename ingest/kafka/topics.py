@@ -17,6 +17,7 @@ shrinks: Kafka cannot remove partitions, and the parameter server stores offsets
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,6 @@ from headrace.ingest.kafka.error_translation import answer_of, translate, transl
 from headrace.ingest.kafka.topic_leaders import await_leaders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from headrace.ingest.kafka.settings import KafkaSettings
 
 log = logging.getLogger(__name__)

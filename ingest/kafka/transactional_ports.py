@@ -7,12 +7,11 @@ opens the real clients with `ingest.runtime.open_ports`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tenacity import Retrying
 
     from headrace.ingest.kafka.protocols import BlockReader

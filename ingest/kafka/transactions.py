@@ -28,16 +28,15 @@ partitions moved to another one. The transactional id does not fence that member
 instances, not to partitions.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from headrace.ingest.errors import (
     Fenced,
@@ -50,19 +49,10 @@ from headrace.ingest.errors import (
 from headrace.ingest.kafka.connection_log import LOGGED, ConnectionLog
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config, read_new_partitions
-from headrace.ingest.kafka.protocols import Committed
-from headrace.ingest.kafka.reading import read_all, records_before
-from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
-from headrace.ingest.kafka.watchdog import MARGIN_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from confluent_kafka import Message
-
-    from headrace.ingest.kafka.protocols import Source
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.ingest.kafka.watchdog import Watchdog
+from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all, records_before
+from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
+from headrace.ingest.kafka.watchdog import MARGIN_S, Watchdog
 
 log = logging.getLogger(__name__)
 

@@ -7,19 +7,14 @@ process may die at any line, so ending it is safe, and its supervisor starts it 
 75 means that a server was not reachable.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 

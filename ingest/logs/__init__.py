@@ -10,7 +10,3 @@ those of well-known data sets. `byte_streams` unpacks files. Four modules read s
 `header_line` the head of a CSV, `nested_columns` objects, `decimal_commas` numbers, and
 `line_numbers` the numbers of lines for messages. `ingest.features.cells` reads the cells.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

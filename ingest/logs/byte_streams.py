@@ -4,17 +4,13 @@ A file that ends in the middle of a compressed stream is refused, because its ro
 without a message.
 """
 
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from headrace.ingest.features import SpecError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from headrace.ingest.features.spec_text import SpecError
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")

@@ -4,8 +4,6 @@ A comma may also separate thousands or the items of a bag. So these columns are 
 `[file] decimal_commas`, and a guess names them only if their values leave no doubt.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

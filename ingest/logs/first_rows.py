@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.ingest.features.cells import texts_of
+from headrace.ingest.features.cells.values import texts_of
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from headrace.ingest.logs.layout import FileLayout
 
 _ROWS = 50_000

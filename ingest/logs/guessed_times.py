@@ -5,8 +5,6 @@ because the others are then refused with their number. Days are completed by a c
 day.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 
@@ -14,15 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events import EARLIEST_MS
-from headrace.ingest.features.cells import (
-    ISO,
-    PER_MS,
-    clicked_in,
-    form_of,
-    joined_times,
-    milliseconds_of,
-)
+from headrace.ingest.events.contract import EARLIEST_MS
+from headrace.ingest.features.cells.labels import clicked_in
+from headrace.ingest.features.cells.time_forms import form_of
+from headrace.ingest.features.cells.times import ISO, PER_MS, joined_times, milliseconds_of
 
 CLICK_NAME = re.compile(
     r"click|klick|cliqu|conver(t|sion)|purchase|gekauft|bestellt|bought|order(ed|s)?(_|$)|label|target|^y$"

@@ -1,18 +1,13 @@
 """The first line of a CSV: its delimiter, and whether it is a row instead of a header."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.ingest.features import SpecError
+from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.byte_streams import refusal_of, unpacked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _DELIMITERS = (",", "\t", ";", "|")
 _MOST_BYTES = 1 << 16

@@ -30,8 +30,6 @@
 Rows must be in order of time. Two layouts are included: `criteo` and `avazu`.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -42,9 +40,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features import SpecError, SpecText, one_of
-from headrace.ingest.features.cells import FRACTION, PER_MS
+from headrace.ingest.events.contract import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features.cells.times import FRACTION, PER_MS
+from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
 from headrace.ingest.logs.byte_streams import CODECS
 from headrace.ingest.logs.header_line import value_among
 

@@ -5,26 +5,20 @@ whether they are of impressions or of clicks. The guess is a layout in TOML with
 comments, so that a user can read, correct and keep it.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features import SpecError, toml_text
-from headrace.ingest.features.cells import (
-    ClickWords,
-    are_bracketed,
-    are_labels,
-    are_untyped,
-    numbers_of,
-    split,
-)
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features.cells.labels import ClickWords, are_labels
+from headrace.ingest.features.cells.lists import are_bracketed, split
+from headrace.ingest.features.cells.values import are_untyped, numbers_of
+from headrace.ingest.features.spec_text import SpecError, toml_text
 from headrace.ingest.logs.decimal_commas import are_decimal_commas, with_points
 from headrace.ingest.logs.first_rows import first_rows
 from headrace.ingest.logs.guessed_times import (
@@ -40,9 +34,6 @@ from headrace.ingest.logs.guessed_times import (
 from headrace.ingest.logs.header_line import delimiter_of, value_among
 from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout
 from headrace.ingest.logs.table_file import RepeatedNames
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SEPARATORS = ("|", ";", ",")
 _REQUEST_NAME = re.compile(

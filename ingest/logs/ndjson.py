@@ -9,25 +9,20 @@ becomes a dead letter.
 Tables of other shapes are logs too: see `table_log`.
 """
 
-from __future__ import annotations
-
 import heapq
+from collections.abc import Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, request_key
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, request_key
 from headrace.ingest.logs.byte_streams import CODECS, opened_text
 from headrace.ingest.logs.layout import SUFFIXES
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.runtime.clock import wall_ms
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 IMPRESSIONS, CLICKS = "impressions", "clicks"
 

@@ -4,17 +4,13 @@ Events are flat, but logs often are not. Arrays stay arrays, since a bag reads t
 objects stays as it is, and its rows are refused.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.features.cells import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from headrace.ingest.features.cells.values import plain
 
 
 def flat_row(row: dict[str, Any]) -> dict[str, Any]:

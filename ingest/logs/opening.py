@@ -1,18 +1,11 @@
 """Opens a log of events, whatever its form."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
-
-from headrace.ingest.logs.ndjson import DirectoryLog
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.ndjson import DirectoryLog, EventLog
 from headrace.ingest.logs.sorted_log import SortedLog
 from headrace.ingest.logs.table_log import TableLog
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs.layout import LogLayout
-    from headrace.ingest.logs.ndjson import EventLog
 
 
 def open_log(path: Path, layout: LogLayout | None = None, *, sort: bool = False) -> EventLog:

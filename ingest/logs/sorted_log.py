@@ -4,25 +4,19 @@ Lines are collected into runs of some hundred megabytes. Each run is sorted and 
 temporary file, and the files are merged. A log that fits into one run touches no disk.
 """
 
-from __future__ import annotations
-
 import heapq
 import tempfile
+from collections.abc import Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS
-from headrace.ingest.logs.ndjson import Line
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS
+from headrace.ingest.logs.ndjson import EventLog, Line
+from headrace.ingest.runtime.clock import wall_ms
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from headrace.ingest.logs.ndjson import EventLog
 
 _BYTES_A_RUN = 256 << 20
 _LINE_BYTES = 300

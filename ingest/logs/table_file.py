@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -21,17 +23,14 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from headrace.counted_nouns import counted
-from headrace.ingest.features import SpecError
-from headrace.ingest.features.cells import array_of
+from headrace.ingest.features.cells.values import array_of
+from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.byte_streams import BYTE_ORDER_MARK, CODECS, refusal_of, unpacked
 from headrace.ingest.logs.decimal_commas import with_point, with_points
 from headrace.ingest.logs.line_numbers import CsvLines, after_skipped
 from headrace.ingest.logs.nested_columns import flat_columns, flat_row, leaves_of, without_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from headrace.ingest.logs.layout import FileLayout
 
 _ROWS_A_BLOCK = 16_384

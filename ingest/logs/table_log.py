@@ -5,19 +5,20 @@ read, or whose time cannot be read, is sent unchanged and becomes a dead letter,
 event.
 """
 
-from __future__ import annotations
-
 import heapq
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events import (
+from headrace.ingest.events.contract import (
     AHEAD_MS,
     EARLIEST_MS,
     IMPRESSION_ID,
@@ -25,33 +26,15 @@ from headrace.ingest.events import (
     TIME,
     request_key,
 )
-from headrace.ingest.features import SpecError, toml_text
-from headrace.ingest.features.cells import (
-    PER_MS,
-    ClickWords,
-    UnknownWord,
-    clicked_in,
-    joined_times,
-    milliseconds_of,
-    split,
-    texts_of,
-    typed,
-    typed_cells,
-    values_of,
-)
-from headrace.ingest.logs.layout import BagLayout
+from headrace.ingest.features.cells.labels import ClickWords, UnknownWord, clicked_in
+from headrace.ingest.features.cells.lists import split
+from headrace.ingest.features.cells.times import PER_MS, joined_times, milliseconds_of
+from headrace.ingest.features.cells.values import texts_of, typed, typed_cells, values_of
+from headrace.ingest.features.spec_text import SpecError, toml_text
+from headrace.ingest.logs.layout import BagLayout, EventLayout, LogLayout
 from headrace.ingest.logs.ndjson import Line
-from headrace.ingest.logs.table_file import TableFile, UnreadableRow
-from headrace.ingest.runtime import wall_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.logs.layout import EventLayout, LogLayout
-    from headrace.ingest.logs.table_file import TableBlock
+from headrace.ingest.logs.table_file import TableBlock, TableFile, UnreadableRow
+from headrace.ingest.runtime.clock import wall_ms
 
 Event = dict[str, Any]
 

@@ -6,7 +6,3 @@
 `named_replay` is a replay that the same command continues, `backfill` refuses old events in a topic
 that has newer ones, and `request_keys` chooses the partition keys.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

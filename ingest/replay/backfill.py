@@ -7,20 +7,21 @@ its own, where it comes first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.ingest.errors import BackfillRefused
-from headrace.ingest.kafka import EventTopics, Source, last_records, partition_counts
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import last_records
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, partition_counts
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import EventLog
+    from headrace.ingest.logs.ndjson import EventLog
 
 
 class _Timestamp(msgspec.Struct):

@@ -9,22 +9,16 @@ A log can be sent several times. Its ids get a suffix for each pass, because a j
 with a known id for a duplicate.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.logs import Line
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.logs.ndjson import EventLog, Line
+from headrace.ingest.runtime.clock import wall_ms
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.ingest.logs import EventLog
 
 
 class LivePace(NamedTuple):

@@ -9,17 +9,18 @@ columns are another replay: their lines would not follow the count of lines that
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.kafka import REPLAYS_TOPIC, ensure_topics, read_all, replays_spec
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import REPLAYS_TOPIC, ensure_topics, replays_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import EventLog, LogLayout
+    from headrace.ingest.logs.layout import LogLayout
+    from headrace.ingest.logs.ndjson import EventLog
 
 
 def replay_name(

@@ -15,40 +15,26 @@ count in `replays` with the committed one. A replay whose lines are gone stops: 
 look like a whole log.
 """
 
-from __future__ import annotations
-
 import hashlib
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 from confluent_kafka.admin import AdminClient
 
 from headrace.counted_nouns import counted
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, StreamError
-from headrace.ingest.kafka import (
-    REPLAYS_TOPIC,
-    Committed,
-    KafkaOffsets,
-    KafkaTransactions,
-    KafkaWriter,
-    Outgoing,
-    ReadPosition,
-    Source,
-    Watchdog,
-    ensure_topics,
-    log_ends,
-    read_all,
-    replays_spec,
-    topic_ids,
-    truncated,
-)
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Mapping, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import Committed, ReadPosition, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.log_truncation import log_ends, topic_ids, truncated
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import REPLAYS_TOPIC, ensure_topics, replays_spec
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
+from headrace.ingest.kafka.watchdog import Watchdog
 
 
 class EventWriter(Protocol):

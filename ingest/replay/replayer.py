@@ -15,27 +15,27 @@ transactions that hold them (`ingest.replay.outputs`), so each line is in Kafka 
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from headrace.ingest.events import AHEAD_MS
-from headrace.ingest.kafka import BY_KEY, EventTopics, Source, check_co_partitioned
-from headrace.ingest.replay.outputs import PlainEventWriter, ResumableEventWriter
+from headrace.ingest.events.contract import AHEAD_MS
+from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.replay.outputs import EventWriter, PlainEventWriter, ResumableEventWriter
 from headrace.ingest.replay.request_keys import RequestKeys
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import EventLog, Line
-    from headrace.ingest.replay.outputs import EventWriter
+    from headrace.ingest.logs.ndjson import EventLog, Line
 
 Before: TypeAlias = "Callable[[Sequence[Line], float], None]"
 
@@ -138,7 +138,7 @@ def replay(
 ) -> ReplayResult:
     """Send the events of each log, one after another, then ticks past `window_ms`.
 
-    logs: see `headrace.ingest.logs.open_log`. Returns early when `stop` is set.
+    logs: see `open_log`. Returns early when `stop` is set.
     Raises SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused; a replay with a
     name also BadCheckpoint, if the name belongs to other files, OffsetGone, if Kafka lost lines of
     it, and TransactionAborted, after which a restart continues.

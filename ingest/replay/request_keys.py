@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.ingest.logs import Line
+    from headrace.ingest.logs.ndjson import Line
 
 
 class RequestKeys:

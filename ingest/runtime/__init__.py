@@ -11,7 +11,3 @@ and `parent_guard` serve supervisors of child processes.
 start and a stop, `clock` has the two clocks, `affinity` counts the cores of a process, and
 `freed_memory` returns memory to the system.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

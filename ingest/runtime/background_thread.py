@@ -4,13 +4,8 @@ The thread is a daemon: a process that ends without `stop` does not wait for it.
 `start` is allowed, because a process that fails while it starts stops all of its parts.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 
 class BackgroundThread:

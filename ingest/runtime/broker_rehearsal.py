@@ -10,34 +10,23 @@ their own, and both are deleted at the end.
 been running for long and gains nothing.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from contextlib import closing
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka import (
-    Committed,
-    KafkaOffsets,
-    KafkaTransactions,
-    Outgoing,
-    Source,
-    TopicSpec,
-    answer_of,
-    ensure_topics,
-    retry_for,
-    translated,
-)
+from headrace.ingest.kafka.error_translation import answer_of, translated
+from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 from headrace.ingest.runtime.background_thread import BackgroundThread
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from headrace.ingest.kafka import KafkaSettings
 
 log = logging.getLogger(__name__)
 

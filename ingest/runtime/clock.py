@@ -1,7 +1,5 @@
 """The two clocks of a process: wall time, which dates events, and monotonic time for waiting."""
 
-from __future__ import annotations
-
 import time
 
 

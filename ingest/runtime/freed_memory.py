@@ -15,18 +15,13 @@ starts. *Refused:* fixed thresholds (`M_TRIM_THRESHOLD`), which end glibc's own 
 large array of numpy would then be mapped and unmapped.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 GROWN_BYTES = 16 << 20
 """Growth that is worth a trim."""

@@ -10,14 +10,9 @@ Ready means that the process does its work: for a joiner that it has its partiti
 that its rows are complete. Steps begin at the start of the loop, so a long start is not a hang.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STALLED_AFTER_S = 120.0
 """Longer than any wait of a loop: processes give up an unreachable Kafka after 60 s."""

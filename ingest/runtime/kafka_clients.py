@@ -1,26 +1,17 @@
 """Opens and closes the Kafka clients of a process that works in transactions."""
 
-from __future__ import annotations
-
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from headrace.ingest.kafka import (
-    AbortBackoff,
-    KafkaReader,
-    KafkaTransactions,
-    TransactionalPorts,
-    Watchdog,
-    retry_until,
-)
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.retry import AbortBackoff, retry_until
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.transactional_ports import TransactionalPorts
+from headrace.ingest.kafka.transactions import KafkaTransactions
+from headrace.ingest.kafka.watchdog import Watchdog
 from headrace.ingest.runtime.clock import steady_ms
 from headrace.ingest.runtime.status import unique_name
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings
 
 
 @contextmanager

@@ -4,8 +4,6 @@ Such a process keeps plain totals. Its collector turns them into counters and ga
 `model`, so metrics cost nothing on the hot path.
 """
 
-from __future__ import annotations
-
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 

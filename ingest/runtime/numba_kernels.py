@@ -15,23 +15,18 @@ llvmlite, and `tests/ingest/runtime/test_numba_canary.py` fails if one of them c
 fallback is `njit(cache=True, nogil=True)`, with the same results, but slower.
 """
 
-from __future__ import annotations
-
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 from numba.core.registry import CPUDispatcher
 
 from headrace.kernel_cache import compiled_and_kept
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    Function = Callable[..., Any]
+Function = Callable[..., Any]
 
 _BARE: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 

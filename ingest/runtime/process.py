@@ -8,26 +8,20 @@ stop signal stay with the process; the loop notes each of its steps in the healt
 yields.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from headrace.ingest.http import metrics_port
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from headrace.ingest.http.metrics_server import metrics_port
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.runtime.freed_memory import returned_memory
 from headrace.ingest.runtime.health import ProcessHealth
 from headrace.ingest.runtime.refreshed_figures import refreshed_figures
 from headrace.ingest.runtime.status import instance_name, publish_status
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.registry import Collector
-
-    from headrace.ingest.kafka import KafkaSettings
 
 log = logging.getLogger(__name__)
 

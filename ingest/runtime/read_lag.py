@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.ingest.errors import StreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from prometheus_client import Metric
-
-    from headrace.ingest.kafka import Source
+    from headrace.ingest.kafka.protocols import Source
 
     Bounds = Mapping[Source, tuple[int, int]]
 

@@ -5,15 +5,11 @@ seconds, and a scrape gets the last answer. *Refused:* asking during a scrape. W
 or a client is in use by another thread, each scrape would leave a thread that waits.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,6 @@ Two supervisors follow it: `deploy.local.supervisor` for the parts of `headrace 
 never ready.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

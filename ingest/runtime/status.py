@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,16 +22,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka import BY_KEY, STATUS_TOPIC, KafkaWriter, Source
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source, Writer
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import STATUS_TOPIC
 from headrace.ingest.runtime.clock import wall_ms
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from prometheus_client import CollectorRegistry
-
-    from headrace.ingest.kafka import KafkaSettings, Writer
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,3 @@ before it starts.
 `table_survey` reads tables and `ndjson_survey` directories. `table_refusals` finds the rows of a
 table that the joiner would refuse, and `event_tallies` counts impressions, clicks and their pairs.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,23 +4,16 @@ Each takes columns of a block at a time. The memory does not grow with impressio
 bytes each, and ids of impressions share a table of 64 MB.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.survey.findings import ClickCounts, EventOrder
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.survey.findings import ClickCounts, EventOrder, RefusedEvents
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.events import Reason
-    from headrace.ingest.survey.findings import RefusedEvents
-
-    Longs = npt.NDArray[np.int64]
-    Hashes = npt.NDArray[np.uint64]
+Longs = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
 
 _ID_PLACES_BITS = 26
 _CLICK_FILTER_BITS = 22

@@ -1,13 +1,11 @@
 """Findings about a log, as figures for a report and as text for a terminal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from headrace.counted_nouns import counted, counted_of
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
-from headrace.ingest.logs import has_decimal_comma
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, Reason
+from headrace.ingest.logs.decimal_commas import has_decimal_comma
 
 _UNITS = {"seconds": 1e3, "milliseconds": 1.0, "microseconds": 1e-3, "nanoseconds": 1e-6}
 _OF_TIME = (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD)

@@ -1,17 +1,20 @@
 """Surveys one log: a directory of NDJSON, or a file with a layout."""
 
-from __future__ import annotations
-
 import difflib
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.events import Reason
-from headrace.ingest.features import carried_fields
-from headrace.ingest.logs import CLICKS, IMPRESSIONS, TableLog, open_log, path_of
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.features.field_sources import carried_fields
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, path_of
+from headrace.ingest.logs.opening import open_log
+from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.runtime.clock import wall_ms
 from headrace.ingest.survey.event_tallies import ClickTally, OrderTally, RefusalTally, RepeatedIds
 from headrace.ingest.survey.findings import (
     EventOrder,
@@ -21,14 +24,6 @@ from headrace.ingest.survey.findings import (
 )
 from headrace.ingest.survey.ndjson_survey import LineReader
 from headrace.ingest.survey.table_survey import TableReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.logs import LogLayout
 
 LEAST_ALIKE = 0.7
 """Likeness of two names, from 0 to 1, from which one may be the other misspelt."""

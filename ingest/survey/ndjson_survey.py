@@ -1,29 +1,20 @@
 """Surveys NDJSON: lines go through the joiner's decoder, so every reason is the joiner's own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
-from headrace.ingest.decoding import ABSENT, LIST, TEXT, TICK, Decoder
-from headrace.ingest.events import IMPRESSION_ID, TIME
-from headrace.ingest.features import Transform
-from headrace.ingest.logs import opened_text
-from headrace.ingest.survey.findings import RefusedEvents, shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-    from typing import BinaryIO
-
-    import numpy.typing as npt
-
-    from headrace.ingest.decoding import Decoded
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.survey.event_tallies import RefusalTally
-    from headrace.ingest.survey.findings import FieldCoverage
+from headrace.ingest.decoding.decoder import Decoded, Decoder
+from headrace.ingest.decoding.json_scanner import ABSENT, LIST, TEXT, TICK
+from headrace.ingest.events.contract import IMPRESSION_ID, TIME
+from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.ingest.logs.byte_streams import opened_text
+from headrace.ingest.survey.event_tallies import RefusalTally
+from headrace.ingest.survey.findings import FieldCoverage, RefusedEvents, shortened
 
 _BYTES_A_BLOCK = 8 << 20
 _NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)

@@ -5,25 +5,22 @@ The survey of a log and a fit of tables share these rules, so `headrace check` r
 moment when it is read, as events may be of their append to Kafka.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason, read_event
-from headrace.ingest.features.cells import WORDS, guess_time_format, milliseconds_of, text_of
-from headrace.ingest.logs import time_cells
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, Reason, read_event
+from headrace.ingest.features.cells.labels import WORDS
+from headrace.ingest.features.cells.time_forms import guess_time_format
+from headrace.ingest.features.cells.times import milliseconds_of
+from headrace.ingest.features.cells.values import text_of
+from headrace.ingest.logs.layout import EventLayout
+from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
+from headrace.ingest.logs.table_log import time_cells
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from headrace.ingest.logs import EventLayout, TableBlock, UnreadableRow
-
-    Bools = npt.NDArray[np.bool_]
+Bools = npt.NDArray[np.bool_]
 
 
 def untimely_rows(times: pa.Array, now_ms: int) -> tuple[tuple[Reason, Bools], ...]:

@@ -3,20 +3,25 @@
 The columns of a row decide whether the joiner would refuse its events, so no event is made.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.decoding import TEXT, hash_texts
-from headrace.ingest.events import Reason
-from headrace.ingest.features import Transform
-from headrace.ingest.features.cells import ClickWords, are_numbers, are_untyped, is_list
-from headrace.ingest.logs import BagLayout, UnreadableRow
-from headrace.ingest.survey.findings import RefusedEvents, shortened
+from headrace.ingest.decoding.decoder import hash_texts
+from headrace.ingest.decoding.json_scanner import TEXT
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.features.cells.labels import ClickWords
+from headrace.ingest.features.cells.values import are_numbers, are_untyped, is_list
+from headrace.ingest.features.fields import Transform
+from headrace.ingest.logs.layout import BagLayout
+from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
+from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.survey.event_tallies import RefusalTally
+from headrace.ingest.survey.findings import FieldCoverage, RefusedEvents, shortened
 from headrace.ingest.survey.table_refusals import (
     odd_click,
     refused_rows,
@@ -25,16 +30,7 @@ from headrace.ingest.survey.table_refusals import (
     untimely_rows,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.logs import TableBlock, TableLog
-    from headrace.ingest.survey.event_tallies import RefusalTally
-    from headrace.ingest.survey.findings import FieldCoverage
-
-    Longs = npt.NDArray[np.int64]
+Longs = npt.NDArray[np.int64]
 
 _NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)
 

@@ -11,7 +11,3 @@ of impressions and clicks. `prefetch` reads ahead in a thread. `trainer` learns 
 `data_files` fetches files at paths or URLs one at a time, and `row_order` measures how far rows are
 from the order of time.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

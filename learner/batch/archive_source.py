@@ -5,18 +5,12 @@ order are those of the stream, and no event is refused again. The archive names 
 learner continues from the next one.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping
 
-from typing import TYPE_CHECKING
-
-from headrace.ingest.archive import ExampleArchive
-from headrace.ingest.kafka import examples_topic
+from headrace.ingest.archive.archived_examples import ExampleArchive
+from headrace.ingest.kafka.topics import examples_topic
 from headrace.learner.batch.sources import ExampleBlock, FilePosition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
 
 
 class ArchiveSource:

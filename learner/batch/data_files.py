@@ -8,23 +8,18 @@ fit needs disk space for one file, not for all data.
 file is unknown, and it keeps them until the process ends.
 """
 
-from __future__ import annotations
-
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import fsspec
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from headrace.ingest.features import SpecError
+from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.batch.sources import UnreadableData
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fsspec import AbstractFileSystem
 
 
 class DataFile(NamedTuple):

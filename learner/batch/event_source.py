@@ -5,25 +5,23 @@ the joiner joins it as one partition, under the label policy of the spec. So the
 that a joiner would write for topics of one partition.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from headrace.ingest.events import TIME
-from headrace.ingest.examples import Examples, concatenate, part_of, reordered
-from headrace.ingest.joiner.core import ChunkReader, EventSide, PartitionJoiner
-from headrace.ingest.kafka import MessageBlock, Record, Source
-from headrace.ingest.logs import open_log
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.examples.batch import Examples, concatenate
+from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
+from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.ndjson import EventLog, Line
+from headrace.ingest.logs.opening import open_log
 from headrace.learner.batch.sources import ExampleBlock, FilePosition
-from headrace.learner.inputs import last_slate, slate_order
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.logs import EventLog, Line, LogLayout
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.inputs.slates import last_slate, slate_order
+from headrace.learner.spec.model_spec import ModelSpec
 
 _EVENTS_A_TURN = 4096
 

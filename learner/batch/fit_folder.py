@@ -8,24 +8,18 @@ A save first writes the rows, then the progress that names them, and then remove
 a kill between any two steps, the progress names complete rows.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import fsspec
 import msgspec
 
-from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
+from headrace.ingest.survey.findings import RefusedEvents
 from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import FilePosition, check_same_fit
-from headrace.learner.local import InMemoryModel
-from headrace.pserver.snapshots import translated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.snapshots.storage import translated
 
 _UNFINISHED = "_fit"
 

@@ -25,22 +25,19 @@ held-out examples in its memory, and drops the model of the run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.learner.inputs import slate_ends
-from headrace.learner.validation import LogLossSum
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.learner.inputs.slates import slate_ends
+from headrace.learner.validation.log_loss_sum import LogLossSum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.local import InMemoryModel
+    from headrace.learner.local.in_memory_model import InMemoryModel
 
 
 class EpochDecision(msgspec.Struct, frozen=True):

@@ -4,17 +4,13 @@ Reading files, encoding columns and the kernels that learn all release the inter
 core therefore reads, others encode (`in_order`), and one learns.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

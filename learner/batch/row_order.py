@@ -6,13 +6,9 @@ before learning is that of a stream only if the files are in this order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+import numpy.typing as npt
 
 
 class RowOrder(msgspec.Struct, frozen=True):

@@ -4,24 +4,19 @@ A source yields the same blocks each time it is read. A fit that was killed ther
 after the last position that it saved, and learns every example exactly once per epoch.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted
-from headrace.ingest.examples import part_of
-from headrace.ingest.survey import RefusalTally
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.survey.event_tallies import RefusalTally
+from headrace.ingest.survey.findings import RefusedEvents
 from headrace.learner.errors import LearnerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.survey import RefusedEvents
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
 
 
 class UnreadableData(LearnerError):

@@ -14,22 +14,25 @@ fit ends at once. Other missing columns are logged: a column may begin in a late
 in the first rows of a column of numbers.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.examples import Examples
-from headrace.ingest.features import Transform
-from headrace.ingest.features.cells import are_numbers
-from headrace.ingest.logs import TableBlock, TableLog, UnreadableRow
-from headrace.ingest.runtime import available_cores, wall_ms
-from headrace.ingest.survey import (
-    number_advice,
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.features.cells.values import are_numbers
+from headrace.ingest.features.fields import Transform
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
+from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.runtime.affinity import available_cores
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.survey.findings import RefusedEvents, number_advice
+from headrace.ingest.survey.table_refusals import (
     odd_click,
     refused_rows,
     unreadable_line,
@@ -39,16 +42,8 @@ from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
-from headrace.learner.local import TableEncoder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import numpy.typing as npt
-
-    from headrace.ingest.logs import LogLayout
-    from headrace.ingest.survey import RefusedEvents
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.local.table_examples import TableEncoder
+from headrace.learner.spec.model_spec import ModelSpec
 
 log = logging.getLogger(__name__)
 

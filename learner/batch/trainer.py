@@ -18,39 +18,34 @@ loss no longer falls, the fit takes the rows of the best epoch and learns the ta
 that continues online then starts after the last example.
 """
 
-from __future__ import annotations
-
 import math
+import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from headrace.ingest.runtime import available_cores
-from headrace.learner.batch.fit_folder import FitState
+from headrace.ingest.runtime.affinity import available_cores
+from headrace.ingest.survey.findings import RefusedEvents
+from headrace.learner.batch.fit_folder import FitFolder, FitState
 from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
 from headrace.learner.batch.prefetch import read_ahead
 from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import (
+    BatchSource,
+    ExampleBlock,
     FilePosition,
     merged_refusals,
     mostly_refused,
     split_at,
 )
-from headrace.learner.local import InMemoryModel
-from headrace.learner.models import layer_threads
-from headrace.learner.validation import LogLossSum
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator
-
-    from headrace.ingest.survey import RefusedEvents
-    from headrace.learner.batch.fit_folder import FitFolder
-    from headrace.learner.batch.sources import BatchSource, ExampleBlock
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.models.factory import layer_threads
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.validation.log_loss_sum import LogLossSum
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,13 @@ regression makes ties, which cost ranking. So the line must rise with at least a
 model's own slope, and the layer changes no ranking at any moment.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.calibration.platt import (
     PlattScaling,
     add_to,
@@ -39,9 +37,9 @@ from headrace.learner.calibration.platt import (
     predicted_at,
     value_at,
 )
-from headrace.learner.inputs import counts_of, weight_of
-from headrace.learner.kernels import probability_of
-from headrace.pserver.rows import find
+from headrace.learner.inputs.example_inputs import counts_of, weight_of
+from headrace.learner.kernels.loss import probability_of
+from headrace.pserver.rows.table import find
 
 _LOWEST, _BETWEEN, _KNOTS = -8.0, 0.5, 25
 _LEAST_SLOPE = 0.05

@@ -40,27 +40,22 @@ Order is kept: with 1 + a > 0 the layer changes no ranking at any moment.
 `learner.calibration.shrinkage`.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
-from headrace.learner.inputs import counts_of, empty_memory, keep, recall, weight_of, with_room
-from headrace.learner.kernels import bucket_at, count_row, probability_of, shift_of
-from headrace.learner.spec import CALIBRATION_NUMBER, Calibration
-from headrace.pserver.rows import find, find_or_add
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.learner.inputs import LabelledColumns
-    from headrace.learner.kernels import PendingColumns
-    from headrace.pserver.rows import RowTable
-
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs.example_inputs import LabelledColumns, counts_of, weight_of
+from headrace.learner.inputs.statistics import empty_memory, keep, recall, with_room
+from headrace.learner.kernels.loss import probability_of
+from headrace.learner.kernels.pending_deltas import PendingColumns
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_lookup import bucket_at, shift_of
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
+from headrace.pserver.rows.table import RowTable, find, find_or_add
 
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _STEPS = 2000.0

@@ -28,16 +28,14 @@ which are remembered as for Platt scaling. Delay, weights, pushes and several le
 as there. All experts rise with z, so the layer changes no ranking within a request.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.calibration.platt import (
     PlattScaling,
     add_to,
@@ -48,9 +46,10 @@ from headrace.learner.calibration.platt import (
     log_odds,
     value_at,
 )
-from headrace.learner.inputs import counts_of, keep, recall, weight_of
-from headrace.learner.kernels import probability_of
-from headrace.pserver.rows import find
+from headrace.learner.inputs.example_inputs import counts_of, weight_of
+from headrace.learner.inputs.statistics import keep, recall
+from headrace.learner.kernels.loss import probability_of
+from headrace.pserver.rows.table import find
 
 _CLICKED, _CLOSED, _SHOWN = int(Kind.CLICKED), int(Kind.CLOSED), int(Kind.SHOWN)
 _STEPS = 2000.0

@@ -33,7 +33,3 @@ would be compared with those of a control that has learned for longer.
 worth of each input by arms without it. `executors` learns the arms by tasks, and `live` runs an
 experiment on a topic.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

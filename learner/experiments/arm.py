@@ -1,27 +1,18 @@
 """One arm: a model in memory, its scores that wait for outcomes, and its losses."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.features import Encoded
-from headrace.learner.experiments.losses import LossPieces, LossTable, loss_sums
-from headrace.learner.local import InMemoryModel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import FieldSet
-    from headrace.learner.experiments.experiment_file import ArmPlan
-    from headrace.learner.experiments.losses import Settled
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import FieldSet
+from headrace.learner.experiments.experiment_file import ArmPlan
+from headrace.learner.experiments.losses import LossPieces, LossTable, Settled, loss_sums
+from headrace.learner.local.in_memory_model import InMemoryModel
 
 
 class FieldSelection:

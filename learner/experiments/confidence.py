@@ -25,17 +25,12 @@ and all means where c k >= 1. For many batches, (3) becomes (1). Both hold for b
 nearly independent and nearly normal, which is why batches are long (`losses`).
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Reals = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.float64]
 
 
 def mixture_precision(alpha: float, batches: float) -> float:

@@ -15,19 +15,15 @@ control that no arm improves on is replaced with probability `alpha` at most, ov
 looks.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.learner.experiments.confidence import half_width, mixture_precision
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Reals = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.float64]
 
 
 class Verdict(StrEnum):

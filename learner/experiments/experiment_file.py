@@ -24,30 +24,30 @@
 a spec: unknown keys are refused with their line, and every arm's spec is parsed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from headrace.ingest.features import SpecError, SpecText, one_of, read_section, table_of
+from headrace.ingest.features.spec_sections import read_section, table_of
+from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
 from headrace.learner.experiments.decisions import DecisionRules
 from headrace.learner.experiments.promotion_rules import PromotionRules, read_promotion
-from headrace.learner.experiments.space import changed_spec, random_settings, read_space
-from headrace.learner.spec import load_spec, parse_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from headrace.learner.experiments.space import Settings, SpaceKey
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.experiments.space import (
+    Settings,
+    SpaceKey,
+    changed_spec,
+    random_settings,
+    read_space,
+)
+from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 
 CONTROL = "control"
 _SECTIONS = ("experiment", "arm", "space", "rungs", "decision", "promotion")

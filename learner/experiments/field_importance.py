@@ -18,35 +18,26 @@ Sums by batch of event time give the uncertainty, as for the arms of an experime
 number of inputs, so all intervals hold together.
 """
 
-from __future__ import annotations
-
 import math
+import threading
 import tomllib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import SpecError
-from headrace.learner.batch import FilePosition
+from headrace.ingest.features.spec_text import SpecError
+from headrace.learner.batch.sources import BatchSource, FilePosition
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.confidence import half_width, mixture_precision
 from headrace.learner.experiments.experiment_file import ArmPlan
 from headrace.learner.experiments.losses import OutcomeJoin
-from headrace.learner.experiments.space import OFF, changed_spec
-from headrace.learner.spec import parse_spec
+from headrace.learner.experiments.space import OFF, Settings, changed_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.batch import BatchSource
-    from headrace.learner.experiments.space import Settings
-    from headrace.learner.spec import ModelSpec
-
-    Reals = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.float64]
 
 IMPORTANCE_DEFINITION = "retrained without the input, progressive log loss, paired"
 

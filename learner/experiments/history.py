@@ -6,14 +6,13 @@ the same lines. A record is one JSON object.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from headrace.learner.experiments.experiment_file import ArmPlan
 
 BEGUN, SCORED, RUNG, STOPPED, ELIMINATED, BETTER, ENDED = (

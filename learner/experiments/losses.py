@@ -10,23 +10,17 @@ that have passed a batch have scored the same impressions in it, so the differen
 the sum of their paired differences.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.features import hash_strings
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.hashing import hash_strings
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-
-    Reals = npt.NDArray[np.float64]
-    Integers = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 _LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1, as in learner.validation."""

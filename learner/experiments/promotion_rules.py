@@ -12,19 +12,14 @@ met 1 % of a minute's requests. The first step is 5 % at most, so a rollback wit
 the promise of 5 % of a minute's requests.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from headrace.ingest.features import read_section
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.ingest.features import SpecText
+from headrace.ingest.features.spec_sections import read_section
+from headrace.ingest.features.spec_text import SpecText
 
 _SECTION = "promotion"
 

@@ -11,21 +11,17 @@ are made again. Pickles are read from the folder that the runner itself writes. 
 with modules or classes that this version does not have is refused.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os
 import pickle
 import shutil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.history import ArmRecord, decoded, encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _HISTORY, _LOCK, _GROUP = "history.ndjson", "lock", "group-id"
 

@@ -14,17 +14,13 @@ them apart. *Refused:* ranks over the examples since the rung before, which forg
 step. They are fewer, and decided worse, with and without the standard error.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Reals = npt.NDArray[np.float64]
-    PieceSums = tuple[Reals, Reals]
+Reals = npt.NDArray[np.float64]
+PieceSums = tuple[Reals, Reals]
 
 _ERRORS = 1.0
 """Standard errors by which an arm may be worse than the last one within the rank."""

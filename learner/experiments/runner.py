@@ -9,16 +9,17 @@ arms in free slots. All of it depends on the file, the seed and the log alone. A
 between two blocks, so a runner that was killed goes on bit for bit.
 """
 
-from __future__ import annotations
-
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from headrace.counted_nouns import counted
-from headrace.learner.batch import FilePosition
+from headrace.learner.batch.sources import ExampleLog, FilePosition, LogBlock
 from headrace.learner.experiments.arm import Arm
-from headrace.learner.experiments.decisions import Verdict, look
-from headrace.learner.experiments.experiment_file import rung_examples
+from headrace.learner.experiments.decisions import Look, Verdict, look
+from headrace.learner.experiments.executors.remote_arms import RemoteArms
+from headrace.learner.experiments.experiment_file import ArmPlan, Experiment, rung_examples
 from headrace.learner.experiments.history import (
     BEGUN,
     BETTER,
@@ -33,19 +34,9 @@ from headrace.learner.experiments.history import (
     ExperimentResult,
 )
 from headrace.learner.experiments.losses import OutcomeJoin, paired
-from headrace.learner.experiments.rungs import Rungs, Standing, compared_arm
+from headrace.learner.experiments.run_folder import RunFolder
+from headrace.learner.experiments.rungs import PieceSums, Rungs, Standing, compared_arm
 from headrace.learner.experiments.suggestions import suggestions_of
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator
-
-    from headrace.learner.batch import ExampleLog, LogBlock
-    from headrace.learner.experiments.decisions import Look
-    from headrace.learner.experiments.executors import RemoteArms
-    from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
-    from headrace.learner.experiments.run_folder import RunFolder
-    from headrace.learner.experiments.rungs import PieceSums
 
 _CONTROL = 0
 

@@ -18,19 +18,17 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.ingest.features import SpecError
+from headrace.ingest.features.spec_text import SpecError, SpecText
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy as np
 
-    from headrace.ingest.features import SpecText
 
-    Settings = Mapping[str, object]
-    """Key of a spec, with dots -> its value."""
+Settings = Mapping[str, object]
+"""Key of a spec, with dots -> its value."""
 
 ON, OFF = "on", "off"
 _KINDS = ("log", "range", "list")

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.learner.errors import LearnerError
+from headrace.learner.experiments.space import Settings
 
 if TYPE_CHECKING:
     from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.space import Settings
 
 
 class MissingOptuna(LearnerError):

@@ -10,7 +10,3 @@ The last items that a user clicked are a bag that comes from rows: `click_slots`
 `click_histories` adds them to examples, `history_kernels` does both in compiled code.
 `click_delays` weighs the shows of a young model.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

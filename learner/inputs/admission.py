@@ -33,23 +33,17 @@ sees. So an id may get its row some sightings later, never earlier. Impressions 
 sightings, clicks are not. An example that is read again counts again in the buckets that lacked it.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.kernels import mix
-from headrace.learner.spec import COUNT
-from headrace.pserver.intrinsics import prefetch
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
-    from headrace.learner.spec import Admission
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.kernels.row_ids import mix
+from headrace.learner.spec.admission_and_expiry import COUNT, Admission
+from headrace.pserver.intrinsics.row_prefetch import prefetch
 
 _NUMBERS = 1024
 _FULL = np.uint8(255)

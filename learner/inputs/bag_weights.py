@@ -10,20 +10,19 @@ part of the score does not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import MEAN, SQRT
+from headrace.ingest.features.fields import MEAN, SQRT, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from headrace.ingest.features.encoder import Encoded
 
-    import numpy.typing as npt
 
-    from headrace.ingest.features import Encoded, Field
-
-    Weights = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float32]
 
 
 class BagWeights:

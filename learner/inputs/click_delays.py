@@ -25,18 +25,12 @@ The weights of importance that correct for delays in a model of any age are in
 "Modeling delayed feedback in display advertising", KDD 2014.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from headrace.ingest.examples import Kind
+from headrace.ingest.examples.batch import Kind
 from headrace.learner.inputs.example_inputs import INTERCEPT, LabelledColumns
-from headrace.pserver.rows import NEVER, find
-
-if TYPE_CHECKING:
-    from headrace.pserver.rows import RowTable
+from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.table import RowTable, find
 
 _SETTLED = 17.0
 """Delays after which the weight is 1 in single precision."""

@@ -9,16 +9,18 @@ shown, from the rows at hand. A click is written with the time at which it could
 without the click, and it is learned without it, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import ABSENT, Transform
-from headrace.ingest.runtime import read_only
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.ingest.features.hashing import ABSENT
+from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.inputs.click_slots import slot_scratch, slots_of
+from headrace.learner.inputs.example_inputs import FeatureColumns, LabelledColumns
 from headrace.learner.inputs.history_kernels import (
     FilledBags,
     HistoryProgram,
@@ -26,19 +28,12 @@ from headrace.learner.inputs.history_kernels import (
     fill_and_write,
     list_slots,
 )
-from headrace.learner.kernels import NUMBER_BITS
+from headrace.learner.kernels.pending_deltas import PendingColumns
+from headrace.learner.kernels.row_ids import NUMBER_BITS
+from headrace.pserver.rows.table import RowTable
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import Encoded, FieldSet
-    from headrace.learner.inputs.example_inputs import FeatureColumns, LabelledColumns
-    from headrace.learner.kernels import PendingColumns
-    from headrace.pserver.rows import RowTable
-
-    Ids = npt.NDArray[np.uint64]
-    Times = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.uint64]
+Times = npt.NDArray[np.int64]
 
 
 class ClickHistories:

@@ -26,18 +26,15 @@ free Replicated Data Types", 2011). It needs a second kind of merge in store, lo
 two writers of one user within one push are too rare for that.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.kernels import NUMBER_BITS, count_row, mix
-from headrace.pserver.rows import find, find_or_add
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_ids import NUMBER_BITS, mix
+from headrace.pserver.rows.table import find, find_or_add
 
 _CHOICES = 4
 """Oldest slots of a user from which the hash of a click chooses."""

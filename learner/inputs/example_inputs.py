@@ -12,14 +12,13 @@ Loops are written for numba: every attribute of a named tuple that a loop uses i
 Taking it inside the loop would count a reference each time, atomically.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import inlined
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.inputs.rare_rows import (
     admit_strangers,
     fetch_admission,
@@ -28,7 +27,7 @@ from headrace.learner.inputs.rare_rows import (
     place_strangers,
 )
 from headrace.learner.inputs.statistics import keep, recall, statistic_id, take_levels
-from headrace.learner.kernels import (
+from headrace.learner.kernels.row_lookup import (
     add_rows,
     bucket_at,
     fetch_ids,
@@ -40,10 +39,7 @@ from headrace.learner.kernels import (
     longer_than_a_line,
     shift_of,
 )
-from headrace.pserver.rows import find, find_or_add
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from headrace.pserver.rows.table import find, find_or_add
 
 INTERCEPT = 0x9AE16A3B2F90404F & ~1023
 """Id of the intercept's row: field number 0; its upper bits are an arbitrary constant."""

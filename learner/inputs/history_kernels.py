@@ -1,20 +1,17 @@
 """Fills the histories of a batch, and writes its clicks, slate by slate. Compiled."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.inputs.click_slots import item_id, read_items, slot_id, slots_of, write_click
-from headrace.learner.kernels import NUMBER_BITS, bucket_at, shift_of
+from headrace.learner.kernels.row_ids import NUMBER_BITS
+from headrace.learner.kernels.row_lookup import bucket_at, shift_of
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Integers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 _SHOWN, _CLOSED = int(Kind.SHOWN), int(Kind.CLOSED)
 _FIRST = np.int64(0)

@@ -19,15 +19,14 @@ The optimizer of the weights steps the importances, without decay over time. *Re
 `pooling = "sum"`. Without a norm, e_k and the item's weight are one factor.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
-from headrace.ingest.runtime import inlined, inlined_ieee_division
-from headrace.learner.kernels import MEAN_OF_LEARNED, NOT_LEARNED, gained_at
-from headrace.pserver.intrinsics import row_of
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
+from headrace.learner.kernels.optimizers import gained_at
+from headrace.learner.kernels.row_values import MEAN_OF_LEARNED, NOT_LEARNED
+from headrace.pserver.intrinsics.row_view import row_of
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 

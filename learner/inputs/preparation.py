@@ -6,32 +6,27 @@ remembered of impressions (learner.inputs.statistics) and of ids without a row
 once for all callers.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.features import hash_strings
-from headrace.ingest.runtime import read_only
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.hashing import hash_strings
+from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.inputs.admission import AdmissionCounts, counting, gate_of
 from headrace.learner.inputs.bag_weights import BagWeights
 from headrace.learner.inputs.click_histories import ClickHistories
 from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
 from headrace.learner.inputs.slates import slate_ends
 from headrace.learner.inputs.statistics import empty_memory, with_room
-from headrace.learner.spec import CHOICE, COUNT, PROBABILITY
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import Encoded
-    from headrace.learner.kernels import PendingColumns
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import RowTable
+from headrace.learner.kernels.pending_deltas import PendingColumns
+from headrace.learner.spec.admission_and_expiry import COUNT, PROBABILITY
+from headrace.learner.spec.architecture import CHOICE
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.table import RowTable
 
 
 class RowPuller(Protocol):

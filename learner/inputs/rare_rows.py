@@ -26,15 +26,13 @@ and all candidates of the next unknown user would be scored with that.
 An id's statistics are those of its own row, never of the rare one: without a row, of nothing.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.inputs.admission import admits, fetch_counters
-from headrace.learner.kernels import NUMBER_BITS, rare_id
-from headrace.pserver.intrinsics import prefetch
-from headrace.pserver.rows import find, find_or_add
+from headrace.learner.kernels.row_ids import NUMBER_BITS, rare_id
+from headrace.pserver.intrinsics.row_prefetch import prefetch
+from headrace.pserver.rows.table import find, find_or_add
 
 _ZERO = np.float32(0.0)
 

@@ -6,24 +6,17 @@ of histories), then, when these are here, the rows that levels and slots name. E
 reads the intercept, the weights of plain numbers, and the layers.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import kernel, read_only
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.runtime.numba_kernels import kernel, read_only
 from headrace.learner.inputs.example_inputs import INTERCEPT, find_asked
-from headrace.learner.kernels import rare_id
+from headrace.learner.inputs.preparation import InputPreparation, RowPuller
+from headrace.learner.kernels.row_ids import rare_id
+from headrace.pserver.rows.table import RowTable
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded
-    from headrace.learner.inputs.preparation import InputPreparation, RowPuller
-    from headrace.pserver.rows import RowTable
-
-    Ids = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
 
 
 @kernel

@@ -12,24 +12,16 @@ click that comes alone (Kind.CLICKED) is a slate of its own, since it is not sco
 example without a request id.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.features import ABSENT, hash_strings
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.hashing import ABSENT, hash_strings
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from headrace.ingest.examples import Examples
-
-    Ends = npt.NDArray[np.int64]
-    Times = npt.NDArray[np.int64]
+Ends = npt.NDArray[np.int64]
+Times = npt.NDArray[np.int64]
 
 LONGEST_SLATE = 512
 """Examples, since working memory grows with it. A longer request is several slates."""

@@ -17,22 +17,18 @@ mark of the same bucket says whether the example was counted there. Bits of an i
     63..48 of number and crossed fields | 47..10 of these and the levels | 9..0 number
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.kernels import mix
-from headrace.learner.spec import AGE, CLICK, RATE, SHOW
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.kernels.row_ids import mix
+from headrace.learner.spec.statistics_spec import AGE, CLICK, RATE, SHOW
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Integers = npt.NDArray[np.int64]
-    Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 _NOTHING = np.int16(-32768)

@@ -11,7 +11,3 @@ fallback is possible: an intrinsic emits LLVM instructions and has no Python bod
 known flaws). tests/learner/kernels/test_lanes.py holds the results to those of single numbers, to
 the bit.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -28,8 +28,6 @@ which would need a compiler, a wheel per platform, and a second language for ker
 inlined into these.
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 
@@ -40,7 +38,7 @@ from numba.core.errors import TypingError
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from headrace.ingest.runtime import inlined
+from headrace.ingest.runtime.numba_kernels import inlined
 
 LANES = 8
 

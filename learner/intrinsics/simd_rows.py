@@ -8,8 +8,6 @@ They reach into numba as `learner.intrinsics.simd` does: `intrinsic`, `cgutils.g
 `context.make_array` for the address, llvmlite's `ir` builder for the instructions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]

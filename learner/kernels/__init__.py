@@ -5,7 +5,3 @@ Read `row_ids` (the bits of an id), `row_lookup` (where the rows of a block of i
 with `ftrl` (steps that only add), `loss`, `row_counters`, and `pending_deltas` (what a learner's
 rows gained since the last push).
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,14 +9,12 @@ The learning rate of a coordinate falls with its data: alpha / (beta + sqrt(n)),
 of its squared gradients. There is no other schedule.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime import inlined_ieee_division
-from headrace.learner.intrinsics import absolute, chosen, root, with_sign
+from headrace.ingest.runtime.numba_kernels import inlined_ieee_division
+from headrace.learner.intrinsics.simd import absolute, chosen, root, with_sign
 
 _ZERO = np.float32(0.0)
 

@@ -4,14 +4,12 @@ A row holds what was gained; its value is the initial value plus that. So a miss
 gained nothing are the same, and a push carries only deltas.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
-from headrace.ingest.runtime import inlined
-from headrace.learner.intrinsics import float_of, numbered
+from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.learner.intrinsics.simd import float_of, numbered
 from headrace.learner.kernels.row_ids import mix
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

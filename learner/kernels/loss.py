@@ -18,12 +18,10 @@ weights* correct for these negatives (`gradient_of`). They are part of the slope
 weight of an example (`ingest.features.example_weights`).
 """
 
-from __future__ import annotations
-
 import math
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 
 _CLICKED, _CLOSED = int(Kind.CLICKED), int(Kind.CLOSED)
 _MOST_WEIGHED = 0.8

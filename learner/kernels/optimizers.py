@@ -33,21 +33,16 @@ sizes, r what its bets have brought, and w = (alpha + r) z / (beta (beta + g)). 
 rate: one that has been right often has more to bet.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime import inlined, inlined_ieee_division
-from headrace.learner.intrinsics import LANES, absolute, add, chosen, eight, root, take
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
+from headrace.learner.intrinsics.simd import LANES, absolute, add, chosen, eight, root, take
 from headrace.learner.kernels.ftrl import step, weight
-from headrace.learner.spec import ADAGRAD, ADAM, COIN, FTRL, SGD
-from headrace.pserver.intrinsics import row_of
-
-if TYPE_CHECKING:
-    from headrace.learner.spec import Optimizer
+from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer
+from headrace.pserver.intrinsics.row_view import row_of
 
 _KINDS = {SGD: 0, ADAGRAD: 1, FTRL: 2, ADAM: 3, COIN: 4}
 _SGD, _ADAGRAD, _FTRL, _ADAM, _COIN = _KINDS.values()

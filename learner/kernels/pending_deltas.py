@@ -10,24 +10,20 @@ replica folds a row, `refresh` recomputes the view's row from the three parts: t
 from what the parameter server holds.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.kernels.row_lookup import bucket_at, shift_of
-from headrace.pserver.intrinsics import prefetch, prefetch_row, row_of
-from headrace.pserver.rows import AHEAD, NEVER, RowDeltas, RowTable, fetch, find
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver import Shape
-    from headrace.pserver.rows import Kinds, Places
+from headrace.pserver.intrinsics.row_prefetch import prefetch, prefetch_row
+from headrace.pserver.intrinsics.row_view import row_of
+from headrace.pserver.rows.columns import Kinds
+from headrace.pserver.rows.deltas import NEVER, RowDeltas
+from headrace.pserver.rows.table import AHEAD, Places, RowTable, fetch, find
+from headrace.pserver.store import Shape
 
 _NEVER = np.uint32(NEVER)
 _ONE = np.uint32(1)

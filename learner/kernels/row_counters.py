@@ -1,13 +1,11 @@
 """Counts one example in one of its rows. Compiled."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined
-from headrace.learner.intrinsics import add_two, raise_four
+from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.learner.intrinsics.simd_rows import add_two, raise_four
 from headrace.learner.kernels.pending_deltas import since
-from headrace.pserver.rows import counters_at
+from headrace.pserver.rows.columns import counters_at
 
 
 @inlined

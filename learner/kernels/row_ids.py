@@ -1,10 +1,8 @@
 """The bits of row ids: a mixing function, and the id of the rare row that replaces an id."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 _TO_PRIME_A = np.uint64(0xFF51AFD7ED558CCD)
 

@@ -4,13 +4,12 @@ Finding a row walks through memory that no cache holds. Stages overlap these wal
 slots of the whole block, then the rows they name, then look, and prefetch the rest of the rows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined
-from headrace.pserver.intrinsics import FLOATS_A_LINE, prefetch, prefetch_at
-from headrace.pserver.rows import FLOATS_BEFORE, find, find_or_add, home
+from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.pserver.intrinsics.row_prefetch import FLOATS_A_LINE, prefetch, prefetch_at
+from headrace.pserver.rows.columns import FLOATS_BEFORE
+from headrace.pserver.rows.table import find, find_or_add, home
 
 _IDS_A_LINE = 8
 _NUMBER = np.uint64(1023)

@@ -1,24 +1,19 @@
 """The value of a row to a model: its weight, and the vector beside it. Compiled."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import MEAN
-from headrace.ingest.runtime import inlined, read_only
-from headrace.learner.intrinsics import LANES, eight, put
+from headrace.ingest.features.fields import MEAN
+from headrace.ingest.runtime.numba_kernels import inlined, read_only
+from headrace.learner.intrinsics.simd import LANES, eight, put
 from headrace.learner.kernels.initialization import bound_of, initial, origin
 from headrace.learner.kernels.optimizers import ParameterGroup, gained_at, group_of
 from headrace.learner.kernels.row_ids import rare_id
-from headrace.learner.spec import Optimizer, floats
-from headrace.pserver.intrinsics import row_of
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.spec.optimizer_spec import Optimizer, floats
+from headrace.pserver.intrinsics.row_view import row_of
 
 _NUMBER = np.uint64(1023)
 _ZERO = np.float32(0.0)

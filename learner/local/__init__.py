@@ -13,7 +13,3 @@ snapshots.
 `onnx_export` writes a model as one ONNX file: `onnx_graph` has its graph, `onnx_networks` the
 networks in it, `onnx_nodes` the nodes.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,9 +9,12 @@ after another, as from a stream (deep architectures: by `mini_batch`). `partial_
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -19,20 +22,14 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from headrace.counted_nouns import counted
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.local.derived_spec import SpecOptions, derive_spec
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import export_onnx
 from headrace.learner.local.table_examples import TableEncoder, learnable_times, times_of
-from headrace.learner.spec import ModelSpec, load_spec
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    Columns = Mapping[str, pa.Array]
+Columns = Mapping[str, pa.Array]
 
 _ROWS_A_BLOCK = 65_536
 _LEAST = 1e-15

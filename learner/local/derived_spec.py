@@ -1,21 +1,15 @@
 """Derives a model spec from a table: one field per column, by the type of the column."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.learner.spec import LOGISTIC_REGRESSION, parse_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.architecture import LOGISTIC_REGRESSION
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
 TIME = "timestamp_ms"
 """The column with the time of a row."""

@@ -6,33 +6,22 @@ service, and the same in `learn` and in `predict`. Anything with `__arrow_c_stre
 a zone they are UTC.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.ingest.events import IMPRESSION_ID, TIME
-from headrace.ingest.features.cells import (
-    UnknownWord,
-    array_of,
-    clicked_in,
-    event_value,
-    milliseconds_of,
-    plain_event,
-    values_of,
-)
+from headrace.ingest.events.contract import IMPRESSION_ID, TIME
+from headrace.ingest.features.cells.labels import UnknownWord, clicked_in
+from headrace.ingest.features.cells.times import milliseconds_of
+from headrace.ingest.features.cells.values import array_of, event_value, plain_event, values_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-Event: TypeAlias = "Mapping[str, object]"
-Events: TypeAlias = "Iterable[Event] | Any"
+Event = Mapping[str, object]
+Events = Iterable[Event] | Any
 """An iterable of mappings, or a DataFrame."""
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS

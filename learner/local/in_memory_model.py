@@ -10,38 +10,31 @@ from __future__ import annotations
 
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import SpecError
-from headrace.ingest.runtime import steady_ms, wall_ms
-from headrace.learner.kernels import PendingDeltas, view_of
-from headrace.learner.models import open_model
-from headrace.learner.spec import ModelSpec, check_compatible, parse_spec
-from headrace.pserver import MemoryStore, Shape
-from headrace.pserver.replica import Replica
-from headrace.pserver.rows import sub_hashes_for
-from headrace.pserver.snapshots import (
-    NoSnapshot,
-    SnapshotFacts,
-    SnapshotStorage,
-    find_snapshot,
-    list_snapshots,
-    restore,
-    write_snapshot,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import Encoded
-    from headrace.pserver.rows import FoldedRows
-    from headrace.pserver.snapshots import Manifest
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.runtime.clock import steady_ms, wall_ms
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.compatibility import check_compatible
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import FoldedRows, sub_hashes_for
+from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
+from headrace.pserver.snapshots.manifest import Manifest
+from headrace.pserver.snapshots.restoration import restore
+from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
+from headrace.pserver.store import Shape
 
 _BUCKETS = 16
 """Of the rows. A restore may split each of them, so a small model can grow into a large store."""

@@ -8,36 +8,44 @@ quarantined, no row expires, and one learner holds all rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted
-from headrace.ingest.events import TIME
-from headrace.ingest.examples import Examples, concatenate, part_of, reordered
-from headrace.ingest.features import Encoder, first_unknown, known_fields
-from headrace.ingest.joiner.core import ChunkReader, EventSide, PartitionJoiner
-from headrace.ingest.kafka import MessageBlock, Record, Source
-from headrace.ingest.logs import guess_layout, load_layout, open_log
-from headrace.ingest.runtime import wall_ms
-from headrace.learner.inputs import last_slate, slate_order
-from headrace.learner.local.event_input import context_of, labelled, message_of, rows_of, time_of
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.examples.batch import Examples, concatenate
+from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.unknown_fields import first_unknown, known_fields
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
+from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
+from headrace.ingest.logs.layout import LogLayout, load_layout
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.ingest.logs.opening import open_log
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.inputs.slates import last_slate, slate_order
+from headrace.learner.local.event_input import (
+    Event,
+    Events,
+    context_of,
+    labelled,
+    message_of,
+    rows_of,
+    time_of,
+)
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.loop import Scores
-from headrace.learner.spec import ModelSpec, load_spec
-from headrace.learner.validation import join_outcomes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.logs import LogLayout
-    from headrace.learner.local.event_input import Event, Events
-    from headrace.learner.validation import Outcomes, ProgressiveValidation
+from headrace.learner.loop.scores import Scores
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.learner.validation.outcomes import Outcomes, join_outcomes
+from headrace.learner.validation.progressive import ProgressiveValidation
 
 _EVENTS_A_TURN = 4096
 _REFUSED_SHOWN = 3

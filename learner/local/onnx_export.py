@@ -14,24 +14,24 @@ of your own: its operators are not known here. `SUPPORTED` names the other archi
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import fsspec
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import Transform
-from headrace.ingest.runtime import kernel
-from headrace.learner.calibration import PlattScaling
+from headrace.ingest.features.fields import Field, Transform
+from headrace.ingest.runtime.numba_kernels import kernel
+from headrace.learner.calibration.platt import PlattScaling
 from headrace.learner.errors import MissingOnnx, NotExportable
-from headrace.learner.inputs import INTERCEPT, gate_of
-from headrace.learner.kernels import (
-    NUMBER_BITS,
-    parameters_of,
-    read_vector,
-    read_weight,
-    shrink_of,
-)
-from headrace.learner.spec import (
+from headrace.learner.inputs.admission import gate_of
+from headrace.learner.inputs.example_inputs import INTERCEPT
+from headrace.learner.kernels.optimizers import shrink_of
+from headrace.learner.kernels.row_ids import NUMBER_BITS
+from headrace.learner.kernels.row_values import parameters_of, read_vector, read_weight
+from headrace.learner.spec.architecture import (
     CHOICE,
     DCN_V2,
     DEEPFM,
@@ -39,26 +39,21 @@ from headrace.learner.spec import (
     FACTORIZATION_MACHINE,
     FIELD_WEIGHTED_FM,
     LOGISTIC_REGRESSION,
-    PLATT,
     SEQUENCE,
     WIDE_AND_DEEP,
 )
-from headrace.pserver.intrinsics import row_of
+from headrace.learner.spec.calibration_spec import PLATT
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.intrinsics.row_view import row_of
+from headrace.pserver.rows.row_codec import FoldedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Field
     from headrace.learner.local.in_memory_model import InMemoryModel
     from headrace.learner.local.onnx_graph import GraphInputs, LearnedRows
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import FoldedRows
 
-    Floats = npt.NDArray[np.float32]
-    Ids = npt.NDArray[np.uint64]
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.uint64]
 
 FORMAT = 1
 """Version of the metadata. A reader refuses a greater one."""

@@ -12,26 +12,18 @@ and runtimes multiply and compare signed ones, so ids are int64 with the bits of
 Everything else is float32, as in the kernels.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+import numpy.typing as npt
+from onnx import GraphProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from headrace.learner.local.onnx_networks import HistoryItems, OnnxNetwork
 from headrace.learner.local.onnx_nodes import OnnxNodes
-from headrace.learner.spec import FACTORIZATION_MACHINE
+from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, Structure
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
-    from onnx import GraphProto, ValueInfoProto
-
-    from headrace.learner.spec import Structure
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 OPSET = 18
 """Version of the operators: the first with BitwiseAnd, BitwiseOr and BitwiseXor."""

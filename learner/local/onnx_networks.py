@@ -6,15 +6,16 @@ for every architecture. Items of a history are in order, and padding is behind t
 ONNX counts the gates of a GRU as update, reset, hidden, and torch as reset, update, hidden.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from onnx import TensorProto
 
-from headrace.learner.spec import (
+from headrace.learner.local.onnx_nodes import OnnxNodes
+from headrace.learner.spec.architecture import (
     ATTENTION,
     DCN_V2,
     DEEPFM,
@@ -23,17 +24,10 @@ from headrace.learner.spec import (
     FIELD_WEIGHTED_FM,
     LOGISTIC_REGRESSION,
     SEQUENCE,
+    Structure,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
-    from headrace.learner.local.onnx_nodes import OnnxNodes
-    from headrace.learner.spec import Structure
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 _EPSILON = 1e-5
 """Of torch.nn.LayerNorm."""

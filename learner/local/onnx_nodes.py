@@ -1,15 +1,10 @@
 """The nodes and constants of an ONNX graph under construction."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from onnx import helper
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    from onnx import NodeProto
+import numpy.typing as npt
+from onnx import NodeProto, helper
 
 
 class OnnxNodes:

@@ -6,27 +6,23 @@ table has no late clicks and no duplicates. A field gets the same ids as from an
 row's values (`ArrowColumns`).
 """
 
-from __future__ import annotations
-
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.ingest.events import AHEAD_MS, REQUEST_ID, TIME
-from headrace.ingest.examples import Examples, Kind
-from headrace.ingest.features import ArrowColumns, Encoder, weights_of
-from headrace.ingest.features.cells import milliseconds_of, numbers_of
-from headrace.ingest.survey import LEAST_ALIKE
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded, FieldSet
+from headrace.ingest.events.contract import AHEAD_MS, REQUEST_ID, TIME
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.arrow_columns import ArrowColumns
+from headrace.ingest.features.cells.times import milliseconds_of
+from headrace.ingest.features.cells.values import numbers_of
+from headrace.ingest.features.encoder import Encoded, Encoder
+from headrace.ingest.features.example_weights import weights_of
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.survey.log_survey import LEAST_ALIKE
 
 
 class TableEncoder:

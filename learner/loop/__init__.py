@@ -7,7 +7,3 @@ folder `guard` (which batches are left out) with `parked_examples` (what it susp
 `row_prefetcher` with `cached_replica` (for learners that hold only some rows), `backpressure`
 (reasons to wait), `pacing` (settings), and `ports` (what a learner is given).
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

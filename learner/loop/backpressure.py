@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver import Unreachable
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.store import Store
 
 if TYPE_CHECKING:
     from headrace.learner.loop.outputs import LearnerTotals
-    from headrace.learner.loop.pacing import LearnerPacing
     from headrace.learner.loop.pushes import Pushes
-    from headrace.pserver import Store
 
 log = logging.getLogger(__name__)
 

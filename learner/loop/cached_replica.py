@@ -16,19 +16,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.pserver.replica import Copied, Deleted, Folded, HistoryReset, PartialReplica, Stale
-from headrace.pserver.rows import Deletions, RowTable
+from headrace.pserver.replica.partial_replica import EntryApplied, HistoryReset, PartialReplica
+from headrace.pserver.replica.replica import Change, Copied, Deleted, Folded, Stale
+from headrace.pserver.rows.deltas import Deletions, EntryHeader, RowDeltas
+from headrace.pserver.rows.table import Places, RowTable
+from headrace.pserver.store import Shape, Store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from headrace.learner.inputs.required_rows import RequiredRows
 
-    from headrace.learner.inputs import RequiredRows
-    from headrace.pserver import Shape, Store
-    from headrace.pserver.replica import Change, EntryApplied
-    from headrace.pserver.rows import EntryHeader, Places, RowDeltas
 
-    Ids = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
 
 _ENTRIES_A_POLL = 64
 

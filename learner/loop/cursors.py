@@ -13,19 +13,13 @@ of these marks go out with those of the offsets.
 Pure bookkeeping: nothing here reads, sends or waits.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.learner.loop.marks import ParkedCursors
-from headrace.pserver import OffsetSpan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import numpy.typing as npt
+from headrace.learner.loop.marks.parked_cursors import ParkedCursors
+from headrace.pserver.store import OffsetSpan
 
 
 class Cursors:

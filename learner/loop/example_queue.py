@@ -22,19 +22,19 @@ the gap with the next push, as they move over transaction markers, and damaged m
 skipped.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest import ExamplesMissing
-from headrace.ingest.examples import Continuity
-from headrace.ingest.kafka import (
+from headrace.ingest.errors import ExamplesMissing
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.continuity import Continuity
+from headrace.ingest.kafka.protocols import (
     AtEnd,
     PartitionAssigned,
     PartitionRevoked,
@@ -42,22 +42,14 @@ from headrace.ingest.kafka import (
     ReadPosition,
     Record,
     Source,
-    SourceOrder,
 )
+from headrace.ingest.kafka.reading.source_order import SourceOrder
 from headrace.learner.errors import LogTruncated, MarkOutsideTopic, TopicMadeAgain
-from headrace.learner.loop.marks import check_topic_marks, epoch_source, topic_of
+from headrace.learner.loop.cursors import Cursors
+from headrace.learner.loop.marks.topic_marks import check_topic_marks, epoch_source, topic_of
 from headrace.learner.loop.merging import ExampleBatch, NextWindow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.loop.cursors import Cursors
-    from headrace.learner.loop.pacing import LearnerPacing
-    from headrace.pserver import BucketAnswer
-
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.pserver.store import BucketAnswer
 
 log = logging.getLogger(__name__)
 

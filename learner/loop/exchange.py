@@ -10,13 +10,14 @@ way at a time. Two implementations:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from headrace.pserver.errors import Unreachable
 
-    from headrace.pserver import BucketAnswer, Push, Store, Unreachable
+if TYPE_CHECKING:
+    from headrace.pserver.store import BucketAnswer, Push, Store
 
 
 class Exchange(Protocol):

@@ -14,47 +14,35 @@ only some learners have, each with a null object: a guard, a group of learners t
 cache of rows in place of all of them. The simulation passes its own.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import DamagedMessages, Kind, unpack
+from headrace.ingest.examples.batch import Examples, Kind, unpack
+from headrace.ingest.examples.damaged_messages import DamagedMessages
+from headrace.ingest.features.fields import FieldSet
 from headrace.learner.errors import NotPulled
-from headrace.learner.inputs import slate_ends
-from headrace.learner.kernels import PendingDeltas, view_of
+from headrace.learner.inputs.slates import slate_ends
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.loop.backpressure import Backpressure
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
-from headrace.learner.loop.guard import NoGuard, Unlearnable
-from headrace.learner.loop.merging import HeldExamples, MergedBatches
+from headrace.learner.loop.guard.batch_guard import BatchGuard, NoGuard, Unlearnable, Verdict
+from headrace.learner.loop.merging import ExampleBatch, HeldExamples, MergedBatches
 from headrace.learner.loop.outputs import LearnerTotals
-from headrace.learner.loop.pacing import AT_EASE, PushTimer
+from headrace.learner.loop.pacing import AT_EASE, LearnerPacing, PushTimer
 from headrace.learner.loop.parked_examples import ParkedExamples
-from headrace.learner.loop.ports import LearnerClocks
+from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.learner.loop.pushes import LearningProgress, Pushes
 from headrace.learner.loop.row_prefetcher import AllRows, RowPrefetcher
-from headrace.learner.models import SoloGroup
-from headrace.pserver import Unreachable
-from headrace.pserver.replica import Copied, Deleted, Folded
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import FieldSet
-    from headrace.learner.loop.guard import BatchGuard, Verdict
-    from headrace.learner.loop.merging import ExampleBatch
-    from headrace.learner.loop.pacing import LearnerPacing
-    from headrace.learner.loop.ports import LearnerPorts
-    from headrace.learner.models import SyncGroup, TrainableModel
-    from headrace.pserver.replica import Change, Replica
+from headrace.learner.models.protocols import TrainableModel
+from headrace.learner.models.sync_group import SoloGroup, SyncGroup
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.replica.replica import Change, Copied, Deleted, Folded, Replica
 
 log = logging.getLogger(__name__)
 

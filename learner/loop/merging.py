@@ -18,23 +18,19 @@ time than the full queue, waiting for its end would never end. Then its begin de
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import concatenate, reordered
-from headrace.ingest.kafka import NextEvent
-from headrace.learner.inputs import slate_order
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.kafka import OrderBounds, Source
-    from headrace.learner.models import Quarantined
+from headrace.ingest.examples.batch import Examples, concatenate
+from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.source_order import NextEvent, OrderBounds
+from headrace.learner.inputs.slates import slate_order
+from headrace.learner.models.sync_group import Quarantined
 
 
 class ExampleBatch(NamedTuple):

@@ -4,29 +4,21 @@ A learner of a topic publishes them to Kafka (`KafkaOutputs`). A rebuild or a fi
 nothing (`LearnerOutputs`).
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
-from headrace.ingest.dead_letters import pack as pack_letter
-from headrace.ingest.kafka import Record, Source
-from headrace.learner.loop.guard import quarantine_letter
+from headrace.ingest.dead_letters.letter import pack as pack_letter
+from headrace.ingest.kafka.protocols import Record, Source, Writer
+from headrace.learner.loop.guard.batch_guard import quarantine_letter
+from headrace.learner.loop.marks.parked_marks import ParkedMessage
+from headrace.learner.loop.merging import ExampleBatch, HeldExamples
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.kafka import Writer
-    from headrace.learner.loop.marks import ParkedMessage
-    from headrace.learner.loop.merging import ExampleBatch, HeldExamples
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,10 @@ its load suggests: often while there is little to do, and in larger pieces while
 no other learner pushes.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 
-from headrace.ingest.kafka import OrderPatience
+from headrace.ingest.kafka.reading.source_order import OrderPatience
 
 _TEXT = re.compile(r"batch|([1-9]\d{0,8})(ms)?")
 

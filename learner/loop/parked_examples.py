@@ -16,27 +16,30 @@ would tell that its examples are lost.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted
-from headrace.ingest import KafkaUnreachable, OffsetGone
-from headrace.learner.loop.guard import Suspect, Unlearnable
-from headrace.learner.loop.marks import ParkedRequest
+from headrace.ingest.errors import KafkaUnreachable, OffsetGone
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
+from headrace.learner.loop.cursors import Cursors
+from headrace.learner.loop.example_queue import ExampleQueue
+from headrace.learner.loop.guard.batch_guard import (
+    BatchGuard,
+    NoGuard,
+    Suspect,
+    Unlearnable,
+    Verdict,
+)
+from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
 from headrace.learner.loop.merging import ExampleBatch, HeldExamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.kafka import Record, RecordFetcher, Source
-    from headrace.learner.loop.cursors import Cursors
-    from headrace.learner.loop.example_queue import ExampleQueue
-    from headrace.learner.loop.guard import BatchGuard, NoGuard, Verdict
-    from headrace.learner.loop.marks import ParkedMessage
     from headrace.learner.loop.outputs import LearnerOutputs, LearnerTotals
 
 log = logging.getLogger(__name__)

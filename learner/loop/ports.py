@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.runtime import steady_ms
+from headrace.ingest.runtime.clock import steady_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka import Reader, RecordFetcher
+    from headrace.ingest.kafka.protocols import Reader
+    from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
     from headrace.learner.loop.exchange import Exchange
     from headrace.learner.loop.outputs import LearnerOutputs
-    from headrace.pserver import Store
+    from headrace.pserver.store import Store
 
 
 def _draw_nonce() -> bytes:

@@ -13,27 +13,25 @@ not matter whether the first attempt or a retry arrives. There are three answers
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.learner.loop.marks import offsets_in
-from headrace.pserver import OffsetSpan, Push, Unreachable
-from headrace.pserver.rows import EntryHeader, RowDeltas, SourceReached, pack
+from headrace.learner.loop.cursors import Cursors
+from headrace.learner.loop.marks.topic_marks import offsets_in
+from headrace.learner.loop.ports import LearnerClocks
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
+from headrace.pserver.store import BucketAnswer, OffsetSpan, Push
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.kernels import PendingDeltas
+    from headrace.learner.kernels.pending_deltas import PendingDeltas
     from headrace.learner.loop.cached_replica import CachedReplica
-    from headrace.learner.loop.cursors import Cursors
     from headrace.learner.loop.exchange import Exchange
-    from headrace.learner.loop.ports import LearnerClocks
-    from headrace.pserver import BucketAnswer
-    from headrace.pserver.replica import Replica
+    from headrace.pserver.replica.replica import Replica
 
 log = logging.getLogger(__name__)
 

@@ -18,31 +18,23 @@ rows with unacknowledged deltas, rows of the batch at hand, and rows that every 
 these exceed the bound, the excess is counted.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import Encoded
-from headrace.ingest.runtime import kernel
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.errors import NotPulled
-from headrace.pserver.rows import find
+from headrace.learner.kernels.pending_deltas import PendingColumns, PendingDeltas
+from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.pushes import Pushes
+from headrace.pserver.replica.replica import Change
+from headrace.pserver.rows.table import RowTable, find
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.kernels import PendingColumns, PendingDeltas
-    from headrace.learner.loop.cached_replica import CachedReplica
-    from headrace.learner.loop.pushes import Pushes
-    from headrace.pserver.replica import Change
-    from headrace.pserver.rows import RowTable
-
-    Ids = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
 
 _FREED_SHARE = 0.25
 """Share of the room that an eviction frees: it must be worth moving the other rows."""

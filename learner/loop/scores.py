@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.ingest.events import LATEST_MS
-from headrace.ingest.examples import UnreadableBatch, open_batch
+from headrace.ingest.events.contract import LATEST_MS
+from headrace.ingest.examples.arrow_batch import UnreadableBatch, open_batch
 
 if TYPE_CHECKING:
     import numpy as np

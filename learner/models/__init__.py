@@ -8,7 +8,3 @@ kernels, or the libraries, of another. Read `protocols`, `row_model`, then `logi
 in `deep`; learners that step their layers together do so through `sync_group`. `explanations` and
 `uncertainty` look at a score, and `final_rows` are the weights of a row that a prediction reads.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,24 +14,24 @@ path leads from a baseline to the input through values between two ids, which no
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import ABSENT
-from headrace.learner.kernels import NUMBER_BITS
+from headrace.ingest.features.hashing import ABSENT
+from headrace.learner.kernels.row_ids import NUMBER_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.table import RowTable
 
-    import numpy.typing as npt
 
-    from headrace.ingest.features import Encoded, FieldSet
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import RowTable
-
-    Numbers = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.float64]
 
 INTERCEPT_PART, CALIBRATION_PART = "intercept", "calibration"
 EXACT, LEAVE_ONE_OUT = "exact", "leave-one-out"

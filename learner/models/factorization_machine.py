@@ -12,13 +12,12 @@ stepped twice. The gradient is taken at the prediction, which may read a rare ro
 stepped is the one in which the input counts.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from headrace.learner.kernels import parameters_of
+from headrace.ingest.features.encoder import Encoded
+from headrace.learner.kernels.row_values import parameters_of
 from headrace.learner.models.factorization_machine_kernels import (
     FactorizationScratch,
     contribute,
@@ -26,10 +25,7 @@ from headrace.learner.models.factorization_machine_kernels import (
     predict,
 )
 from headrace.learner.models.row_model import SequentialModel
-
-if TYPE_CHECKING:
-    from headrace.ingest.features import Encoded
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
 
 
 class FactorizationMachine(SequentialModel):

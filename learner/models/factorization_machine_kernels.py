@@ -5,14 +5,13 @@ inputs alone (lemma 3.1); its derivative by a coordinate is eq. (4). The interce
 it has a weight, and is part of no pair.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
-from headrace.learner.inputs import (
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs.example_inputs import (
     BLOCK,
     admit_slate,
     begin_at,
@@ -22,35 +21,22 @@ from headrace.learner.inputs import (
     find_block,
     find_common,
     find_example,
-    part_end,
     settle_strangers,
-    slope_items,
-    weigh_items,
     weight_of,
 )
-from headrace.learner.intrinsics import LANES, add, eight, put, take
-from headrace.learner.kernels import (
-    NOT_LEARNED,
-    NUMBER_BITS,
-    begin_step,
-    compete,
-    count_row,
-    origin,
-    probability_of,
-    read_id,
-    read_weight,
-    shift_of,
-    shrink_of,
-    slope_of,
-    step_at,
-    value_at,
-)
-from headrace.pserver.intrinsics import row_of
+from headrace.learner.inputs.learned_weights import slope_items, weigh_items
+from headrace.learner.inputs.slates import part_end
+from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
+from headrace.learner.kernels.initialization import origin
+from headrace.learner.kernels.loss import compete, probability_of, slope_of
+from headrace.learner.kernels.optimizers import begin_step, shrink_of, step_at
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_ids import NUMBER_BITS
+from headrace.learner.kernels.row_lookup import shift_of
+from headrace.learner.kernels.row_values import NOT_LEARNED, read_id, read_weight, value_at
+from headrace.pserver.intrinsics.row_view import row_of
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 

@@ -1,18 +1,12 @@
 """Opens the model that a spec declares, and imports nothing of the others."""
 
-from __future__ import annotations
-
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
 
 from headrace.learner.errors import MissingTorch
-from headrace.learner.spec import DEEP, FACTORIZATION_MACHINE, FTRL, LOGISTIC_REGRESSION
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from headrace.learner.models.protocols import Model
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.models.protocols import Model
+from headrace.learner.spec.architecture import DEEP, FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.spec.optimizer_spec import FTRL
 
 
 def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
@@ -33,7 +27,7 @@ def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
 
         return FactorizationMachine(spec, buckets)
     try:
-        from headrace.learner.models.deep import DeepModel
+        from headrace.learner.models.deep.deep_model import DeepModel
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -45,6 +39,6 @@ def layer_threads(spec: ModelSpec, cores: int) -> AbstractContextManager[None]:
     """Return a context in which layers of deep models are computed for so many cores."""
     if spec.architecture not in DEEP:
         return nullcontext()
-    from headrace.learner.models.deep import layer_threads as threads_of_layers
+    from headrace.learner.models.deep.passes import layer_threads as threads_of_layers
 
     return threads_of_layers(spec, cores)

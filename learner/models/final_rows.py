@@ -18,35 +18,20 @@ the sum of these over its inputs: 0.001 if the weights' sizes add up to 2. *Refu
 of layers, whose errors have no such bound.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import LAST_NUMBER
-from headrace.learner.kernels import parameters_of
-from headrace.learner.spec import (
-    ADAGRAD,
-    ADAM,
-    CALIBRATION_NUMBER,
-    COIN,
-    DENSE_NUMBER,
-    FTRL,
-    SGD,
-    Optimizer,
-    floats,
-)
-from headrace.pserver.relay import COUNTERS, LARGEST_HALF, RelayedColumns, RelayForm
+from headrace.ingest.features.fields import LAST_NUMBER
+from headrace.learner.kernels.optimizers import ParameterGroup
+from headrace.learner.kernels.row_values import parameters_of
+from headrace.learner.spec.architecture import DENSE_NUMBER
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
+from headrace.pserver.relay.relay_section import COUNTERS, LARGEST_HALF, RelayedColumns, RelayForm
+from headrace.pserver.rows.row_codec import FoldedRows
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.learner.kernels import ParameterGroup
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import FoldedRows
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 _WHOLE, _PLAIN, _COUNTED, _LAYERS = range(4)
 """Kinds of rows: as they are; inputs; inputs whose counters are read; layers."""

@@ -12,17 +12,13 @@ If the spec has an admission, an id without a row is learned and read in the rar
 (learner.inputs.rare_rows) until it is admitted (learner.inputs.admission).
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from headrace.learner.kernels import constants
+from headrace.ingest.features.encoder import Encoded
+from headrace.learner.kernels.ftrl import constants
 from headrace.learner.models.logistic_kernels import contribute, learn, predict
 from headrace.learner.models.row_model import SequentialModel
-
-if TYPE_CHECKING:
-    from headrace.ingest.features import Encoded
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
 
 
 class LogisticRegression(SequentialModel):

@@ -1,13 +1,11 @@
 """The kernels of logistic regression: forward and step, slate by slate, compiled."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
-from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
-from headrace.learner.inputs import (
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs.example_inputs import (
     BLOCK,
     admit_slate,
     begin_at,
@@ -18,22 +16,17 @@ from headrace.learner.inputs import (
     find_block,
     find_common,
     find_example,
-    part_end,
     settle_strangers,
     weight_of,
 )
-from headrace.learner.intrinsics import add_two
-from headrace.learner.kernels import (
-    NUMBER_BITS,
-    compete,
-    count_row,
-    probability_of,
-    shift_of,
-    slope_of,
-    step,
-    weight,
-)
-from headrace.pserver.rows import row_record
+from headrace.learner.inputs.slates import part_end
+from headrace.learner.intrinsics.simd_rows import add_two
+from headrace.learner.kernels.ftrl import step, weight
+from headrace.learner.kernels.loss import compete, probability_of, slope_of
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_ids import NUMBER_BITS
+from headrace.learner.kernels.row_lookup import shift_of
+from headrace.pserver.rows.columns import row_record
 
 _row_at = row_record("z", "n")
 

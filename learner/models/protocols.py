@@ -8,12 +8,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import Encoded
-    from headrace.learner.inputs import AdmissionCounts, RequiredRows
-    from headrace.learner.kernels import PendingColumns
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.inputs.admission import AdmissionCounts
+    from headrace.learner.inputs.required_rows import RequiredRows
+    from headrace.learner.kernels.pending_deltas import PendingColumns
     from headrace.learner.models.explanations import Explanations, Tables
-    from headrace.pserver.rows import RowTable
+    from headrace.pserver.rows.table import RowTable
 
 
 class TrainableModel(Protocol):

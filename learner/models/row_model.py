@@ -5,51 +5,42 @@ columns, what is pending, which buckets are active, the model's constants, the i
 memory, and the array for the scores. So the call is written once, here.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import CachedDispatch, read_only
-from headrace.learner.calibration import (
-    IsotonicScaling,
-    PlattScaling,
-    ShrinkageMixture,
-)
-from headrace.learner.inputs import (
-    BLOCK,
-    InputPreparation,
-    RequiredRows,
-    longest_slate,
-    weigh_shows,
-)
-from headrace.learner.kernels import choose_in_each, parameters_of
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.runtime.numba_kernels import CachedDispatch, read_only
+from headrace.learner.calibration.isotonic import IsotonicScaling
+from headrace.learner.calibration.platt import PlattScaling
+from headrace.learner.calibration.shrinkage import ShrinkageMixture
+from headrace.learner.inputs.admission import AdmissionCounts
+from headrace.learner.inputs.click_delays import weigh_shows
+from headrace.learner.inputs.example_inputs import BLOCK, LabelledColumns
+from headrace.learner.inputs.preparation import InputPreparation
+from headrace.learner.inputs.required_rows import RequiredRows
+from headrace.learner.inputs.slates import longest_slate
+from headrace.learner.kernels.loss import choose_in_each
+from headrace.learner.kernels.pending_deltas import PendingColumns
+from headrace.learner.kernels.row_values import parameters_of
 from headrace.learner.models.explanations import (
     INTERCEPT_PART,
     Explanations,
+    Tables,
     exact,
     leave_one_out,
     log_odds_of,
     part_names,
 )
 from headrace.learner.models.uncertainty import rates_of, uncertainty
-from headrace.learner.spec import CHOICE, ISOTONIC, PLATT, SHRINKAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import Encoded
-    from headrace.learner.inputs import AdmissionCounts, LabelledColumns
-    from headrace.learner.kernels import PendingColumns
-    from headrace.learner.models.explanations import Tables
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import RowTable
+from headrace.learner.spec.architecture import CHOICE
+from headrace.learner.spec.calibration_spec import ISOTONIC, PLATT, SHRINKAGE
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.table import RowTable
 
 _CALIBRATIONS = {
     PLATT: PlattScaling,

@@ -9,15 +9,14 @@ those that were quarantined. And any event that contradicts an earlier step ends
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.pserver.rows import RowTable
+    from headrace.pserver.rows.table import RowTable
 
 
 class Quarantined(NamedTuple):

@@ -30,26 +30,21 @@ outcomes of their inputs, so inputs that are new to the weights are new to them.
 the model's own log-odds, before any calibration.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import kernel, read_only
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.runtime.numba_kernels import kernel, read_only
 from headrace.learner.errors import NoUncertainty
-from headrace.learner.inputs import find_asked, weigh_items
-from headrace.learner.spec import ADAGRAD, COIN, FTRL
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded
-    from headrace.learner.inputs import InputPreparation
-    from headrace.learner.kernels import RowParameters
-    from headrace.learner.spec import Optimizer
-    from headrace.pserver.rows import RowTable
+from headrace.learner.inputs.example_inputs import find_asked
+from headrace.learner.inputs.learned_weights import weigh_items
+from headrace.learner.inputs.preparation import InputPreparation
+from headrace.learner.kernels.row_values import RowParameters
+from headrace.learner.spec.optimizer_spec import ADAGRAD, COIN, FTRL, Optimizer
+from headrace.pserver.rows.table import RowTable
 
 _SEEN = 1
 """The float of n, or of the sum of sizes, in a row of any width: behind w or z."""

@@ -2,7 +2,3 @@
 
 `restore` puts a snapshot into a store; `rebuilder` replays examples onto a snapshot, in memory.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,46 +17,40 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.kafka import (
-    BoundedReader,
-    KafkaReader,
-    examples_topic,
-    offsets_at,
-)
-from headrace.ingest.runtime import steady_ms, wall_ms
+from headrace.ingest.kafka.protocols import Reader, Source
+from headrace.ingest.kafka.reading.bounded_reader import BoundedReader, offsets_at
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import examples_topic
+from headrace.ingest.runtime.clock import steady_ms, wall_ms
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.loop import (
-    DirectExchange,
-    Learner,
-    LearnerOutputs,
-    LearnerPacing,
-    LearnerPorts,
-)
-from headrace.learner.models import open_model
-from headrace.learner.spec import check_compatible, check_copy, parse_spec
-from headrace.pserver import MemoryStore, Shape
-from headrace.pserver.keeper import FoldPolicy, Keeper
-from headrace.pserver.replica import Replica
-from headrace.pserver.rows import sub_hashes_for
-from headrace.pserver.snapshots import (
-    SnapshotFacts,
-    find_snapshot,
-    list_snapshots,
-    restore,
-    write_snapshot,
-)
+from headrace.learner.loop.exchange import DirectExchange
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.outputs import LearnerOutputs
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.ports import LearnerPorts
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.compatibility import check_compatible, check_copy
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import sub_hashes_for
+from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
+from headrace.pserver.snapshots.manifest import Manifest
+from headrace.pserver.snapshots.restoration import restore
+from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotProgress, write_snapshot
+from headrace.pserver.store import BucketAnswer, Shape
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings, Reader, Source
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import BucketAnswer, Unreachable
-    from headrace.pserver.snapshots import Manifest, SnapshotProgress, SnapshotStorage
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
 log = logging.getLogger(__name__)
 

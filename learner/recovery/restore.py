@@ -10,47 +10,40 @@ filled is in `pserver/snapshots/restoration.py`.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.examples import UnreadableExamples
-from headrace.ingest.kafka import KafkaReader, examples_topic, read_all
+from headrace.ingest.examples.batch import UnreadableExamples
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import examples_topic
 from headrace.learner.errors import RecoveryRefused, WrongExamples
-from headrace.learner.spec import (
-    check_compatible,
-    check_copy,
-    check_larger,
-    first_after,
-    load_spec,
-    parse_spec,
-)
-from headrace.pserver import MissingModel, Shape
-from headrace.pserver.snapshots import (
-    DamagedSnapshot,
+from headrace.learner.spec.compatibility import check_compatible, check_copy
+from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
+from headrace.learner.spec.warm_start import KeptRows, StartOffsets, check_larger, first_after
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.snapshots.catalog import find_snapshot
+from headrace.pserver.snapshots.manifest import Manifest
+from headrace.pserver.snapshots.restoration import (
+    RestoreResult,
     ShapeChange,
     check_buckets,
     fill_with_nothing,
-    find_snapshot,
     restore,
-    verify,
     whole_shape,
 )
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot
+from headrace.pserver.snapshots.verification import verify
+from headrace.pserver.snapshots.writer import SnapshotProgress
+from headrace.pserver.store import Shape, Store
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.spec import KeptRows, ModelSpec, StartOffsets
-    from headrace.pserver import Store
-    from headrace.pserver.snapshots import (
-        Manifest,
-        RestoreResult,
-        SnapshotProgress,
-        SnapshotStorage,
-    )
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
 
 @dataclass(frozen=True, slots=True)

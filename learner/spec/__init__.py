@@ -6,7 +6,3 @@ module: `architecture`, `optimizer_spec`, `statistics_spec`, `calibration_spec`,
 and whether one model may learn the examples of another. `warm_start` selects the rows that a larger
 model can start with.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

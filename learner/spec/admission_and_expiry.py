@@ -6,29 +6,23 @@ is learned in the rare row of its field (learner.inputs.rare_rows). Learners, se
 must agree on both sections, so they are part of the spec's fingerprint.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 
-from headrace.ingest.features import (
+from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.ingest.features.spec_sections import (
     UNIQUE,
-    Transform,
     Variant,
     Variants,
     expected,
-    one_of,
     read_section,
     shown,
 )
-from headrace.pserver.keeper import Expiry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.ingest.features import FieldSet, SpecText
+from headrace.ingest.features.spec_text import SpecText, one_of
+from headrace.pserver.keeper.expiry import Expiry
 
 COUNT, PROBABILITY = "count", "probability"
 DAY_S = 86_400

@@ -5,27 +5,15 @@ one width: a weight, a vector beside it if the architecture has one, and the sta
 optimizers (learner.kernels.optimizers).
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from headrace.ingest.features import (
-    Variant,
-    Variants,
-    expected,
-    found_name,
-    kinds_of,
-    one_of,
-    shown,
-)
-from headrace.learner.spec.optimizer_spec import ADAGRAD, DENSE, EMBEDDINGS, SGD
-
-if TYPE_CHECKING:
-    from headrace.ingest.features import FieldSet, SpecText
-    from headrace.learner.spec.optimizer_spec import Optimizer
+from headrace.ingest.features.fields import FieldSet, kinds_of
+from headrace.ingest.features.spec_sections import Variant, Variants, expected, shown
+from headrace.ingest.features.spec_text import SpecText, found_name, one_of
+from headrace.learner.spec.optimizer_spec import ADAGRAD, DENSE, EMBEDDINGS, SGD, Optimizer
 
 LOGISTIC_REGRESSION = "logistic_regression"
 FACTORIZATION_MACHINE = "factorization_machine"

@@ -1,12 +1,10 @@
 """The section `[calibration]`: a layer behind the model, learned online."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from headrace.ingest.features import Variant, Variants
+from headrace.ingest.features.spec_sections import Variant, Variants
 
 CALIBRATION_NUMBER = 1002
 """Field number of the rows of the layer."""

@@ -5,17 +5,12 @@ with another spec refuses to start. The store keeps the text of the spec it was 
 error shows the difference line by line.
 """
 
-from __future__ import annotations
-
 import difflib
-from typing import TYPE_CHECKING
 
 from headrace.learner.spec.architecture import FREE_TO_DIFFER
-from headrace.pserver import WrongModel
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver import Shape
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.errors import WrongModel
+from headrace.pserver.store import Shape
 
 
 def check_compatible(spec: ModelSpec, shape: Shape) -> None:

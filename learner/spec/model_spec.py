@@ -8,8 +8,6 @@ line: a misspelt key would otherwise silently mean its default.
 Reading a spec imports neither numba, pyarrow, torch nor a Kafka client, so a refusal is quick.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, replace
@@ -17,15 +15,9 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
-from headrace.ingest.features import (
-    FieldSet,
-    SpecError,
-    SpecText,
-    Transform,
-    one_of,
-    parse_fields,
-    table_of,
-)
+from headrace.ingest.features.fields import FieldSet, Transform, parse_fields
+from headrace.ingest.features.spec_sections import table_of
+from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
 from headrace.learner.spec.admission_and_expiry import Admission, parse_admission, parse_expiry
 from headrace.learner.spec.architecture import (
     CHOICE,
@@ -48,7 +40,7 @@ from headrace.learner.spec.statistics_spec import (
     parse_statistics,
     program,
 )
-from headrace.pserver.keeper import Expiry
+from headrace.pserver.keeper.expiry import Expiry
 
 __all__ = ["ModelSpec", "Optimizer", "SpecError", "Statistic", "load_spec", "parse_spec"]
 

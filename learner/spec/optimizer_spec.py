@@ -6,17 +6,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from headrace.ingest.features import Variant, Variants, table_of
+from headrace.ingest.features.spec_sections import Variant, Variants, table_of
+from headrace.ingest.features.spec_text import SpecText
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.ingest.features import FieldSet, SpecText
+    from headrace.ingest.features.fields import FieldSet
 
 SGD, ADAGRAD, FTRL, ADAM, COIN = "sgd", "adagrad", "ftrl", "adam", "coin"
 EMBEDDINGS, DENSE = "embeddings", "dense"

@@ -5,18 +5,20 @@ their meaning and mark errors. The schema is made from the structs that parse a 
 keys are not part of it: a cross of an unknown field passes the schema, and `parse_spec` refuses it.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
+from msgspec import Struct
 from msgspec.json import schema_components
 from msgspec.structs import fields
 
-from headrace.ingest.features import FIELDS, NAME, ExampleOptions, LabelPolicy
+from headrace.ingest.features.fields import FIELDS, NAME, ExampleOptions
+from headrace.ingest.features.label_policy import LabelPolicy
+from headrace.ingest.features.spec_sections import Variants
 from headrace.learner.spec.admission_and_expiry import ADMISSION, ExpirySection
 from headrace.learner.spec.architecture import MODEL
 from headrace.learner.spec.calibration_spec import CALIBRATION
@@ -24,14 +26,7 @@ from headrace.learner.spec.model_spec import SECTIONS
 from headrace.learner.spec.optimizer_spec import DENSE, EMBEDDINGS, GROUP, WEIGHTS
 from headrace.learner.spec.statistics_spec import STATISTIC, CrossedStatistic
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from msgspec import Struct
-
-    from headrace.ingest.features import Variants
-
-    Schema = dict[str, Any]
+Schema = dict[str, Any]
 
 _KINDS: tuple[Variants[Any], ...] = (MODEL, FIELDS, STATISTIC, GROUP, ADMISSION, CALIBRATION)
 _PLAIN = (LabelPolicy, ExampleOptions, ExpirySection, CrossedStatistic)

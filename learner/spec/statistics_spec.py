@@ -4,36 +4,26 @@ A statistic is read from the row of a single-valued field, or crossed from other
 fields. Kernels walk through all of them as one program of arrays.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta, Struct, field
 
-from headrace.ingest.features import (
-    LAST_NUMBER,
-    NAME,
+from headrace.ingest.features.fields import LAST_NUMBER, NAME, FieldSet, kinds_of
+from headrace.ingest.features.spec_sections import (
     Variant,
     Variants,
     expected,
-    found_name,
-    kinds_of,
-    one_of,
     read_section,
     shown,
     tables_of,
 )
+from headrace.ingest.features.spec_text import SpecText, found_name, one_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet, SpecText
-
-    Floats = npt.NDArray[np.float64]
-    Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 SHOW, CLICK, RATE, AGE = 0, 1, 2, 3
 _CODES = {"show": SHOW, "click": CLICK, "rate": RATE, "age": AGE}

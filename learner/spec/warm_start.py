@@ -13,27 +13,21 @@ The new model's examples are its own: they have the new fields, so another joine
 marks of the old model do not apply to them. `first_after` finds the offsets to continue from.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import DamagedExamples, unpack
+from headrace.ingest.examples.batch import DamagedExamples, unpack
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.spec.architecture import DENSE_NUMBER, FREE_TO_DIFFER, NETWORK_KEYS
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.compatibility import difference
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.learner.spec.optimizer_spec import DENSE
-from headrace.pserver import WrongModel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import Record, Source
-    from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.errors import WrongModel
 
 _NUMBERS = np.uint64(1023)
 _FREE_TO_DIFFER = (*FREE_TO_DIFFER, *NETWORK_KEYS)

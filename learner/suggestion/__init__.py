@@ -7,7 +7,3 @@ writes the spec with its reasons as comments.
 `outcome_columns` finds columns that are known only after the click, `request_clicks` tests whether
 users choose one candidate of a request, and `robust_constants` chooses the constants.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

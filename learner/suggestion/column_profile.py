@@ -1,20 +1,15 @@
 """Decides what a column holds, and with which transform a model reads it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.counted_nouns import counted
-from headrace.ingest.features.cells import is_list, numbers_of, texts_of
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from headrace.ingest.features.cells.values import is_list, numbers_of, texts_of
 
 _ID_NAME = re.compile(
     r"(^|[_.])(id|user|item|article|ad|site|campaign|code|type|category)s?($|_id$)"

@@ -5,24 +5,17 @@ each value, shrunk towards zero. For a pair, the remaining error of each combina
 one Newton step. The second half says whether that lowers the log loss beyond chance.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.learner.suggestion.column_profile import early_rates
+from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.suggestion.column_profile import ColumnProfile
-
-    Floats = npt.NDArray[np.float64]
-    Codes = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
 
 _LEAST_CLICKS = 200
 _MOST_COLUMNS = 12

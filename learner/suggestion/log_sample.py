@@ -1,39 +1,30 @@
 """Reads the first impressions of a log, with labels and delays of their clicks."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features import SpecError
-from headrace.ingest.features.cells import ClickWords, array_of, guess_time_format, text_of
-from headrace.ingest.logs import (
-    CLICKS,
-    IMPRESSIONS,
-    TableLog,
-    UnreadableRow,
-    joined_columns,
-    open_log,
-    opened_text,
-    path_of,
-    time_cells,
-)
-from headrace.ingest.runtime import wall_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.logs import LogLayout, TableBlock
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features.cells.labels import ClickWords
+from headrace.ingest.features.cells.time_forms import guess_time_format
+from headrace.ingest.features.cells.values import array_of, text_of
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.byte_streams import opened_text
+from headrace.ingest.logs.first_rows import joined_columns
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, path_of
+from headrace.ingest.logs.opening import open_log
+from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
+from headrace.ingest.logs.table_log import TableLog, time_cells
+from headrace.ingest.runtime.clock import wall_ms
 
 
 @dataclass(frozen=True, slots=True)

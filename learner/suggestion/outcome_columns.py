@@ -6,23 +6,17 @@ asked before the outcome. Such a column alone predicts the later half of the sam
 error, which no honest input does; see Kaufman et al., "Leakage in Data Mining", KDD 2011.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.features.cells import is_list, numbers_of, texts_of
+from headrace.ingest.features.cells.values import is_list, numbers_of, texts_of
 from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    Labels = npt.NDArray[np.bool_]
+Labels = npt.NDArray[np.bool_]
 
 _LEAST_CLICKS = 50
 """In each half, and impressions without a click."""

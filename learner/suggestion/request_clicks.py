@@ -7,14 +7,10 @@ several in one request are rare either way. The two losses then hardly differ, a
 stays.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+import numpy.typing as npt
 
 _LEAST_EXPECTED = 30.0
 """Requests with several clicks that chance must give, so that their absence says something."""

@@ -27,11 +27,10 @@ The answer is a mixture of the model and the click rate (`learner.calibration.sh
 bounds what a bad model costs.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
-from headrace.learner.spec import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION, SHRINKAGE
+from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from headrace.learner.spec.calibration_spec import SHRINKAGE
 
 _WEIGHTS, _MOST_WEIGHTS = 6.0, 0.7
 """`alpha` of weights times inputs, and its bound for few inputs."""

@@ -4,31 +4,25 @@ The spec is a start: logistic regression with ids, buckets of numbers, bags, rat
 values, and the crosses that lowered the log loss of later impressions in the sample.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from headrace.counted_nouns import counted
-from headrace.ingest.features import LAST_NUMBER, SpecError
-from headrace.ingest.survey import all_clicked
-from headrace.learner.spec import CHOICE, LOGISTIC_REGRESSION, parse_spec
+from headrace.ingest.features.fields import LAST_NUMBER
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.survey.findings import all_clicked
+from headrace.learner.spec.architecture import CHOICE, LOGISTIC_REGRESSION
+from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
-from headrace.learner.suggestion.cross_search import find_crosses
-from headrace.learner.suggestion.log_sample import sample_log
+from headrace.learner.suggestion.cross_search import FoundCross, find_crosses
+from headrace.learner.suggestion.log_sample import LogSample, sample_log
 from headrace.learner.suggestion.outcome_columns import without_outcomes
 from headrace.learner.suggestion.request_clicks import clicks_of_requests
 from headrace.learner.suggestion.robust_constants import robust_constants
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs import LogLayout
-    from headrace.learner.suggestion.cross_search import FoundCross
-    from headrace.learner.suggestion.log_sample import LogSample
 
 _ROWS = 300_000
 _FIRST_STATISTIC = 100

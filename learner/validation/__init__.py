@@ -6,7 +6,3 @@
 `log_loss_sum` is the loss over data that is too large to keep, and `shared_loss` that of several
 processes.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

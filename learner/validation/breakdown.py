@@ -8,24 +8,21 @@ takes, with the same weights.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    Labels = npt.NDArray[np.uint8]
-    Floats = npt.NDArray[np.float64]
-    Chosen = npt.NDArray[Any]
-    """Indices, or a mask."""
+Labels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
+Chosen = npt.NDArray[Any]
+"""Indices, or a mask."""
 
 
 @dataclass(frozen=True, slots=True)

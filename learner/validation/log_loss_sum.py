@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, MutableSequence
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableSequence
-
-    import numpy.typing as npt
+import numpy.typing as npt
 
 _LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1, as in `progressive`."""

@@ -7,24 +7,21 @@ it otherwise. Impressions are joined as whole columns, by Arrow's hash tables.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.examples import Kind
-from headrace.learner.validation import ScoredImpressions
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.learner.validation.breakdown import ScoredImpressions
+from headrace.learner.validation.progressive import ProgressiveValidation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.loop import Scores
-    from headrace.learner.validation import ProgressiveValidation
+    from headrace.learner.loop.scores import Scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,14 @@ Impressions may have weights: an impression of weight k counts as k of them. Wit
 weights of a producer's own they measure what the producer asked the model to be good at.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Labels = npt.NDArray[np.uint8]
-    Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
 
 _LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1, so that one certain mistake is not infinite."""

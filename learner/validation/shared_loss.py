@@ -4,8 +4,6 @@ Each staged file has sums of its own, and one process learns a file at a time, s
 The process that started the others reads the sums while they learn.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 
 from headrace.learner.validation.log_loss_sum import LogLossSum

@@ -9,24 +9,18 @@ for good; a count of folded rows alone would report an empty model. Deletions in
 they are folded.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import AccessRefused, CorruptEntry, StoreError, Unreachable
-from headrace.pserver.redis_backend import Call
-from headrace.pserver.rows import RowDeltas, unpack_entry
+from headrace.pserver.redis_backend.node_connection import Call
+from headrace.pserver.redis_backend.redis_store import RedisStore
+from headrace.pserver.rows.deltas import RowDeltas, unpack_entry
 from headrace.pserver.store import OWN_FIELDS, PollResult
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver.redis_backend import RedisStore
 
 _MEASURED = 16
 """Sub-hashes of a bucket whose memory is measured. Ids are hashes, so all sub-hashes are alike."""

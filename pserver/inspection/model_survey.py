@@ -4,24 +4,18 @@ For operators (`headrace pserver inspect`, `doctor`, `drop`). If a server, a buc
 itself is missing, the survey says so, and does not fail.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
 from headrace.pserver.inspection.buckets import BucketSurvey, survey_buckets
 from headrace.pserver.inspection.nodes import NodeSurvey, survey_nodes
-from headrace.pserver.redis_backend import Call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from headrace.pserver.redis_backend import RedisStore
-    from headrace.pserver.store import Shape
+from headrace.pserver.redis_backend.node_connection import Call
+from headrace.pserver.redis_backend.redis_store import RedisStore
+from headrace.pserver.store import Shape
 
 _SCANNED_AT_ONCE = 1_000
 _KEY = re.compile(

@@ -4,18 +4,14 @@ Nothing here judges: `deploy.operations` does. A server that does not answer, or
 command to this user, is part of the result.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.pserver.errors import AccessRefused, StoreError, Unreachable
-from headrace.pserver.redis_backend import functions_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from headrace.pserver.redis_backend import ClusterClient, Place
+from headrace.pserver.redis_backend.cluster_client import ClusterClient
+from headrace.pserver.redis_backend.node_connection import Place
+from headrace.pserver.redis_backend.server_requirements import functions_version
 
 SETTINGS = (
     *("maxmemory", "maxmemory-policy", "appendonly", "save", "stop-writes-on-bgsave-error"),

@@ -7,16 +7,15 @@ records as the idle time of the key.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.redis_backend import Call
+from headrace.pserver.redis_backend.node_connection import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.pserver.inspection.model_survey import Survey
-    from headrace.pserver.redis_backend import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 WATCH_S = 3.0
 """Servers count idle time in whole seconds; followers of a log read several times in each."""

@@ -11,7 +11,3 @@ of numba may change them, so pyproject.toml pins the minor versions of numba and
 tests/pserver/rows/test_intrinsics.py has a canary for each intrinsic. No plain fallback is
 possible: an intrinsic has no Python body (ARCHITECTURE.md, known flaws).
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,8 +6,6 @@ documented; numba's own sorting kernels use it. ingest.runtime.numba_kernels has
 same kind, because neither part may import the other.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from numba import njit

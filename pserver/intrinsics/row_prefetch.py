@@ -5,8 +5,6 @@ lines at once, so that the misses overlap. A prefetch changes no result, and is 
 processors without the instruction.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]

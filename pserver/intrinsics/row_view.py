@@ -7,8 +7,6 @@ from its first column. `record_of` declares that, and the row's address is compu
 column.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

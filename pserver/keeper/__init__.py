@@ -6,7 +6,3 @@ fold), `expiry` (which rows to delete), `metrics`, `process` (the keeper as a pr
 `keeper_backlog` decides whether a keeper makes progress, and `store_collectors` has the metrics of
 the store.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +19,7 @@ import numpy as np
 from headrace.pserver.keeper.expiry import Expiry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.pserver.rows import Places
+    from headrace.pserver.rows.table import Places
 
 
 @dataclass(frozen=True, slots=True)

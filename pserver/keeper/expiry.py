@@ -16,18 +16,17 @@ other ids, and a model without new ids becomes stale.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+
+from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import FoldedRows
-    from headrace.pserver.store import Shape
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 ROWS_AN_ENTRY = 1 << 16
 """Rows of one bucket deleted at a time: less than a MB in the log."""

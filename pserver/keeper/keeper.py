@@ -18,14 +18,13 @@ meanwhile stays. Folding then removes the rows from the store.
 `Keeper.step` runs every step once. Clock and random numbers are passed in.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from headrace.pserver.errors import LostLease, Unreachable
@@ -37,17 +36,10 @@ from headrace.pserver.keeper.bucket_lease import (
 )
 from headrace.pserver.keeper.expiry import expired_rows
 from headrace.pserver.keeper.metrics import KeeperMetrics
-from headrace.pserver.replica import Copied, Deleted, Folded, Replica, Stale
-from headrace.pserver.rows import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
-from headrace.pserver.store import Delete, Fold, Trim
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from headrace.pserver.replica import LogPosition
-    from headrace.pserver.store import Shape, Store
+from headrace.pserver.replica.log_chain import LogPosition
+from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica, Stale
+from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
+from headrace.pserver.store import Delete, Fold, Shape, Store, Trim
 
 __all__ = ["FoldPolicy", "Keeper", "PendingEntry", "entries_to_fold"]
 

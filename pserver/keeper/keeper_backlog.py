@@ -7,13 +7,12 @@ backlog, because a restart of the keeper would not bring the shard back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.pserver.errors import StoreError, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.pserver.keeper.keeper import Keeper
     from headrace.pserver.store import Store
 

@@ -1,7 +1,5 @@
 """The Prometheus metrics of a keeper."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 

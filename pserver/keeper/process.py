@@ -1,33 +1,24 @@
 """The keeper process: a keeper with its clock, random numbers and metrics."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import socket
+import threading
 import time
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.keeper.keeper_backlog import keeper_watches
+from headrace.pserver.keeper.keeper_backlog import Watch, keeper_watches
 from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.pserver.store import Store
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from headrace.pserver.keeper.keeper_backlog import Watch
-
-    Stepped = Callable[[], object]
-    Frame = Callable[[CollectorRegistry, tuple[Watch, ...]], AbstractContextManager[Stepped]]
-
-    from headrace.pserver.store import Store
+Stepped = Callable[[], object]
+Frame = Callable[[CollectorRegistry, tuple[Watch, ...]], AbstractContextManager[Stepped]]
 
 log = logging.getLogger(__name__)
 

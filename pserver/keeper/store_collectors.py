@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.pserver.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from prometheus_client import Metric
-
-    from headrace.pserver.inspection import NodeMemory
+    from headrace.pserver.inspection.nodes import NodeMemory
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,3 @@ calls of a model), `functions.lua` (the atomic operations), `lifecycle` (create,
 `bucket_successor` switches a model to more buckets, `error_translation` has the errors of the
 client, and `acl` the permissions of each kind of process.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

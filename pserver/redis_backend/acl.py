@@ -6,8 +6,6 @@ The laws of the store run under them (tests/pserver/redis_backend/test_access.py
 cannot go stale.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _CONNECT = ("asking", "cluster|slots", "info", "ping", "select")

@@ -10,22 +10,17 @@ TLS settings follow the host, under the names that redis-py has for them:
 verified, so no other machine receives the password. No message shows the password.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import Connection
 from redis.retry import Retry
 
 from headrace.pserver.errors import StoreError
-
-if TYPE_CHECKING:
-    from redis.connection import Connection
-
 
 SETTING = "--redis / HEADRACE_REDIS"
 _SCHEMES = ("redis", "redis+cluster", "rediss", "rediss+cluster")

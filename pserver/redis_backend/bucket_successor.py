@@ -11,24 +11,16 @@ process dies. The next one removes the buckets that it left, and copies again. A
 paused then finds that its buckets are no longer the planned ones (`pserver/bucket_generations.py`).
 """
 
-from __future__ import annotations
-
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-from headrace.pserver.bucket_generations import TOKEN_MS
+from headrace.pserver.bucket_generations import TOKEN_MS, BucketGeneration
 from headrace.pserver.errors import BucketExists, MissingBucket
+from headrace.pserver.redis_backend.commands import RedisCommands
+from headrace.pserver.redis_backend.lifecycle import ModelLifecycle, StoredShape
 from headrace.pserver.redis_backend.row_io import BucketLayout
-from headrace.pserver.rows import sub_hashes_for
+from headrace.pserver.rows.row_codec import FoldedRows, sub_hashes_for
 from headrace.pserver.store import Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from headrace.pserver.bucket_generations import BucketGeneration
-    from headrace.pserver.redis_backend.commands import RedisCommands
-    from headrace.pserver.redis_backend.lifecycle import ModelLifecycle, StoredShape
-    from headrace.pserver.rows import FoldedRows
 
 
 class BucketSuccessor:

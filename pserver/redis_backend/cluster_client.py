@@ -8,18 +8,17 @@ exceptions in which the server did nothing: the slot is on another node (MOVED, 
 server lacks the function.
 """
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import redis
 from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.redis_backend.address import SETTING
+from headrace.pserver.redis_backend.address import SETTING, RedisAddress
 from headrace.pserver.redis_backend.error_translation import translated
 from headrace.pserver.redis_backend.node_connection import (
     Call,
@@ -33,11 +32,6 @@ from headrace.pserver.redis_backend.server_requirements import (
     check_functions,
     function_is_missing,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.pserver.redis_backend.address import RedisAddress
 
 _ROUNDS = 4
 """A command may be sent to another node three times, as slots move, before it is Unreachable."""

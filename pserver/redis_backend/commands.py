@@ -16,24 +16,19 @@ the old count for one of the new: {model:1.bucket} after the first reshard, then
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import Resharded, StoreError, Unreachable
+from headrace.pserver.redis_backend.cluster_client import ClusterClient
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.server_requirements import function_name
-from headrace.pserver.rows import MOST_SUB_HASHES
+from headrace.pserver.rows.row_codec import MOST_SUB_HASHES
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.pserver.redis_backend.cluster_client import ClusterClient
-
 
 _CHECK_S = 1.0
 """Between two looks at the generation. Pushes to old buckets are lost, not wrong: the marks of the

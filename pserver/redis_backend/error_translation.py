@@ -4,8 +4,6 @@ This is the only place where foreign errors become those of headrace, which are 
 step. The functions of functions.lua refuse with prefixes of their own: MISSING, EXISTS and LEASE.
 """
 
-from __future__ import annotations
-
 from redis import exceptions
 
 from headrace.pserver.errors import (

@@ -10,8 +10,8 @@ refused, and so is `create`, so rows of two histories never mix.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -25,18 +25,12 @@ from headrace.pserver.errors import (
     ModelExists,
     StoreError,
 )
-from headrace.pserver.redis_backend.commands import names_of_all
+from headrace.pserver.redis_backend.commands import RedisCommands, names_of_all
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.row_io import BucketLayout, written
-from headrace.pserver.rows import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
+from headrace.pserver.rows.row_codec import MOST_SUB_HASHES, FoldedRows, sub_hash_of, sub_hashes_for
+from headrace.pserver.store import Shape
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headrace.pserver.redis_backend.commands import RedisCommands
-    from headrace.pserver.rows import FoldedRows
-    from headrace.pserver.store import Shape
 
 FORMAT = 1
 """Version of the format of a model's keys. Raise it if older programs could not read the keys."""

@@ -10,25 +10,18 @@ A node that failed is left alone for a moment, so that requests to other nodes d
 Before it gets commands again, it has to answer a PING within a short limit.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import hiredis
 import redis
+from redis.connection import Connection
 
-from headrace.pserver.redis_backend.address import connection_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from redis.connection import Connection
-
-    from headrace.pserver.errors import StoreError
-    from headrace.pserver.redis_backend.address import RedisAddress
+from headrace.pserver.errors import StoreError
+from headrace.pserver.redis_backend.address import RedisAddress, connection_options
 
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.05, 1.0
 """Pause after a failure of a node; doubled at each failure."""

@@ -8,8 +8,12 @@ rows, and `lifecycle` creates, fills and removes models.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import LostLease, Unreachable
 from headrace.pserver.redis_backend.address import parse_address
@@ -25,16 +29,19 @@ from headrace.pserver.redis_backend.row_io import (
     read_bucket,
     written,
 )
-from headrace.pserver.store import OWN_FIELDS, BucketAnswer, Entry, LookResult, PollResult, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import FoldedRows, StoredRows
-    from headrace.pserver.store import Delete, Fold, Push, Trim
+from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
+from headrace.pserver.store import (
+    OWN_FIELDS,
+    BucketAnswer,
+    Delete,
+    Entry,
+    Fold,
+    LookResult,
+    PollResult,
+    Push,
+    Shape,
+    Trim,
+)
 
 __all__ = ["FORMAT", "RedisStore", "StoreSettings", "open_store"]
 

@@ -12,25 +12,23 @@ users may call. The function exists on the server, because the process that wrot
 it.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.redis_backend.commands import RowsByNode, checked
+from headrace.pserver.redis_backend.commands import RedisCommands, RowsByNode, checked
 from headrace.pserver.redis_backend.node_connection import Call
-from headrace.pserver.rows import FoldedRows, StoredRows, pack_rows, sub_hash_of, unpack_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver.redis_backend.commands import RedisCommands
-    from headrace.pserver.rows import StoredRows
+from headrace.pserver.rows.row_codec import (
+    FoldedRows,
+    StoredRows,
+    pack_rows,
+    sub_hash_of,
+    unpack_rows,
+)
 
 ROWS_A_CHUNK = 16_384
 """Rows read at a time: a few MB, so that neither side is busy for long."""

@@ -15,16 +15,12 @@ that never learned anything. Writers therefore refuse any policy but noeviction,
 `maxmemory` is set now. Read-only processes start anyway, and `headrace pserver doctor` reports it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.redis_backend.address import SETTING
-
-if TYPE_CHECKING:
-    from headrace.pserver.redis_backend.node_connection import Place
+from headrace.pserver.redis_backend.node_connection import Place
 
 LIBRARY_VERSION = 4
 """Of functions.lua. Raise both numbers with every change of that file's code."""

@@ -3,7 +3,3 @@
 Read in this order: `relay_block` (one message), `relay_section` (the rows in it), `log_relay`
 (writes them), `relayed_replica` (reads them). All are pure. `serving.relaying` runs them.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

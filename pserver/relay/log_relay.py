@@ -16,27 +16,20 @@ Two relays of one model would write blocks that do not continue each other. The 
 the topic must therefore fence an earlier one, with Kafka transactions.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.relay.relay_block import BlockHeader, RelayPosition, pack_block
-from headrace.pserver.replica import BrokenHistory, Copied, Deleted, Folded, chain
-from headrace.pserver.rows import SourceReached, unpack_entry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver.relay.relay_section import RelayedColumns, RelayForm
-    from headrace.pserver.replica import Replica
-    from headrace.pserver.rows import EntryHeader, Places
-    from headrace.pserver.store import Store
+from headrace.pserver.relay.relay_section import RelayedColumns, RelayForm
+from headrace.pserver.replica.log_chain import BrokenHistory, chain
+from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica
+from headrace.pserver.rows.deltas import EntryHeader, SourceReached, unpack_entry
+from headrace.pserver.rows.table import Places
+from headrace.pserver.store import Store
 
 _ROWS_A_BLOCK = 20_000
 """At 100 bytes a row, blocks stay far below Kafka's largest message."""

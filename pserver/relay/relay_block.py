@@ -16,11 +16,9 @@ Layout, little-endian: u32 length of the header; the header as MessagePack, padd
 multiple of eight; then the sections.
 """
 
-from __future__ import annotations
-
 import struct
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -30,18 +28,16 @@ from headrace.pserver.relay.relay_section import (
     COUNTERS,
     BlockSection,
     RelayedColumns,
+    RelayForm,
     joined,
     pack_gone,
     pack_section,
     section_bytes,
     unpack_section,
 )
-from headrace.pserver.rows import SourceReached  # noqa: TC001  (msgspec reads the annotation)
+from headrace.pserver.rows.deltas import SourceReached
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from headrace.pserver.relay.relay_section import RelayForm
-    from headrace.pserver.rows import FoldedRows
 
 _PLAIN, _SECTIONS = 1, 2
 """The formats."""

@@ -15,19 +15,17 @@ that are gone have no other columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
-from headrace.pserver.rows import NEVER, FoldedRows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
+from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.row_codec import FoldedRows
 
 COUNTERS = ("shows", "clicks", "first_seen", "last_seen")
 LARGEST_HALF = float(np.finfo(np.float16).max)

@@ -11,23 +11,17 @@ final weights are restored to rows with the same weights. They can follow and pr
 as they are.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.relay.relay_block import RelayPosition, block_header, block_rows
-from headrace.pserver.replica import LogPosition
-from headrace.pserver.rows import FoldedRows, RowTable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.pserver.relay.relay_block import BlockHeader
-    from headrace.pserver.rows import Places
-    from headrace.pserver.store import Shape
+from headrace.pserver.relay.relay_block import BlockHeader, RelayPosition, block_header, block_rows
+from headrace.pserver.replica.log_chain import LogPosition
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.rows.table import Places, RowTable
+from headrace.pserver.store import Shape
 
 
 class Relayed(NamedTuple):

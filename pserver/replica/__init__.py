@@ -3,7 +3,3 @@
 Read in this order: `log_chain` (whether a log continues an earlier read), `replica` (all rows of
 some buckets), `log_tail` and `partial_replica` (single rows, for processes that cannot hold all).
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,21 +6,20 @@ that is below the reader's or has another nonce at the same version (a failover 
 The reader then reads the bucket again from the beginning.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.rows import RowDeltas, SourceReached, unpack_entry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.pserver.rows import Deletions, EntryHeader
-    from headrace.pserver.store import Entry, PollResult, Shape
+from headrace.pserver.rows.deltas import (
+    Deletions,
+    EntryHeader,
+    RowDeltas,
+    SourceReached,
+    unpack_entry,
+)
+from headrace.pserver.store import Entry, PollResult, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,26 +10,21 @@ Items of forgotten entries (trimmed ones) are dead: no walk goes that far back. 
 the live items, the live ones move to a new arena.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.pserver.intrinsics import counted_kernel
-from headrace.pserver.rows import NEVER, Deletions, home
+from headrace.pserver.intrinsics.kernels import counted_kernel
+from headrace.pserver.rows.deltas import NEVER, Deletions, RowDeltas
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.rows.table import home
+from headrace.pserver.store import Shape
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import FoldedRows, RowDeltas
-    from headrace.pserver.store import Shape
-
-    Ids = npt.NDArray[np.uint64]
-    Versions = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
+Versions = npt.NDArray[np.uint64]
 
 _SMALLEST = 1024
 _GAINS, _DELETION = np.uint32(0), np.uint32(1)

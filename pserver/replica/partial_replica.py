@@ -33,12 +33,12 @@ as the tail reaches back to them. A cache of hot rows therefore need not ask the
 Not safe for use from several threads.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.replica.log_chain import (
@@ -51,18 +51,12 @@ from headrace.pserver.replica.log_chain import (
 )
 from headrace.pserver.replica.log_tail import LogTail
 from headrace.pserver.replica.replica import Stale
-from headrace.pserver.rows import NEVER, FoldedRows
+from headrace.pserver.rows.deltas import NEVER, Deletions, EntryHeader, RowDeltas
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import LookResult, PollResult, Shape, Store
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import Deletions, EntryHeader, RowDeltas
-    from headrace.pserver.store import LookResult, PollResult, Shape, Store
-
-    Ids = npt.NDArray[np.uint64]
-    Versions = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
+Versions = npt.NDArray[np.uint64]
 
 _ENTRIES_A_POLL = 64
 """Default entries of one bucket."""

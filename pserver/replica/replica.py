@@ -28,9 +28,11 @@ Not safe for use from several threads, but others may read the table while it fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.replica.log_chain import (
@@ -41,15 +43,10 @@ from headrace.pserver.replica.log_chain import (
     log_of,
     unpacked,
 )
-from headrace.pserver.rows import Deletions, RowDeltas, RowTable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import EntryHeader, FoldedRows, Places, StoredRows
-    from headrace.pserver.store import Entry, PollResult, Shape, Store
+from headrace.pserver.rows.deltas import Deletions, EntryHeader, RowDeltas
+from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
+from headrace.pserver.rows.table import Places, RowTable
+from headrace.pserver.store import Entry, PollResult, Shape, Store
 
 _COPIES_A_POLL = 8
 """Buckets copied in one poll: with more, buckets that are followed already would wait too long."""

@@ -3,7 +3,3 @@
 Read in this order: `deltas` (the content of a log entry), `row_codec` (rows as the store keeps
 them), `columns` (the memory of a table), `table` (rows found by id).
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,26 +14,21 @@ Further data of a row, such as a learner's pending deltas, is in the row, too: o
 both.
 """
 
-from __future__ import annotations
-
 import mmap
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from headrace.pserver.intrinsics import record_of
+from headrace.pserver.intrinsics.row_view import record_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Memory = Callable[[int], npt.NDArray[np.uint8]]
+Arrays = dict[str, npt.NDArray[Any]]
 
-    import numpy.typing as npt
-
-    Memory = Callable[[int], npt.NDArray[np.uint8]]
-    Arrays = dict[str, npt.NDArray[Any]]
-
-Kinds: TypeAlias = "dict[str, tuple[Any, ...]]"
+Kinds = dict[str, tuple[Any, ...]]
 
 _LINE = 64
 """Bytes of a cache line."""

@@ -18,17 +18,15 @@ u32[n]. Columns and not rows, because every reader and writer of entries is vect
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
 from headrace.pserver.errors import CorruptEntry
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 FORMAT = 1
 DELETING_FORMAT = 2

@@ -13,18 +13,14 @@ below those of its bucket choose the sub-hash.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import CorruptEntry
 from headrace.pserver.rows.deltas import NEVER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
 
 _SUB_HASHES = 16_384  # of a model with few buckets: 60 rows each, if a bucket has a million rows
 MOST_SUB_HASHES = 4096

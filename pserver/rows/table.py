@@ -13,31 +13,29 @@ reserve room: `reserve`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
 import numpy as np
+import numpy.typing as npt
 
-from headrace.pserver.intrinsics import kernel, prefetch, row_of
+from headrace.pserver.intrinsics.kernels import kernel
+from headrace.pserver.intrinsics.row_prefetch import prefetch
+from headrace.pserver.intrinsics.row_view import row_of
 from headrace.pserver.rows.columns import (
     FEW,
+    Arrays,
+    Kinds,
+    Memory,
     TableColumns,
     copy_first_rows,
     copy_rows,
     empty_slots,
     make_columns,
 )
-from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.deltas import NEVER, Deletions, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+Ids = npt.NDArray[np.uint64]
 
-    from headrace.pserver.rows.columns import Arrays, Kinds, Memory
-    from headrace.pserver.rows.deltas import Deletions, RowDeltas
-
-    Ids = npt.NDArray[np.uint64]
-
-Places: TypeAlias = "npt.NDArray[np.int64]"
+Places = npt.NDArray[np.int64]
 
 AHEAD = 32
 """Rows prefetched together: enough to overlap their cache misses, few enough to stay in cache."""

@@ -9,7 +9,3 @@ Read in this order: `manifest` and `bucket_file` (the format), `storage` (folder
 pruning), `restoration`. `resharding` copies the buckets of a running model into more of them.
 `snapshot_errors` has the errors.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,18 +4,12 @@ Marks and version of a bucket are read in one call. Its copy then follows the lo
 version, and no further: its rows have learned exactly the offsets before the marks.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.replica import Copied, Replica, Stale
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.pserver.store import BucketAnswer, Shape, Store
+from headrace.pserver.replica.replica import Copied, Replica, Stale
+from headrace.pserver.store import BucketAnswer, Shape, Store
 
 _ENTRIES_A_POLL = 64
 _PAUSE_S = 0.05

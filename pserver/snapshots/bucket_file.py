@@ -12,18 +12,13 @@ because the exponents of neighbours are alike and their mantissas are not, and z
 streams. Ids are hashes and do not compress; their order lets a reader skip to a range of them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows import FoldedRows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from headrace.pserver.rows.row_codec import FoldedRows
 
 _ROWS_A_GROUP = 1 << 16
 """Rows read at a time: some MB, so that a load needs little more memory than one bucket's file."""

@@ -11,16 +11,14 @@ they are newer than the last snapshot that is kept, because they may yet be repa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.pserver.snapshots import manifest as manifests
-from headrace.pserver.snapshots.manifest import BadManifest
+from headrace.pserver.snapshots.manifest import BadManifest, Manifest
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.pserver.snapshots.manifest import Manifest
     from headrace.pserver.snapshots.storage import Leftover, SnapshotStorage
 
 

@@ -4,8 +4,6 @@ JSON, sealed: the digest of the manifest's own bytes precedes it. A mark or a ve
 on a disk is therefore found, like a changed row. Unknown formats are refused by name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from datetime import UTC, datetime

@@ -11,24 +11,19 @@ A reshard that is interrupted before the switch has changed nothing for other pr
 *Refused:* fewer buckets. Rows could be joined, but marks of different buckets cannot.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Protocol
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import numpy as np
 
 from headrace.counted_nouns import counted
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_copy import Halted, copy_bucket
 from headrace.pserver.snapshots.restoration import check_buckets, in_pieces
 from headrace.pserver.snapshots.snapshot_errors import DoesNotFit
 from headrace.pserver.snapshots.writer import SnapshotProgress, SnapshotSettings
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headrace.pserver.rows import FoldedRows
-    from headrace.pserver.store import Shape, Store
+from headrace.pserver.store import Shape, Store
 
 
 class Successor(Protocol):

@@ -19,26 +19,24 @@ restore fills the missing ones from the snapshot that it gets.
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import MissingModel
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.snapshot_errors import DoesNotFit
 from headrace.pserver.snapshots.verification import read_bucket
 from headrace.pserver.snapshots.writer import SnapshotProgress
+from headrace.pserver.store import Shape, Store
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import FoldedRows
-    from headrace.pserver.snapshots.manifest import Manifest
     from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.pserver.store import Shape, Store
 
 MOST_BUCKETS = 1 << 16
 _PARALLEL = 2

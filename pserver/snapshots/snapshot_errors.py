@@ -1,13 +1,8 @@
 """Errors of snapshots, all of them for operators to read."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from headrace.pserver.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class SnapshotError(StoreError):

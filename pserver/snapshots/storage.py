@@ -8,22 +8,18 @@ In both cases a folder without a manifest is not a snapshot, and removal begins 
 Leftovers of a killed writer or remover stay until `half_written` lists them for pruning.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from headrace.pserver.snapshots import manifest as manifests
 from headrace.pserver.snapshots.snapshot_errors import SnapshotError, StorageFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ASIDE = ".partial-"
 

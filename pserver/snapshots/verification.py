@@ -9,25 +9,23 @@ after checking the bytes.
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows import FoldedRows
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack
+from headrace.pserver.snapshots.manifest import BucketFile, Manifest
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot
 from headrace.pserver.snapshots.writer import SnapshotProgress
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
-
-    from headrace.pserver.snapshots.manifest import BucketFile, Manifest
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
 _PARALLEL = 2

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.pserver.rows import NEVER
+from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots import manifest as manifests
 from headrace.pserver.snapshots.bucket_copy import Halted, copy_bucket
 from headrace.pserver.snapshots.bucket_file import pack
 from headrace.pserver.snapshots.manifest import BucketFile, Manifest
 from headrace.pserver.snapshots.snapshot_errors import StorageFailed
+from headrace.pserver.store import Shape, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.pserver.rows import FoldedRows
     from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.pserver.store import Shape, Store
 
 
 class SnapshotProgress(NamedTuple):

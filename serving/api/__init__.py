@@ -7,7 +7,3 @@ ASGI. `health`, `admin` and `openapi` serve status, aliases and documentation.
 
 `fast_path_probe` tests the fast path at each start, and `request_metrics` counts.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

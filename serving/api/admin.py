@@ -14,26 +14,28 @@ on a loopback address accepts changes, and only those that no page of another si
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from headrace.ingest.http import RequestRefused, is_foreign
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http.local_senders import is_foreign
+from headrace.ingest.http.token_grants import TokenLimits
 from headrace.serving.api.load_shedding import LoadShedder, read_body
 from headrace.serving.errors import BadAlias
-from headrace.serving.models import models_of
-from headrace.serving.requests import JSON, RequestLimits, as_response, encode
+from headrace.serving.models.aliases import Alias, Aliases
+from headrace.serving.models.traffic_split import models_of
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.refusals import JSON, as_response, encode
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from enum import Enum
-
-    from headrace.ingest.http import TokenLimits, Tokens
     from headrace.serving.api.request_metrics import RequestMetrics
-    from headrace.serving.models import Alias, Aliases
 
 _LIMITS = RequestLimits(body_bytes=4096)
 

@@ -7,44 +7,44 @@ work on raw bytes. All other routes are plain FastAPI.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from headrace.ingest.http import (
-    Readiness,
-    RequestRefused,
-    TokenGrant,
-    TokenLimits,
-    Tokens,
-    add_docs,
-)
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.docs_page import add_docs
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http.server import Readiness
+from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
 from headrace.serving.api.admin import AdminAdmission, add_admin
-from headrace.serving.api.handler import PredictAdapter, PredictionHandler, RankAdapter
+from headrace.serving.api.handler import (
+    PredictAdapter,
+    PredictionHandler,
+    ProtocolAdapter,
+    RankAdapter,
+)
 from headrace.serving.api.health import add_health, add_metrics, add_status
-from headrace.serving.api.load_shedding import LoadShedder
+from headrace.serving.api.load_shedding import BodySource, LoadShedder, WholeRequest
 from headrace.serving.api.open_inference import add_inference, error_of
 from headrace.serving.api.openapi import document
-from headrace.serving.requests import RequestLimits, as_response
+from headrace.serving.api.request_metrics import RequestMetrics
+from headrace.serving.models.prediction import AnswerObserver
+from headrace.serving.models.registry import ModelRegistry
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.refusals import as_response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from headrace.serving.deployments.deployment_status import DeploymentStatus
+    from headrace.serving.observers.request_coverage import RequestCoverage
 
-    from prometheus_client import CollectorRegistry
-    from starlette.types import Receive, Scope, Send
-
-    from headrace.serving.api.handler import ProtocolAdapter
-    from headrace.serving.api.load_shedding import BodySource, WholeRequest
-    from headrace.serving.api.request_metrics import RequestMetrics
-    from headrace.serving.deployments import DeploymentStatus
-    from headrace.serving.models import AnswerObserver, ModelRegistry
-    from headrace.serving.observers import RequestCoverage
-
-Ask: TypeAlias = "Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]"
+Ask = Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]
 """Answers a request to the model or alias of this name."""
 
 LONGEST_PATH = 200

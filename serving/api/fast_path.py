@@ -26,26 +26,20 @@ path no task exists: the coroutine may await futures and `asyncio.sleep(0)`, not
 
 from __future__ import annotations
 
+from asyncio import Future
+from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from http.client import responses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Response
 from starlette.datastructures import Headers
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from headrace.ingest.http import SingleWriteProtocol
-from headrace.serving.api.app import LONGEST_PATH
+from headrace.ingest.http.server import BatchingTransport, SingleWriteProtocol
+from headrace.serving.api.app import LONGEST_PATH, Ask
 from headrace.serving.api.load_shedding import WholeRequest
-
-if TYPE_CHECKING:
-    from asyncio import Future
-    from collections.abc import Callable, Coroutine
-
-    from uvicorn import Config
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-    from headrace.ingest.http import BatchingTransport
-    from headrace.serving.api.app import Ask
 
 _NAMES = 256
 """Header names in the cache: more than the handlers ever look up."""

@@ -7,23 +7,19 @@ one handed over to uvicorn. If an answer is wrong or late, the server runs on `B
 without a fast path, and logs a warning. A comparison of versions would refuse harmless updates.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from fastapi import Response
 from uvicorn.server import ServerState
 
-from headrace.ingest.http import BoundedProtocol
+from headrace.ingest.http.bounded_protocol import BoundedProtocol
+from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.serving.api.app import Ask
 from headrace.serving.api.fast_path import FastPathProtocol
-
-if TYPE_CHECKING:
-    from headrace.ingest.http import SingleWriteProtocol
-    from headrace.serving.api.app import Ask
-    from headrace.serving.api.load_shedding import BodySource, WholeRequest
+from headrace.serving.api.load_shedding import BodySource, WholeRequest
 
 log = logging.getLogger(__name__)
 

@@ -17,14 +17,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fastapi import Response
 from starlette.requests import ClientDisconnect
 
-from headrace.ingest.http import RequestRefused, TokenLimits
-from headrace.serving.api.load_shedding import WholeRequest, read_body, whole_body
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http.token_grants import TokenLimits
+from headrace.serving.api.load_shedding import (
+    BodySource,
+    LoadShedder,
+    WholeRequest,
+    read_body,
+    whole_body,
+)
 from headrace.serving.api.responses import (
     CandidateScore,
     PredictResponse,
@@ -33,9 +42,9 @@ from headrace.serving.api.responses import (
     StatusFields,
     explained_answers,
 )
-from headrace.serving.models import (
+from headrace.serving.models.micro_batching import MicroBatcher
+from headrace.serving.models.prediction import (
     AnswerObserver,
-    MicroBatcher,
     ReadyRequest,
     RequestNames,
     ScoredRequest,
@@ -46,16 +55,14 @@ from headrace.serving.models import (
     score,
     uncertainties,
 )
-from headrace.serving.requests import JSON, as_response, check_known, encode, split_key
+from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
+from headrace.serving.requests.candidates import CheckedRequest
+from headrace.serving.requests.refusals import JSON, as_response, encode
+from headrace.serving.requests.splitting_key import split_key
+from headrace.serving.requests.strict_requests import check_known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from headrace.ingest.http import Tokens
-    from headrace.serving.api.load_shedding import BodySource, LoadShedder
     from headrace.serving.api.request_metrics import RequestMetrics
-    from headrace.serving.models import ModelRegistry, Route, ServedModel
-    from headrace.serving.requests import CheckedRequest
 
 _OF_JSON = (b"content-type", JSON.encode())
 _NO_HEADERS: Mapping[str, str] = {}

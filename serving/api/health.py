@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, HTTPException, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from headrace.ingest.http import RequestRefused
-from headrace.serving.api.responses import status
-from headrace.serving.requests import JSON, as_response, encode
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.api.responses import ModelStatus, status
+from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.requests.refusals import JSON, as_response, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from prometheus_client import CollectorRegistry
-
-    from headrace.ingest.http import Readiness
-    from headrace.serving.api.responses import ModelStatus
-    from headrace.serving.deployments import DeploymentStatus
-    from headrace.serving.models import ModelRegistry, ServedModel
-    from headrace.serving.observers import RequestCoverage
+    from headrace.ingest.http.server import Readiness
+    from headrace.serving.deployments.deployment_status import DeploymentStatus
+    from headrace.serving.observers.request_coverage import RequestCoverage
 
 
 def add_status(

@@ -10,16 +10,12 @@ Requests that arrive during a computation are only seen after it. The longest wa
 twice `waiting_ms`, never that of a backlog.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple, Protocol
 
-from headrace.ingest.http import RequestRefused
-from headrace.serving.requests import RequestLimits, too_large
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.requests.limits import RequestLimits, too_large
 
 _REQUEST_COST_BYTES = 2_000
 """Fixed cost of a request, in bytes of body that take as long."""

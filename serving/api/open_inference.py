@@ -17,44 +17,36 @@ request.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
-from headrace.ingest.http import RequestRefused
-from headrace.serving.api.handler import EncodedAnswer
-from headrace.serving.models import check_complete
-from headrace.serving.replicas import age
-from headrace.serving.requests import (
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.api.handler import EncodedAnswer, PredictionHandler
+from headrace.serving.models.prediction import ScoredRequest, check_complete
+from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.replicas.status import age
+from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.refusals import JSON, as_response, encode
+from headrace.serving.requests.request_decoder import shown
+from headrace.serving.requests.splitting_key import key_of
+from headrace.serving.requests.tensors import (
     BYTES,
-    ID,
-    JSON,
-    REQUEST_ID,
-    CheckedRequest,
     Input,
-    as_response,
     candidates_of,
-    encode,
     inputs_of,
-    key_of,
     raw_of,
-    shown,
     tensor_of,
 )
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from enum import Enum
-
-    from fastapi import FastAPI
-
-    from headrace.ingest.http import Readiness
-    from headrace.serving.api.handler import PredictionHandler
-    from headrace.serving.models import ModelRegistry, ScoredRequest, ServedModel
-    from headrace.serving.requests import RequestLimits
+    from headrace.ingest.http.server import Readiness
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 SERVER = {"name": "headrace", "version": "1", "extensions": ["binary_tensor_data"]}

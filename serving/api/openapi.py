@@ -5,33 +5,23 @@ decoders use, so the document cannot promise what a decoder refuses. The example
 fields of the model and can be sent as they are.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from headrace.ingest.features.fields import FieldSet
 from headrace.serving.api.open_inference import InferRequest
 from headrace.serving.api.responses import ModelStatus, PredictResponse, RankResponse
-from headrace.serving.requests import (
-    ID,
-    REQUEST_ID,
-    RefusalBody,
-    inputs_of,
-    sample_fields,
-    sample_request,
-)
+from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.requests.candidates import ID, REQUEST_ID
+from headrace.serving.requests.refusals import RefusalBody
+from headrace.serving.requests.sample_requests import sample_fields, sample_request
+from headrace.serving.requests.tensors import inputs_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fastapi import FastAPI
-
-    from headrace.ingest.features import FieldSet
-    from headrace.serving.models import ModelRegistry, ServedModel
-
-    Schemas = dict[str, object]
+Schemas = dict[str, object]
 
 _REFUSALS = {
     "401": "The token is missing or invalid.",

@@ -6,21 +6,26 @@ the replica (`state`). A shard that stops responding is thus visible in every an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from headrace.serving.models import learned_shares
-from headrace.serving.replicas import Age, EventTime, age, event_age, event_time
+from headrace.learner.models.explanations import Explanations
+from headrace.serving.models.absent_rows import learned_shares
+from headrace.serving.models.registry import ServedModel
+from headrace.serving.replicas.status import (
+    Age,
+    EventTime,
+    ReplicaStatus,
+    age,
+    event_age,
+    event_time,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.learner.models import Explanations
-    from headrace.serving.models import ServedModel
-    from headrace.serving.observers import RequestFields
-    from headrace.serving.replicas import ReplicaStatus
+    from headrace.serving.observers.request_coverage import RequestFields
 
 _DIGITS = 4
 _LARGEST_PAIRS = 20

@@ -6,7 +6,3 @@
 
 `registry_host` loads models in the process that answers, and `deployment_status` reports them.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

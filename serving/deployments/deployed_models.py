@@ -13,6 +13,7 @@ retried after a pause.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -25,13 +26,12 @@ from headrace.serving.deployments.deployment_plan import (
 from headrace.serving.deployments.deployment_records import Deployments
 from headrace.serving.deployments.deployment_status import DeploymentStatus, ModelDeployment
 from headrace.serving.errors import BadAlias
+from headrace.serving.models.aliases import Aliases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from headrace.serving.models import Aliases
-    from headrace.serving.replicas import LocalRows, ReplicaStatus
+    from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 
 log = logging.getLogger(__name__)
 

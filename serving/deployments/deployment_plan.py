@@ -13,18 +13,13 @@ on the way end in the same state.
   the parameter server belong to one spec.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from headrace.serving.deployments.deployment_records import Deployments
 from headrace.serving.errors import BadAlias
-from headrace.serving.models import models_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.serving.deployments.deployment_records import Deployments
+from headrace.serving.models.traffic_split import models_of
 
 
 class Stage(StrEnum):

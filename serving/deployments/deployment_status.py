@@ -4,21 +4,15 @@ A model that cannot be loaded is a line here and a metric. The server stays read
 models answer.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import msgspec
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.serving.deployments.deployment_plan import Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prometheus_client import Metric
 
 
 class ModelDeployment(msgspec.Struct, frozen=True):

@@ -1,16 +1,12 @@
 """Loads and unloads models in the process that answers requests."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.serving.errors import ServingError
-from headrace.serving.models import compatible_spec
-
-if TYPE_CHECKING:
-    from headrace.serving.models import ModelLoader, ModelRegistry, ServedModel, StoreModel
-    from headrace.serving.replicas import LocalRows
+from headrace.serving.models.loading import ModelLoader, StoreModel, compatible_spec
+from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.replicas.status import LocalRows
 
 
 class OpenModel(Protocol):

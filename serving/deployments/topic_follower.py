@@ -5,39 +5,25 @@ without Kafka as well: the server keeps its models and aliases, and tries again.
 the topic, so a server needs no right to do so.
 """
 
-from __future__ import annotations
-
 import logging
 import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.ingest import MissingTopic, StreamError
-from headrace.ingest.kafka import (
-    AS_THE_BROKER_SAYS,
-    AtEnd,
-    KafkaReader,
-    KafkaWriter,
-    PartitionAssigned,
-    Record,
-    Source,
-    TopicSpec,
-    ensure_topics,
-    read_all,
-)
-from headrace.ingest.runtime import BackgroundThread
-from headrace.serving.deployments.deployed_models import DeployedModels, Opened
-from headrace.serving.deployments.deployment_records import Deployments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headrace.ingest.kafka import KafkaSettings, Reader
-    from headrace.serving.deployments.deployed_models import ModelHost
-    from headrace.serving.deployments.deployment_records import DeploymentChange
-    from headrace.serving.deployments.deployment_status import DeploymentStatus
-    from headrace.serving.models import Aliases
+from headrace.ingest.errors import MissingTopic, StreamError
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Reader, Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import AS_THE_BROKER_SAYS, TopicSpec, ensure_topics
+from headrace.ingest.runtime.background_thread import BackgroundThread
+from headrace.serving.deployments.deployed_models import DeployedModels, ModelHost, Opened
+from headrace.serving.deployments.deployment_records import DeploymentChange, Deployments
+from headrace.serving.deployments.deployment_status import DeploymentStatus
+from headrace.serving.models.aliases import Aliases
 
 log = logging.getLogger(__name__)
 

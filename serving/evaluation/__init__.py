@@ -7,7 +7,3 @@ folds them into panes of a minute (`window_pane`, `tally`), and `windows` turns 
 `served_arms` compares the models of a split alias, and `evaluation_metrics` has the gauges of the
 process.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,21 +6,18 @@ of the longest settled window only. The other metrics are about the process itse
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from headrace.ingest.runtime import ModelCollector
-from headrace.serving.evaluation.windows import SETTLED
+from headrace.ingest.runtime.model_collector import ModelCollector
+from headrace.serving.evaluation.windows import SETTLED, WindowMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prometheus_client import Metric
-
     from headrace.serving.evaluation.faust_agent import EvaluationAgent
     from headrace.serving.evaluation.feeder import FeedFigures
-    from headrace.serving.evaluation.windows import WindowMetrics
 
 _LABELS = ("model", "alias", "window", "until", "slice")
 _FIGURES = {

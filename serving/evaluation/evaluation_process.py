@@ -4,29 +4,33 @@ Any number of processes share the work for a model. Their feeders share the part
 the processes folds the rows of all feeders. If it dies, another takes over its table.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import tempfile
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import REGISTRY
 
-from headrace.ingest.kafka import (
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
     AS_THE_BROKER_SAYS,
     LARGEST_MESSAGE_BYTES,
-    LogBounds,
-    Source,
     TopicSpec,
     ensure_topics,
     examples_topic,
     partition_counts,
     scores_topic,
 )
-from headrace.ingest.runtime import ProcessHealth, ReadLag, open_ports, running_process, wall_ms
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.health import ProcessHealth
+from headrace.ingest.runtime.kafka_clients import open_ports
+from headrace.ingest.runtime.process import running_process
+from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
@@ -38,11 +42,7 @@ from headrace.serving.evaluation.faust_agent import (
 )
 from headrace.serving.evaluation.feeder import Feeder, FeedFigures, FeedPace, FeedTopics
 from headrace.serving.evaluation.windows import RESULTS, Windows
-from headrace.serving.observers import TOPIC, ensure_predictions
-
-if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.spec import ModelSpec
+from headrace.serving.observers.prediction_log import TOPIC, ensure_predictions
 
 log = logging.getLogger(__name__)
 

@@ -22,27 +22,27 @@ original events thus waits for the slowest reader. Wall time comes from the mess
 between two of them counts for ten seconds at most: no time passes while no process evaluates.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from headrace.serving.evaluation import messages
 from headrace.serving.evaluation import window_pane as panes
-from headrace.serving.evaluation.messages import CLICKED, SCORED, SERVED, SHOWN, EvaluationRows
+from headrace.serving.evaluation.messages import (
+    CLICKED,
+    SCORED,
+    SERVED,
+    SHOWN,
+    EvaluationRows,
+    Table,
+)
 from headrace.serving.evaluation.window_pane import OpenPane, PaneSummary, combine, summarize, whole
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import numpy.typing as npt
-
-    from headrace.serving.evaluation.messages import Table
-
-    Mask = npt.NDArray[np.bool_]
+Mask = npt.NDArray[np.bool_]
 
 _LONGEST_STEP_MS = 10_000
 """Longest wall time between two messages that counts; the rest is time without evaluation. A

@@ -15,30 +15,23 @@ not used. Windowed tables (they do not expire after a recovery), writes from tim
 them) and Faust's web server are not used either.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import faust
 import msgspec
 from faust.transport.drivers import aiokafka as driver
 
-from headrace.ingest.kafka import LARGEST_MESSAGE_BYTES
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 from headrace.serving.errors import EvaluationError
-from headrace.serving.evaluation.evaluator import Evaluator
+from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import UnreadableRows
-from headrace.serving.evaluation.windows import WindowMetrics, figures, settled_between
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.serving.evaluation.evaluator import EvaluationRules
-    from headrace.serving.evaluation.windows import Windows
+from headrace.serving.evaluation.windows import WindowMetrics, Windows, figures, settled_between
 
 log = logging.getLogger(__name__)
 

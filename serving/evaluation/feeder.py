@@ -13,39 +13,34 @@ The feeder uses confluent-kafka and not Faust, because the rate is high here: a 
 few thousand messages a second, and every prediction is a message.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest import KafkaUnreachable, TransactionAborted
-from headrace.ingest.examples import Continuity, DamagedExamples, UnreadableExamples
-from headrace.ingest.examples import unpack as unpack_examples
-from headrace.ingest.kafka import (
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.examples.batch import DamagedExamples, UnreadableExamples
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.examples.continuity import Continuity
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.kafka.protocols import (
     AtEnd,
+    BlockReader,
     Committed,
-    LogState,
-    Outgoing,
     PartitionAssigned,
     PartitionRevoked,
     Record,
     Source,
-    log_states,
 )
-from headrace.learner.loop import UnreadableScores
-from headrace.learner.loop import unpack as unpack_scores
+from headrace.ingest.kafka.reading.log_truncation import LogState, log_states
+from headrace.ingest.kafka.transactional_ports import TransactionalPorts
+from headrace.ingest.kafka.transactions import Outgoing
+from headrace.learner.loop.scores import UnreadableScores
+from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack, unpack
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import BlockReader, TransactionalPorts
 
 log = logging.getLogger(__name__)
 

@@ -13,28 +13,26 @@ it was at its end. Evaluation is a function of these messages and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.features import hash_strings, hash_text
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.hashing import hash_strings, hash_text
+from headrace.ingest.kafka.protocols import Committed
 from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from headrace.learner.loop.scores import Scores
 
-    import numpy.typing as npt
 
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.kafka import Committed
-    from headrace.learner.loop import Scores
-
-    Table = npt.NDArray[np.void]
-    Hashes = npt.NDArray[np.uint64]
+Table = npt.NDArray[np.void]
+Hashes = npt.NDArray[np.uint64]
 
 FORMAT = 1
 LEARNED = "learned"

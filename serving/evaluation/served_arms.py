@@ -19,18 +19,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from headrace.learner.experiments import DecisionRules, Look, Verdict, look
-from headrace.serving.evaluation.windows import SETTLED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from headrace.serving.evaluation.windows import WindowMetrics
+from headrace.learner.experiments.decisions import DecisionRules, Look, Verdict, look
+from headrace.serving.evaluation.windows import SETTLED, WindowMetrics
 
 MINUTE_MS = 60_000
 UNDECIDED = "undecided"

@@ -10,24 +10,18 @@ The AUC of a histogram is thus off by at most half the share of pairs within one
 histogram can count: `auc_error`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.learner.validation import request_aucs
+from headrace.learner.validation.progressive import request_aucs
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
-
-    Longs = npt.NDArray[np.int64]
-    Floats = npt.NDArray[np.float64]
-    Labels = npt.NDArray[np.uint8]
-    Hashes = npt.NDArray[np.uint64]
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.uint8]
+Hashes = npt.NDArray[np.uint64]
 
 BINS_PER_LOGIT = 64
 """Two scores in one bin differ in their odds by less than 1.6 %."""

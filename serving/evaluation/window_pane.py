@@ -8,28 +8,28 @@ An impression counts once, with one score per name: the first score of the learn
 one that each alias served. Rare values of a field share one slice.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.features import ABSENT
-from headrace.serving.evaluation.messages import CLICKED, LEARNED, SCORED, SERVED, SHOWN
+from headrace.ingest.features.hashing import ABSENT
+from headrace.serving.evaluation.messages import (
+    CLICKED,
+    LEARNED,
+    SCORED,
+    SERVED,
+    SHOWN,
+    Hashes,
+    Table,
+)
 from headrace.serving.evaluation.tally import MeasuredValues, Tally, merge
 from headrace.undecodable import UNDECODABLE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.serving.evaluation.messages import Hashes, Table
-
-    Floats = npt.NDArray[np.float64]
-    Slice = tuple[str, str]
+Floats = npt.NDArray[np.float64]
+Slice = tuple[str, str]
 
 WHOLE: Slice = ("", "")
 """The slice of all impressions. Other slices are a field and a value."""

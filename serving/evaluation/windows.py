@@ -10,30 +10,26 @@ past minutes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from math import isnan, log
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.kafka import read_all
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.serving.errors import EvaluationError
+from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
 from headrace.serving.evaluation.window_pane import (
     OTHER,
     WHOLE,
     PaneScores,
     PaneSummary,
+    Slice,
     combine,
     narrowed,
 )
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.serving.evaluation.evaluator import Evaluator
-    from headrace.serving.evaluation.window_pane import Slice
 
 SETTLED, OPEN = "settled", "open"
 

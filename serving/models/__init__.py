@@ -7,7 +7,3 @@ and scores candidates, and `micro_batching` scores several requests in one call.
 `traffic_split` divides the requests of an alias among several models. `absent_rows` tells which
 fields the learned impressions had.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,19 +6,13 @@ Kafka, whether its requests lack a field that the events have. Bags and plain nu
 for a missing value.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from headrace.ingest.features import Encoder, Transform
-from headrace.learner.inputs import INTERCEPT
-from headrace.serving.requests import EventCandidates
-
-if TYPE_CHECKING:
-    from headrace.ingest.features import FieldSet
-    from headrace.serving.replicas import RowSource
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.learner.inputs.example_inputs import INTERCEPT
+from headrace.serving.replicas.status import RowSource
+from headrace.serving.requests.candidates import EventCandidates
 
 _WITH_ABSENT_ROW = (Transform.ID, Transform.LOG_BUCKET)
 

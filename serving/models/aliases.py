@@ -15,24 +15,19 @@ replaces the first, before the switch takes effect. A server killed in between s
 or the new table.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
 import re
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.traffic_split import canonical, models_of, split_of
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

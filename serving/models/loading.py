@@ -5,52 +5,43 @@ server's, two models of the same name, a missing snapshot. The rows come later, 
 starts (`LocalRows.start`).
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from headrace.ingest.features import Encoder
-from headrace.ingest.runtime import wall_ms
-from headrace.learner.models import open_model
-from headrace.learner.spec import (
-    FACTORIZATION_MACHINE,
-    LOGISTIC_REGRESSION,
-    check_compatible,
-    parse_spec,
-)
-from headrace.pserver.replica import Replica
-from headrace.pserver.rows import RowTable
-from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, list_snapshots, model_of
+from prometheus_client import CollectorRegistry
+
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from headrace.learner.spec.compatibility import check_compatible
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
+from headrace.pserver.snapshots.manifest import Manifest, model_of
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.store import Shape, Store
 from headrace.serving.errors import BadSnapshot, ServingError
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
-from headrace.serving.relaying import open_relayed_rows
-from headrace.serving.replicas import (
+from headrace.serving.relaying.relayed_rows import open_relayed_rows
+from headrace.serving.replicas.caching_follower import CacheBounds, CachingFollower
+from headrace.serving.replicas.follower import Follower, Following
+from headrace.serving.replicas.replica_metrics import (
     CacheMetrics,
-    CachingFollower,
-    Follower,
     FreshnessMetrics,
     ReplicaCollector,
-    SnapshotRows,
-    TableRowSource,
 )
-from headrace.serving.requests import EventCandidates, RequestDecoder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from prometheus_client import CollectorRegistry
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Shape, Store
-    from headrace.pserver.snapshots import Manifest
-    from headrace.serving.replicas import CacheBounds, Following, LocalRows
-    from headrace.serving.requests import RequestLimits
-
+from headrace.serving.replicas.snapshot_rows import SnapshotRows
+from headrace.serving.replicas.status import LocalRows, TableRowSource
+from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.request_decoder import RequestDecoder
 
 _NAME = re.compile(r"[a-z0-9_-]+")
 

@@ -13,13 +13,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from headrace.serving.requests import EventCandidates
+from headrace.serving.replicas.status import RowSource
+from headrace.serving.requests.candidates import Candidates, EventCandidates
 
 if TYPE_CHECKING:
-    from headrace.ingest.features import Event
+    from headrace.ingest.features.encoder import Event
     from headrace.serving.models.predictor import Predictor, Scores
-    from headrace.serving.replicas import RowSource
-    from headrace.serving.requests import Candidates
 
 
 class _Batch:

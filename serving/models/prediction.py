@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.http import RequestRefused
-from headrace.learner import NoUncertainty
-from headrace.serving.replicas import age
-from headrace.serving.requests import EventCandidates
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.learner.errors import NoUncertainty
+from headrace.serving.models.registry import Route, ServedModel
+from headrace.serving.replicas.status import ReplicaStatus, RowSource, age
+from headrace.serving.requests.candidates import Candidates, CheckedRequest, EventCandidates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.models import Explanations
+    from headrace.learner.models.explanations import Explanations
     from headrace.serving.models.predictor import Predictor
-    from headrace.serving.models.registry import Route, ServedModel
-    from headrace.serving.replicas import ReplicaStatus, RowSource
-    from headrace.serving.requests import Candidates, CheckedRequest
 
 
 class ReadyRequest(NamedTuple):

@@ -10,27 +10,21 @@ rows meanwhile. That is safe without a lock, so no request ever waits for one:
   by a fraction of one step, like a request a millisecond earlier or later.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.events import TIME
-from headrace.ingest.features import Encoder
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.features.encoder import Encoded, Encoder, Event
+from headrace.ingest.features.fields import FieldSet
+from headrace.learner.models.explanations import Explanations, Tables
+from headrace.pserver.rows.table import RowTable
+from headrace.serving.replicas.status import RowSource
+from headrace.serving.requests.candidates import Candidates
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded, Event, FieldSet
-    from headrace.learner.models import Explanations, Tables
-    from headrace.pserver.rows import RowTable
-    from headrace.serving.replicas import RowSource
-    from headrace.serving.requests import Candidates
-
-    Scores = npt.NDArray[np.float64]
+Scores = npt.NDArray[np.float64]
 
 
 class Scorer(Protocol):

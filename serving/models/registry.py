@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http import RequestRefused
-from headrace.serving.models.aliases import SHADOW
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.models.aliases import SHADOW, Aliases
 from headrace.serving.models.traffic_split import TrafficSplit, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from headrace.learner.spec import ModelSpec
-    from headrace.serving.models.aliases import Aliases
+    from headrace.learner.spec.model_spec import ModelSpec
     from headrace.serving.models.predictor import Predictor
-    from headrace.serving.replicas import LocalRows
-    from headrace.serving.requests import RequestDecoder
+    from headrace.serving.replicas.status import LocalRows
+    from headrace.serving.requests.request_decoder import RequestDecoder
 
 
 @dataclass(frozen=True, slots=True)

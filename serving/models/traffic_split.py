@@ -20,20 +20,15 @@ ranges depend on all earlier changes, so two servers with equal weights could an
 with different models.
 """
 
-from __future__ import annotations
-
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.serving.errors import BadAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 REQUEST_ID = "request_id"
 """Key of a split that names none."""

@@ -7,7 +7,3 @@ with other models, for comparison.
 `score_sums` sums the scores of each model. `request_coverage` samples which fields requests have,
 and `unknown_names` finds those that no model declares.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,14 +14,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headrace.counted_nouns import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.serving.models import ScoredRequest
+    from headrace.serving.models.prediction import ScoredRequest
 
 log = logging.getLogger(__name__)
 

@@ -13,27 +13,24 @@ A server that logs and an evaluation that reads may start in either order: the f
 topic, and the other accepts the partitions that it finds.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from headrace.ingest import StreamError
-from headrace.ingest.kafka import BY_KEY, Source, TopicSpec, ensure_topics, partition_counts
+from headrace.ingest.errors import StreamError
+from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.protocols import Source, Writer
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, partition_counts
+from headrace.serving.models.prediction import ScoredRequest
+from headrace.serving.models.registry import ServedModel
 from headrace.serving.observers.bounded_worker import BoundedWorker, memory_of
 from headrace.serving.observers.prediction_message import messages_of
+from headrace.serving.requests.candidates import CheckedRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headrace.ingest.kafka import KafkaSettings, Writer
-    from headrace.serving.models import ScoredRequest, ServedModel
-    from headrace.serving.requests import CheckedRequest
-
-    Messages = list[tuple[bytes, bytes]]
+Messages = list[tuple[bytes, bytes]]
 
 log = logging.getLogger(__name__)
 

@@ -8,19 +8,13 @@ click. `fields` are the fields that the model reads, unchanged: with id and time
 impression.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
-from headrace.ingest.events import TIME
-from headrace.serving.requests import ID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.serving.models import ScoredRequest
+from headrace.ingest.events.contract import TIME
+from headrace.serving.models.prediction import ScoredRequest
+from headrace.serving.requests.candidates import ID
 
 
 class PredictionMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -14,24 +14,21 @@ import difflib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.ingest.features import RecentCoverage, input_fields
-from headrace.ingest.survey import LEAST_ALIKE
-from headrace.serving.models import learned_shares
+from headrace.ingest.features.field_sources import CarriedField, input_fields
+from headrace.ingest.features.recent_coverage import CoverageCounts, RecentCoverage
+from headrace.ingest.survey.log_survey import LEAST_ALIKE
+from headrace.serving.models.absent_rows import learned_shares
+from headrace.serving.models.prediction import ScoredRequest
+from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
 from headrace.serving.observers.unknown_names import shown_name, unknown_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from prometheus_client import Metric
-
-    from headrace.ingest.features import CarriedField, CoverageCounts
-    from headrace.serving.models import ModelRegistry, Route, ScoredRequest, ServedModel
-    from headrace.serving.requests import CheckedRequest
+from headrace.serving.requests.candidates import CheckedRequest
 
 log = logging.getLogger(__name__)
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prometheus_client import Metric
-
-    from headrace.serving.models import ScoredRequest, ServedModel
-    from headrace.serving.requests import CheckedRequest
+    from headrace.serving.models.prediction import ScoredRequest
+    from headrace.serving.models.registry import ServedModel
+    from headrace.serving.requests.candidates import CheckedRequest
 
 
 class ScoreSums(Collector):

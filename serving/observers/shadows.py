@@ -7,25 +7,20 @@ impression ids stay the same, so both predictions are joined with the same click
 the capacity of the thread are dropped and counted.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from headrace.ingest.http import RequestRefused
-from headrace.serving.models import ReadyRequest, check_complete, score
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.models.prediction import (
+    AnswerObserver,
+    ReadyRequest,
+    ScoredRequest,
+    check_complete,
+    score,
+)
+from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
 from headrace.serving.observers.bounded_worker import BoundedWorker, memory_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from headrace.serving.models import (
-        AnswerObserver,
-        ModelRegistry,
-        Route,
-        ScoredRequest,
-        ServedModel,
-    )
-    from headrace.serving.requests import CheckedRequest
+from headrace.serving.requests.candidates import CheckedRequest
 
 _MOST_WAITING_BYTES = 4 << 20
 """Shadows are a sample: a longer queue would only be an older one. Besides, it keeps bodies."""

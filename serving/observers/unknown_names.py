@@ -3,12 +3,10 @@
 The decoder drops such fields in its one pass, so the names are read from the body again.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from headrace.printable_text import printable
-from headrace.serving.requests import some_of
+from headrace.serving.requests.candidates import some_of
 from headrace.undecodable import UNDECODABLE
 
 LARGEST_BODY = 128 << 10

@@ -7,7 +7,3 @@ topics experiments, deployments ──► experiment_reader ──► /page/expe
 `charts` names the curves, `field_coverage` compares the fields of events and requests, and `routes`
 has the HTTP routes.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

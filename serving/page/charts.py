@@ -1,13 +1,6 @@
 """The curves of the page, chart by chart."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from headrace.serving.page.history import Curve
-
-if TYPE_CHECKING:
-    from headrace.serving.page.history import History
+from headrace.serving.page.history import Curve, History
 
 EVALUATED = {"window": "1m", "until": "open", "slice": "all"}
 WATCHED = {"window": "recent", "until": "now", "slice": "all"}

@@ -4,28 +4,23 @@ A thread reads both topics from their start, from the first request of a page on
 readers pays nothing. A topic that does not exist yet is looked for again.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from headrace.ingest import StreamError
-from headrace.ingest.kafka import KafkaReader, PartitionAssigned, Record, partition_counts
-from headrace.learner.experiments import arm_state
-from headrace.learner.experiments.live import EXPERIMENTS_TOPIC, histories_of
-from headrace.serving.deployments import DEPLOYMENTS_TOPIC
-from headrace.serving.promotion import decoded_promotion
+from headrace.ingest.errors import StreamError
+from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import partition_counts
+from headrace.learner.experiments.history import ArmRecord, arm_state
+from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, histories_of
+from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC
+from headrace.serving.promotion.promotion_state import Promotion, decoded_promotion
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings, Reader
-    from headrace.learner.experiments import ArmRecord
-    from headrace.serving.promotion import Promotion
 
 log = logging.getLogger(__name__)
 

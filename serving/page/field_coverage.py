@@ -4,14 +4,10 @@ A field counts as different if its coverage in events and in requests differ by 
 if there are a hundred of each: a few requests of one user have a field always or never, by chance.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict
 
-from typing import TYPE_CHECKING, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    Gauges = Callable[[str], Iterable[tuple[Mapping[str, str], float]]]
+Gauges = Callable[[str], Iterable[tuple[Mapping[str, str], float]]]
 
 DIFFERENT = 0.2
 LEAST = 100

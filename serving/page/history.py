@@ -9,15 +9,14 @@ are added up, or the worst of them counts. A process that reported its end, or w
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.serving.page.field_coverage import field_coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from headrace.ingest.runtime import MetricSample, ProcessStatus
+    from headrace.ingest.runtime.status import MetricSample, ProcessStatus
 
 STEP_MS = 2_000
 KEPT_MS = 3_600_000

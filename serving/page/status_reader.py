@@ -1,22 +1,19 @@
 """Reads the topic `status` from its start, in a thread, into the history of the page."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from headrace.ingest import StreamError
-from headrace.ingest.kafka import STATUS_TOPIC, KafkaReader, PartitionAssigned, Record
-from headrace.ingest.runtime import UnreadableStatus, unpack
+from headrace.ingest.errors import StreamError
+from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.runtime.status import UnreadableStatus, unpack
 from headrace.serving.page.charts import CURVES
 from headrace.serving.page.history import STEP_MS, History
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headrace.ingest.kafka import KafkaSettings, Reader, Source
 
 log = logging.getLogger(__name__)
 

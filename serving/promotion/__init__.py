@@ -5,7 +5,3 @@ moment with the rules, and `promotion_steps` decides the next state; both are pu
 from the statuses of processes (`status_figures`) and from live evaluation (`served_loss`).
 `promotion_controller` is the process.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

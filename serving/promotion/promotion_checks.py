@@ -12,17 +12,16 @@ on. *Unknown* does neither: the promotion waits.
 - *p99*, *freshness*, *quarantined*: bounds.
 """
 
-from __future__ import annotations
-
 import math
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.counted_nouns import counted
-from headrace.learner.experiments import LARGEST_FRESHNESS_S, LARGEST_P99_MS
-
-if TYPE_CHECKING:
-    from headrace.learner.experiments import PromotionRules
+from headrace.learner.experiments.promotion_rules import (
+    LARGEST_FRESHNESS_S,
+    LARGEST_P99_MS,
+    PromotionRules,
+)
 
 _STANDARD_ERRORS = 4.0
 """Once in 16,000 looks for independent clicks."""

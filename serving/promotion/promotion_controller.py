@@ -10,29 +10,29 @@ While no controller runs, traffic stays at its step. A supervisor should restart
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from headrace.ingest import KafkaUnreachable, MissingTopic, TransactionAborted
-from headrace.ingest.kafka import (
-    STATUS_TOPIC,
-    KafkaOffsets,
-    KafkaReader,
-    KafkaTransactions,
-    Outgoing,
-    PartitionAssigned,
-    Record,
-    Source,
-    ensure_topics,
-    read_all,
-)
-from headrace.ingest.runtime import UnreadableStatus, unpack, wall_ms
-from headrace.serving.deployments import DEPLOYMENTS_TOPIC, Deployments, deployments_spec
+from headrace.ingest.errors import KafkaUnreachable, MissingTopic, TransactionAborted
+from headrace.ingest.kafka.protocols import PartitionAssigned, Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import STATUS_TOPIC, ensure_topics
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import UnreadableStatus, unpack
+from headrace.serving.deployments.deployment_records import Deployments
+from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC, deployments_spec
 from headrace.serving.errors import ServingError
-from headrace.serving.evaluation import read_minutes
+from headrace.serving.evaluation.windows import read_minutes
 from headrace.serving.promotion.promotion_checks import ServedFigures
 from headrace.serving.promotion.promotion_state import (
+    Promotion,
     PromotionStage,
     decoded_promotion,
     deployments_of,
@@ -42,13 +42,6 @@ from headrace.serving.promotion.promotion_steps import PromotionFigures, next_pr
 from headrace.serving.promotion.served_loss import ServedLoss, canary_began_ms, served_loss
 from headrace.serving.promotion.status_figures import StatusFigures
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.serving.promotion.promotion_state import Promotion
 
 log = logging.getLogger(__name__)
 

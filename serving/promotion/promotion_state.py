@@ -15,17 +15,18 @@ state, so repeating them changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.learner.experiments import PromotionRules  # noqa: TC001 - msgspec reads it at runtime
-from headrace.serving.deployments import DeploymentChange, alias_change, model_change
-from headrace.serving.models import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from headrace.learner.experiments.promotion_rules import PromotionRules
+from headrace.serving.deployments.deployment_records import (
+    DeploymentChange,
+    alias_change,
+    model_change,
+)
+from headrace.serving.models.traffic_split import canonical
 
 
 class PromotionStage(StrEnum):

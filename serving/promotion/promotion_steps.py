@@ -15,16 +15,15 @@ answers nothing, so the level is unknown. Such checks need not hold there, but t
 violated.
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from headrace.serving.promotion.promotion_checks import PromotionResult, promotion_checks
-from headrace.serving.promotion.promotion_state import PromotionStage
-
-if TYPE_CHECKING:
-    from headrace.serving.promotion.promotion_checks import PromotionCheck, ServedFigures
-    from headrace.serving.promotion.promotion_state import Promotion
+from headrace.serving.promotion.promotion_checks import (
+    PromotionCheck,
+    PromotionResult,
+    ServedFigures,
+    promotion_checks,
+)
+from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 
 _NEEDED_IN_SHADOW = ("level", "freshness", "quarantined")
 _NEEDED_ALONE = ("calibration", "p99", "freshness", "quarantined")

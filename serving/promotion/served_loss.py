@@ -5,19 +5,12 @@ the canary, in batches of event time (`batch_s`). Traffic is split by a hash, so
 random part of the requests of each minute.
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from headrace.serving.evaluation import ServedArms
-from headrace.serving.promotion.promotion_state import PromotionStage
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.serving.evaluation import WindowMetrics
-    from headrace.serving.promotion.promotion_state import Promotion
-
+from headrace.serving.evaluation.served_arms import ServedArms
+from headrace.serving.evaluation.windows import WindowMetrics
+from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 
 LEAST_BATCHES = 10
 """Fewest batches that prove a model good enough; half of it prove it worse. Means of few batches

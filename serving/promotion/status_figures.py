@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from headrace.ingest.runtime import ProcessStatus
+    from headrace.ingest.runtime.status import ProcessStatus
 
 LEVEL_MS, WINDOW_MS, LONGEST_MS = 10_000, 60_000, 3_600_000
 GONE_MS = 15_000

@@ -4,7 +4,3 @@ Read in this order: `relay_topic` (the topic), `relay_loop` (writes it), `relay_
 process around the loop), `relayed_rows` (follows the topic in a server). The format of a message
 and its mathematics are those of `pserver.relay`.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,25 +11,18 @@ write fails, it is unknown which of its blocks are in the topic. Their buckets t
 which is right after any block.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.counted_nouns import counted
-from headrace.ingest import KafkaUnreachable, TransactionAborted
-from headrace.ingest.kafka import Outgoing
-from headrace.pserver.relay import LogRelay, RelayedColumns
-from headrace.pserver.replica import Replica
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.kafka.transactions import Outgoing, Transactions
+from headrace.pserver.relay.log_relay import LogRelay
+from headrace.pserver.relay.relay_section import RelayedColumns, RelayForm
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape, Store
 from headrace.serving.relaying.relay_topic import last_positions, relay_source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka import Transactions
-    from headrace.pserver import Shape, Store
-    from headrace.pserver.relay import RelayForm
 
 log = logging.getLogger(__name__)
 

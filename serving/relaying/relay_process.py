@@ -4,28 +4,27 @@ One relay of a model writes at a time. A second one fences the first, reads the 
 The first one ends at its next write.
 """
 
-from __future__ import annotations
-
 import logging
+import threading
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from headrace.ingest.http import new_registry
-from headrace.ingest.kafka import KafkaOffsets, KafkaTransactions, Watchdog, ensure_topics
-from headrace.ingest.runtime import ModelCollector, running_process, steady_ms
+from prometheus_client import Metric
+
+from headrace.ingest.http.metrics_server import new_registry
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics
+from headrace.ingest.kafka.transactions import KafkaTransactions
+from headrace.ingest.kafka.watchdog import Watchdog
+from headrace.ingest.runtime.clock import steady_ms
+from headrace.ingest.runtime.model_collector import ModelCollector
+from headrace.ingest.runtime.process import running_process
+from headrace.pserver.relay.relay_section import RelayForm
+from headrace.pserver.store import Store
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_topic_spec
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator
-
-    from prometheus_client import Metric
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.pserver import Store
-    from headrace.pserver.relay import RelayForm
 
 log = logging.getLogger(__name__)
 

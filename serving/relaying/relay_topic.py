@@ -6,17 +6,11 @@ reader begins at its first message. *Refused:* compaction by bucket. A base has 
 and the blocks after it are changes.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
-from headrace.ingest.kafka import LARGEST_MESSAGE_BYTES, Source, TopicSpec
-from headrace.pserver.relay import block_header
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.pserver.relay import RelayPosition
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES, TopicSpec
+from headrace.pserver.relay.relay_block import RelayPosition, block_header
 
 _SEGMENTS = 8
 """Kafka deletes whole segments: so many in the time that the topic is kept."""

@@ -9,29 +9,24 @@ While Kafka does not answer, the rows stay as they are and grow old, as with a p
 does not answer.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from headrace.ingest import OffsetGone, StreamError
-from headrace.ingest.kafka import KafkaReader, PartitionAssigned, Record
-from headrace.learner.models import FinalRows
-from headrace.pserver import StoreError, Unreachable
-from headrace.pserver.relay import Gap, RelayedReplica
-from headrace.pserver.replica import Copied, Folded, Stale
-from headrace.pserver.rows import EntryHeader, RowDeltas
+from headrace.ingest.errors import OffsetGone, StreamError
+from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.learner.models.final_rows import FinalRows
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.errors import StoreError, Unreachable
+from headrace.pserver.relay.relayed_replica import Gap, Relayed, RelayedReplica
+from headrace.pserver.replica.log_chain import LogPosition
+from headrace.pserver.replica.replica import Change, Copied, Folded, Stale
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
 from headrace.serving.relaying.relay_topic import relay_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka import KafkaSettings, Reader
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Shape
-    from headrace.pserver.relay import Relayed
-    from headrace.pserver.replica import Change, LogPosition
-    from headrace.pserver.rows import FoldedRows, RowTable
 
 _OPEN_AGAIN_S = 1.0
 """Pause after a reader could not be opened, for example because the topic does not exist yet."""

@@ -5,7 +5,3 @@ the logs. A `caching_follower` holds the most recently used rows in a `row_cache
 loads rows that never change. `freshness` measures the delay from a click to its arrival here, and
 `replica_metrics` publishes it.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,26 +14,24 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.serving.replicas.follower import Follower
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape, Store
+from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.row_cache import RowCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.inputs.required_rows import RequiredRows
 
-    import numpy.typing as npt
 
-    from headrace.ingest.features import Encoded
-    from headrace.learner.inputs import RequiredRows
-    from headrace.pserver import Shape, Store
-    from headrace.pserver.rows import RowTable
-    from headrace.serving.replicas.follower import Following
-
-    Ids = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
 
 _MOST_ROWS_A_FETCH = 10_000
 """Rows of one fetch. A larger fetch would delay the logs."""

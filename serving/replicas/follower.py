@@ -14,28 +14,22 @@ was complete keeps answering with stale rows and reports its state: a failure of
 server never stops answers.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from headrace.counted_nouns import counted
-from headrace.ingest.runtime import BackgroundThread
-from headrace.pserver import StoreError
-from headrace.pserver.replica import Copied, Folded, Stale
+from headrace.ingest.runtime.background_thread import BackgroundThread
+from headrace.pserver.errors import StoreError
+from headrace.pserver.replica.log_chain import LogPosition
+from headrace.pserver.replica.replica import Change, Copied, Folded, Stale
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
 from headrace.serving.replicas.freshness import FreshnessSummary, FreshnessTracker
-from headrace.serving.replicas.status import ReplicaStatus, TableRowSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headrace.pserver import Shape
-    from headrace.pserver.replica import Change, LogPosition
-    from headrace.pserver.rows import RowTable
-    from headrace.serving.replicas.status import LocalRows, RowSource
+from headrace.serving.replicas.status import LocalRows, ReplicaStatus, RowSource, TableRowSource
 
 log = logging.getLogger(__name__)
 

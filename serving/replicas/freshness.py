@@ -19,17 +19,15 @@ events arrive, because a server cannot tell a pause of events from a failure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows import EntryHeader
+    from headrace.pserver.rows.deltas import EntryHeader
 
 RECENT = 10_000
 """Samples behind the percentiles: at 40 clicks a second, the last four minutes."""

@@ -7,25 +7,21 @@ second.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
 )
 from prometheus_client.registry import Collector
 
-from headrace.serving.replicas.status import STATES
+from headrace.serving.replicas.status import STATES, LocalRows, ReplicaStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from prometheus_client import CollectorRegistry, Metric
-
-    from headrace.learner.spec import ModelSpec
+    from headrace.learner.spec.model_spec import ModelSpec
     from headrace.serving.replicas.caching_follower import CachingFollower
-    from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 
 ROW_OUTCOMES = ("hit", "fetched", "defaulted")
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)

@@ -16,25 +16,22 @@ evicted.
 One thread follows and fetches. Other threads may read the table and mark rows as read.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.pserver.replica import Copied, Folded, HistoryReset, PartialReplica, Stale
-from headrace.pserver.rows import Deletions, RowTable
+from headrace.pserver.errors import StoreError
+from headrace.pserver.replica.log_chain import LogPosition
+from headrace.pserver.replica.partial_replica import EntryApplied, HistoryReset, PartialReplica
+from headrace.pserver.replica.replica import Change, Copied, Folded, Stale
+from headrace.pserver.rows.deltas import Deletions
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape, Store
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
-    from headrace.pserver import Shape, Store, StoreError
-    from headrace.pserver.replica import Change, EntryApplied, LogPosition
-    from headrace.pserver.rows import FoldedRows
-
-    Ids = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.uint64]
 
 _FREED_SHARE = 0.25
 """Share of the cache that an eviction frees: large enough to pay for moving the rest."""

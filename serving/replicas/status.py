@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from headrace.serving.replicas.freshness import Ages  # noqa: TC001 - msgspec reads the annotation at runtime
+from headrace.pserver.errors import StoreError
+from headrace.serving.replicas.freshness import Ages, FreshnessSummary
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded
-    from headrace.pserver import StoreError
-    from headrace.pserver.rows import RowTable
-    from headrace.serving.replicas.freshness import FreshnessSummary
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.pserver.rows.table import RowTable
 
 LATE_MS = 1_000
 """A replica whose last poll is older than this is `behind`, for any reason."""

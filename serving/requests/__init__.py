@@ -7,7 +7,3 @@ response.
 `splitting_key` finds the key by which an alias splits its requests, `strict_requests` refuses
 fields that no model reads, and `sample_requests` makes requests to show to users.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

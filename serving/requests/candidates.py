@@ -7,21 +7,20 @@ another thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.events import TIME
+from headrace.ingest.events.contract import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from headrace.ingest.features.encoder import Encoded, Encoder
 
-    import numpy.typing as npt
 
-    from headrace.ingest.features import Encoded, Encoder
-
-    Event = Mapping[str, object]
+Event = Mapping[str, object]
 
 T = TypeVar("T")
 

@@ -1,10 +1,8 @@
 """Limits of one request and of all requests together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.http.http_errors import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,10 @@ Freshness gets 412 rather than 503, because the server is healthy and the client
 A load balancer would take a server that answers 503 out of rotation.
 """
 
-from __future__ import annotations
-
 import msgspec
 from fastapi import Response
 
-from headrace.ingest.http import RequestRefusal, RequestRefused
+from headrace.ingest.http.http_errors import RequestRefusal, RequestRefused
 
 __all__ = ["RefusalBody", "RequestRefusal", "RequestRefused", "as_response"]
 

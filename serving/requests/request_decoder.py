@@ -8,27 +8,21 @@ from a topic it would count as missing: a client can correct a request, but a lo
 Only a refused request is parsed a second time, to show the value that was found.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from headrace.ingest.events import TIME
-from headrace.ingest.features import Transform, known_fields
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.features.fields import Field, FieldSet, Transform
+from headrace.ingest.features.unknown_fields import known_fields
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
-from headrace.serving.requests.limits import too_large
+from headrace.serving.requests.limits import RequestLimits, too_large
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headrace.ingest.features import Field, FieldSet
-    from headrace.serving.requests.limits import RequestLimits
 
 Scalar = str | int | float | bool | None
 Number = int | float | str | None  # a numeric string is a number, as in an event

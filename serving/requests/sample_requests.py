@@ -6,16 +6,11 @@ real request. So the user of a history is a field of the request, and its items 
 candidate. For other fields, words in the name decide. A field without such a word is a candidate's.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.ingest.events import TIME
-from headrace.ingest.features import Transform
-
-if TYPE_CHECKING:
-    from headrace.ingest.features import Field, FieldSet
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.features.fields import Field, FieldSet, Transform
 
 # fmt: off
 _REQUEST_WORDS = frozenset({

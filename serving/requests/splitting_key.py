@@ -5,18 +5,14 @@ first, and skips all else. Invalid requests have no key: the decoder of the chos
 them.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from headrace.serving.requests.candidates import REQUEST_ID
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FIELDS = 64
 """Decoders in the cache: one for each key of an alias."""

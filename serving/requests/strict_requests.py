@@ -9,12 +9,10 @@ requests. The body is then parsed a second time.
 no client reads every answer.
 """
 
-from __future__ import annotations
-
 import msgspec
 
-from headrace.ingest.features import first_unknown
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.features.unknown_fields import first_unknown
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.undecodable import UNDECODABLE
 
 

@@ -9,28 +9,23 @@ The data of a tensor are part of the JSON, flat or nested in row-major order. Wi
 extension they follow the JSON: little-endian numbers, or for BYTES each item after its u32 length.
 """
 
-from __future__ import annotations
-
 import math
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.events import TIME
-from headrace.ingest.features import Transform, hash_values, hash_whole_numbers, real
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.features.encoder import Encoded, Encoder
+from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.ingest.features.hashing import hash_values, hash_whole_numbers, real
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import ID
 from headrace.serving.requests.request_decoder import check_number, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded, Encoder, FieldSet
 
 DTYPES = {
     "BOOL": np.dtype(np.bool_),

@@ -17,46 +17,46 @@ also of those without an impression, so that offsets are missing for no other re
 the position in each score, which readers of scores would have to skip.
 """
 
-from __future__ import annotations
-
 import logging
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.counted_nouns import counted
-from headrace.ingest import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
-from headrace.ingest.dead_letters import pack
-from headrace.ingest.events import REQUEST_ID, TIME, Reason, is_tick, read_event, request_key
-from headrace.ingest.kafka import (
-    BY_KEY,
+from headrace.ingest.dead_letters.letter import pack
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
+from headrace.ingest.events.contract import (
+    REQUEST_ID,
+    TIME,
+    Reason,
+    is_tick,
+    read_event,
+    request_key,
+)
+from headrace.ingest.features.encoder import Encoded, Encoder
+from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.protocols import (
     AtEnd,
+    BlockReader,
     Committed,
-    LogState,
-    Outgoing,
     PartitionAssigned,
     PartitionRevoked,
     Record,
     Source,
-    log_states,
 )
-from headrace.learner.inputs import request_ends
-from headrace.serving.requests import ID
+from headrace.ingest.kafka.reading.log_truncation import LogState, log_states
+from headrace.ingest.kafka.transactional_ports import TransactionalPorts
+from headrace.ingest.kafka.transactions import Outgoing
+from headrace.learner.inputs.slates import request_ends
+from headrace.serving.models.registry import ServedModel
+from headrace.serving.requests.candidates import ID
 from headrace.serving.scoring.message import message_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded, Encoder
-    from headrace.ingest.kafka import BlockReader, TransactionalPorts
-    from headrace.serving.models import ServedModel
-
-    Event = dict[str, object]
+Event = dict[str, object]
 
 log = logging.getLogger(__name__)
 

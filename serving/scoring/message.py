@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 
 if TYPE_CHECKING:
-    from headrace.serving.replicas import ReplicaStatus
+    from headrace.serving.replicas.status import ReplicaStatus
 
-    Event = dict[str, object]
+
+Event = dict[str, object]
 
 
 class ScoreMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

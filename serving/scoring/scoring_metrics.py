@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from headrace.ingest.runtime import ModelCollector
+from headrace.ingest.runtime.model_collector import ModelCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prometheus_client import Metric
-
     from headrace.serving.scoring.loop import ScoringTotals
 
 

@@ -1,38 +1,34 @@
 """Runs a scorer as a process: the loop with its rows, Kafka clients, clocks and metrics."""
 
-from __future__ import annotations
-
 import logging
+import threading
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from headrace.ingest import KafkaUnreachable, MissingTopic
-from headrace.ingest.http import new_registry
-from headrace.ingest.kafka import (
+from headrace.ingest.errors import KafkaUnreachable, MissingTopic
+from headrace.ingest.http.metrics_server import new_registry
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
     EventTopics,
-    LogBounds,
     TopicSpec,
     check_topic_settings,
     ensure_topics,
     partition_counts,
-    read_all,
 )
-from headrace.ingest.runtime import ReadLag, open_ports, running_process, wall_ms
-from headrace.serving.models import open_models
-from headrace.serving.replicas import Following
-from headrace.serving.requests import RequestLimits
-from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.health import ProcessHealth
+from headrace.ingest.runtime.kafka_clients import open_ports
+from headrace.ingest.runtime.process import running_process
+from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.serving.models.loading import SnapshotModel, StoreModel, open_models
+from headrace.serving.models.registry import ServedModel
+from headrace.serving.replicas.caching_follower import CacheBounds
+from headrace.serving.replicas.follower import Following
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.scoring.loop import ScoringTopics, ScoringTotals, StreamScorer
 from headrace.serving.scoring.scoring_metrics import ScoringCollector
-
-if TYPE_CHECKING:
-    import threading
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.runtime import ProcessHealth
-    from headrace.serving.models import ServedModel, SnapshotModel, StoreModel
-    from headrace.serving.replicas import CacheBounds
-    from headrace.serving.scoring.loop import ScoringTotals
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,3 @@ memory (`shared_memory`). The follower publishes their status and file through a
 (`row_publisher`), from which workers map them (`row_subscriber`). `shared_aliases` uses a mailbox
 for the aliases.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,35 +5,36 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http import new_registry
-from headrace.ingest.runtime import running_process, wall_ms
-from headrace.pserver.replica import Replica
-from headrace.pserver.rows import RowTable
+from prometheus_client import CollectorRegistry
+
+from headrace.ingest.http.metrics_server import new_registry
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.process import running_process
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
 from headrace.serving.errors import ServingError
-from headrace.serving.models import SnapshotModel, compatible_spec
-from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS, running
-from headrace.serving.relaying import RelayedRows, open_relayed_rows
-from headrace.serving.replicas import Follower, FreshnessMetrics, ReplicaCollector, SnapshotRows
+from headrace.serving.models.loading import SnapshotModel, StoreModel, compatible_spec
+from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS, ServerSettings, running
+from headrace.serving.relaying.relayed_rows import RelayedRows, open_relayed_rows
+from headrace.serving.replicas.follower import Follower
+from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
+from headrace.serving.replicas.snapshot_rows import SnapshotRows
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
 from headrace.serving.workers.shared_memory import SharedFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from prometheus_client import CollectorRegistry
-
-    from headrace.learner.spec import ModelSpec
-    from headrace.serving.models import StoreModel
-    from headrace.serving.process import ServerSettings
     from headrace.serving.workers.process_pool import WorkerContext
 
-    Opening = Callable[[ExitStack], list[StoreModel | SnapshotModel]]
+
+Opening = Callable[[ExitStack], list[StoreModel | SnapshotModel]]
 
 log = logging.getLogger(__name__)
 

@@ -9,19 +9,15 @@ Only one process may write at a time. Several writers take turns with a lock (`l
 system releases if its holder dies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import mmap
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 _HEAD = struct.Struct("<QII")
 _NUMBER = struct.Struct("<Q")

@@ -9,8 +9,6 @@ No worker outlives its parent: each watches the parent in a thread and then stop
 Ctrl-C in a terminal reaches every process; the workers ignore it and the parent stops them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import multiprocessing
@@ -19,15 +17,13 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
-from headrace.ingest.runtime import RestartHistory, RestartPolicy, call_when_readable
+from headrace.ingest.runtime.parent_guard import call_when_readable
+from headrace.ingest.runtime.restart_policy import RestartHistory, RestartPolicy
 from headrace.serving.errors import ServingError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
 
 log = logging.getLogger(__name__)
 

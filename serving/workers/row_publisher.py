@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.serving.replicas import (
-    FreshnessSummary,
-    ReplicaStatus,
-)
+from headrace.serving.replicas.freshness import FreshnessSummary
+from headrace.serving.replicas.status import LocalRows, ReplicaStatus
+from headrace.serving.workers.mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from headrace.pserver.rows import RowTable
-    from headrace.serving.replicas import LocalRows
-    from headrace.serving.workers.mailbox import Mailbox
+    from headrace.pserver.rows.table import RowTable
     from headrace.serving.workers.shared_memory import SharedFiles
 
 _SUMMARY_S = 1.0

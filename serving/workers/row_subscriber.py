@@ -11,24 +11,19 @@ request is done, because numpy arrays keep a reference to their memory. A thread
 as well, so that an idle worker does not keep an old table forever.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from headrace.ingest.runtime import BackgroundThread
-from headrace.pserver import StoreError
-from headrace.pserver.rows import RowTable, columns_in
-from headrace.serving.replicas import Ages, ReplicaStatus, TableRowSource
+from headrace.ingest.runtime.background_thread import BackgroundThread
+from headrace.pserver.errors import StoreError
+from headrace.pserver.rows.columns import columns_in
+from headrace.pserver.rows.table import RowTable
+from headrace.serving.replicas.freshness import Ages, FreshnessSummary
+from headrace.serving.replicas.status import ReplicaStatus, RowSource, TableRowSource
+from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import NOTHING, PublishedRows, decode
 from headrace.serving.workers.shared_memory import read_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.serving.replicas import FreshnessSummary, RowSource
-    from headrace.serving.workers.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 

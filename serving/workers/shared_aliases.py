@@ -4,22 +4,15 @@ The worker that receives a switch writes the whole table at once, under a lock. 
 any worker sees it, so a switch is as atomic for several processes as for one.
 """
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
 from headrace.serving.errors import BadAlias
-from headrace.serving.models import Alias, Aliases
-from headrace.serving.workers.mailbox import MessageTooLong
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from headrace.serving.workers.mailbox import Mailbox
+from headrace.serving.models.aliases import Alias, Aliases
+from headrace.serving.workers.mailbox import Mailbox, MessageTooLong
 
 ALIASES_BYTES = 256 << 10
 """Size of the mailbox: more than a thousand aliases."""

@@ -14,8 +14,6 @@ compiled kernels would treat them as another type and compile again. The system 
 that writes to such an array.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -24,19 +22,15 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.pserver import StoreError
-from headrace.pserver.rows import ask_for_large_pages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
+from headrace.pserver.errors import StoreError
+from headrace.pserver.rows.columns import ask_for_large_pages
 
 _PREFIX = "headrace-serving-"
 _HELD = "held"

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http import new_registry
-from headrace.ingest.runtime import wall_ms
-from headrace.serving.models import ModelRegistry, served_by
-from headrace.serving.process import ServedModels, serve
-from headrace.serving.replicas import ReplicaCollector
+from headrace.ingest.http.metrics_server import new_registry
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.serving.models.loading import served_by
+from headrace.serving.models.registry import ModelRegistry
+from headrace.serving.process import ServedModels, ServerSettings, serve
+from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from headrace.serving.workers.follower_process import board_of
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_subscriber import SharedRows
 from headrace.serving.workers.shared_aliases import ALIASES_BYTES, SharedAliases
 
 if TYPE_CHECKING:
-    import socket
-    from pathlib import Path
-
-    from headrace.learner.spec import ModelSpec
-    from headrace.serving.process import ServerSettings
     from headrace.serving.workers.process_pool import WorkerContext
 
 

@@ -12,31 +12,24 @@ yet go to another worker. Without a follower, workers keep answering from stale 
 state. A new follower fills a new table, and the workers switch to it.
 """
 
-from __future__ import annotations
-
 import logging
+import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from headrace.ingest.http import listening_socket
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.http.server import listening_socket
+from headrace.ingest.runtime.clock import wall_ms
 from headrace.serving.errors import ServingError
-from headrace.serving.models import Aliases, compatible_spec
-from headrace.serving.process import tokens_of
-from headrace.serving.workers.follower_process import FollowerWork
+from headrace.serving.models.aliases import Aliases
+from headrace.serving.models.loading import compatible_spec
+from headrace.serving.process import ServerSettings, tokens_of
+from headrace.serving.workers.follower_process import FollowerWork, Opening
 from headrace.serving.workers.process_pool import ManagedProcess, end_all
 from headrace.serving.workers.shared_aliases import tell_aliases
 from headrace.serving.workers.shared_memory import shared_folder, shared_place
 from headrace.serving.workers.worker_process import WorkerModel, WorkerWork, aliases_board
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from headrace.serving.process import ServerSettings
-    from headrace.serving.workers.follower_process import Opening
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """The options that every benchmark has."""
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -4,8 +4,6 @@ Ends with 0 if every event was counted once, all parts worked again after each f
 grew without bound; else with 1 and the differences.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import secrets
@@ -13,17 +11,14 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.page import as_page, milliseconds, seconds
 from tests.chaos.plan import KIND_BY_NAME
+from tests.chaos.record import Run
 from tests.chaos.run import Options, run
-
-if TYPE_CHECKING:
-    from tests.chaos.record import Run
 
 
 def main() -> int:

@@ -8,13 +8,12 @@ Their only bounds are those beyond which the pipeline would not work.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from tests.chaos.sampler import Moment
 
 WARM_S = 120.0

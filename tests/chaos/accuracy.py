@@ -5,18 +5,14 @@ is known, and no model can do better. Memory holds only windows, and the latest 
 answer or click may still arrive.
 """
 
-from __future__ import annotations
-
 import math
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from headrace.learner.validation import auc
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from headrace.learner.validation.progressive import auc
 
 FEWEST = 200
 """Impressions of a window below which its AUC says nothing."""

@@ -1,25 +1,22 @@
 """Counts the events of a run at its end: in Kafka, in the joiner's state and in the rows."""
 
-from __future__ import annotations
-
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.deploy.reports import copied, count_rows, read_refusals
-from headrace.ingest.examples import Kind, unpack
-from headrace.ingest.joiner import read_state
-from headrace.ingest.kafka import EventTopics, examples_topic, read_all
-from headrace.learner.loop import read_parked
+from headrace.deploy.reports.observer import copied
+from headrace.deploy.reports.refusals import read_refusals
+from headrace.deploy.reports.report import count_rows
+from headrace.ingest.examples.batch import Kind, unpack
+from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.learner.loop.marks.parked_requests import read_parked
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.store import Store
 from tests.chaos.accounting import Counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Store
 
 
 def count(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tests.chaos.plan import Fault, Step
 from tests.chaos.record import Episode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.chaos.faults import Injector
     from tests.chaos.fleet import Fleet
-    from tests.chaos.plan import Fault, Step
     from tests.chaos.sampler import Sampler
     from tests.chaos.servers import Servers
 

@@ -13,13 +13,18 @@ import math
 import re
 import resource
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.pserver.redis_backend import server_requirements
+from tests.chaos.plan import Fault
 from tests.faults.shards import (
+    Shard,
     full_disk,
     is_primary,
     lose_files,
@@ -29,16 +34,10 @@ from tests.faults.shards import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
     from headrace.deploy.local.services.valkey import ValkeyNode
     from tests.chaos.fleet import Fleet
-    from tests.chaos.plan import Fault
     from tests.chaos.servers import Servers
     from tests.faults.kafka_cluster import KafkaClusterNode
-    from tests.faults.shards import Shard
 
 SPARE_BYTES = 8 << 20
 """A process under a memory limit may take this much more than it has."""

@@ -6,37 +6,30 @@ another version of headrace under the same name, and change the number of learne
 keepers.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
+import signal
 import struct
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import headrace
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.pipeline import PRODUCTION
-from headrace.deploy.local.services import free_port
 from headrace.deploy.local.services.child_process import ChildProcess
+from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.deploy.local.supervisor import HEADRACE, SupervisedPart, Supervisor
-from headrace.ingest.kafka import KafkaSettings, ensure_topics, topics_for
-from headrace.learner.spec import load_spec
-from headrace.pserver import Shape
-from headrace.pserver.redis_backend import StoreSettings, open_store
+from headrace.deploy.local.supervisor import HEADRACE, Restart, SupervisedPart, Supervisor
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, topics_for
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION
-from headrace.serving.observers import ensure_predictions
-
-if TYPE_CHECKING:
-    import signal
-
-    from headrace.deploy.local.supervisor import Restart
-    from headrace.pserver.redis_backend import RedisStore
-    from tests.chaos.servers import Servers
+from headrace.pserver.store import Shape
+from headrace.serving.observers.prediction_log import ensure_predictions
+from tests.chaos.servers import Servers
 
 READY_S = 120.0
 _COMMAND_S = 120.0

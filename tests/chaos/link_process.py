@@ -6,8 +6,6 @@ or `mend N`. A cut link closes its connections and every new one. A frozen link 
 carries nothing, as a network that drops packets does. The process ends with its standard input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys

@@ -4,16 +4,11 @@ Brokers and nodes advertise the ports of the links to clients, and use their own
 themselves. A cut link therefore separates headrace from one server that is healthy otherwise.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from headrace.deploy.local.services import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from headrace.deploy.local.services.ports import free_port
 
 
 class Links:

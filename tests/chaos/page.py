@@ -4,20 +4,15 @@ The pictures are SVG, written here. Every series is reduced to as many points as
 columns; of each column the extremes are kept, because a spike is what a reader looks for.
 """
 
-from __future__ import annotations
-
 import html
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.chaos.accounting import MOST_GROWTH_MB, MOST_SLOPE_MB_H, quantile_ms
+from tests.chaos.record import Run
 from tests.chaos.servers import BROKER_MB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from tests.chaos.record import Run
 
 WIDTH, LEFT, RIGHT = 1080, 64, 12
 _COLUMNS = 500

@@ -7,14 +7,10 @@ the pipeline is fresh again after the step before and a drawn pause has passed, 
 plays the same plan as a fast one, only not as far.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 PAIRS = 0.15
 """Share of the steps with two faults."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.chaos.accounting import Freshness, freshness
+from tests.chaos.accounting import Counted, Freshness, Growth, freshness
+from tests.chaos.plan import Fault, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.chaos.accounting import Counted, Growth
     from tests.chaos.accuracy import Window
-    from tests.chaos.plan import Fault, Step
     from tests.chaos.sampler import Moment
 
 

@@ -6,20 +6,20 @@ the traffic ends                      the last clicks are sent, everything is le
 count                                 events in Kafka, counters of the joiner, rows
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.drain import Drain, DrainTimeout
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from headrace.ingest.errors import StreamError
 from headrace.pserver.errors import StoreError
-from tests.chaos.accounting import differences, growth
+from tests.chaos.accounting import Counted, differences, growth
 from tests.chaos.counting import count
 from tests.chaos.director import Director
 from tests.chaos.faults import Injector
@@ -27,16 +27,9 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.plan import steps
 from tests.chaos.record import Run
 from tests.chaos.sampler import Sampler
-from tests.chaos.servers import BROKER_MB, serving
+from tests.chaos.servers import BROKER_MB, Servers, serving
 from tests.chaos.traffic import Traffic
 from tests.chaos.trail import follow
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from tests.chaos.accounting import Counted
-    from tests.chaos.servers import Servers
 
 PARTITIONS, BUCKETS = 4, 16
 STUCK_S = 120.0

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from headrace.ingest.errors import StreamError
 from headrace.pserver.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.chaos.fleet import Fleet
 
 EVERY_S = 0.5

@@ -5,27 +5,20 @@ small machine. `KafkaCluster` and `ValkeyCluster` start the servers; this file a
 server has a second port that it advertises to clients, and a link from there to its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from headrace.deploy.local.services import free_port
 from headrace.deploy.local.services.kafka import HOST, KafkaNodeSettings
 from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.server_process import ServerProcess
 from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster, ValkeySettings
 from tests.chaos.links import Links
-from tests.faults.kafka_cluster import KafkaCluster
+from tests.faults.kafka_cluster import KafkaCluster, KafkaClusterNode
 from tests.faults.shards import IGNORING_XFSZ, wait_healthy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.deploy.local.services.server_process import ServerProcess
-    from tests.faults.kafka_cluster import KafkaClusterNode
 
 PRIMARIES = 3
 HEAP_MB = 256

@@ -1,7 +1,5 @@
 """The count, the quantiles and the memory bound at the end of a chaos run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of a chaos run: complete, self-contained, and small for a long run."""
 
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The plan of a chaos run: the same for the same seed, and fair to every kind of fault."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Ten minutes of chaos: every event counted once, and every part fresh again after each fault."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,20 +1,13 @@
 """The trail of examples names the message that was lost, and whether Kafka or a learner lost it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from headrace.ingest.examples.batch import BatchNotes, Kind, pack
+from headrace.ingest.examples.batch import BatchNotes, Examples, Kind, pack
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.core.checkpoint import InputPosition, JoinerCheckpoint, JoinerCounters
 from headrace.ingest.kafka.protocols import Record, Source
 from tests.chaos.trail import compare
 from tests.learner.streams import part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
 
 SOURCE = Source("examples.m", 0)
 SPEC = random_spec(np.random.default_rng(1), "immediate", False, "", "")

@@ -16,16 +16,16 @@ import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
 from headrace.deploy.demo.players import CLICKS_SHARE
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
-from headrace.deploy.reports import RankingClient
-from headrace.ingest.kafka import BY_KEY, EventTopics, KafkaWriter, Source
-from headrace.ingest.logs import Line
-from headrace.ingest.runtime import wall_ms
+from headrace.deploy.demo.synthetic import Event, SyntheticEvents, SyntheticSite, SyntheticStream
+from headrace.deploy.reports.ranking_client import RankingClient, RequestStats
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics
+from headrace.ingest.logs.ndjson import Line
+from headrace.ingest.runtime.clock import wall_ms
 from tests.chaos.accuracy import Accuracy
 
 if TYPE_CHECKING:
-    from headrace.deploy.demo.synthetic import Event, SyntheticEvents
-    from headrace.deploy.reports import RequestStats
     from tests.chaos.fleet import Fleet
 
 ASKED_EVERY_S = 0.05

@@ -6,25 +6,21 @@ each shown impression before it marks its examples as learned. So an example wit
 the topic holds was skipped by a learner.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from headrace.ingest.examples import Kind, notes_of, unpack
+from headrace.ingest.examples.batch import Kind, notes_of, unpack
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
-from headrace.ingest.kafka import examples_topic, read_all, scores_topic
+from headrace.ingest.kafka.protocols import Record
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
 from headrace.learner.loop.scores import unpack as unpack_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import KafkaSettings, Record
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
 
 
 @dataclass(slots=True)

@@ -5,24 +5,20 @@ MB, is kept in folders that are named after the sources, by default below `~/.ca
 (`HEADRACE_CLUSTER_HOME`). Later builds of the same sources return at once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.go_command import run_go
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SOURCES = Path(__file__).parent / "programs"
 _KWOK = "sigs.k8s.io/kwok"

@@ -1,16 +1,11 @@
 """One control plane for all tests of this folder, which use namespaces of their own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.build import built
 from tests.cluster.control_plane import ControlPlane
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")

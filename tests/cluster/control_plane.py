@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,8 +24,6 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.cluster.build import Programs
 
 _SIMULATED_PODS = Path(__file__).with_name("simulated_pods.yaml")

@@ -8,14 +8,13 @@ The control plane is real; nodes and pods are simulated. Utilisation is the requ
 cores. That an experiment goes on from what it saved is shown by tests/learner/experiments.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -24,9 +23,6 @@ from headrace.deploy.local.services.waiting import wait_until
 from tests.cluster.build import built
 from tests.cluster.control_plane import ControlPlane
 from tests.deploy.chart.helm import beside, containers_of, example, pod_of, render
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NODES, CORES = 40, 16
 POD_CORES = 2

@@ -1,7 +1,5 @@
 """Definitions of custom kinds for the API server, made of the schemas that `make test` uses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.deploy.chart.helm import CUSTOM, schema_of

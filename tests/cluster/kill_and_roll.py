@@ -10,14 +10,14 @@ count         every impression once in the rows of each field, every click once
 uninstall     `helm uninstall` leaves no object, once the pods have drained
 """
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -26,25 +26,20 @@ from headrace.deploy.local.services.kafka import KafkaNodeSettings
 from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.kafka import KafkaSettings, joiner_group
-from headrace.learner.spec import load_spec
-from headrace.pserver.redis_backend import StoreSettings, open_store
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import joiner_group
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from tests.chaos.accounting import Counted, differences
 from tests.chaos.counting import count
 from tests.chaos.trail import follow
-from tests.cluster.control_plane import Refused
+from tests.cluster.control_plane import ControlPlane, Refused
 from tests.cluster.node import BRIDGE_ADDRESS, NAME
 from tests.cluster.release import Release, chart_of_version
 from tests.cluster.site_traffic import MODEL, SiteTraffic
 from tests.faults.kafka_cluster import BROKERS, KafkaCluster
 from tests.faults.shards import shards_of, wait_healthy, wait_promoted
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.cluster.control_plane import ControlPlane
 
 IMAGE, TAG, NEXT_TAG = "localhost/headrace", "plain", "next"
 EVENTS_S = 200.0

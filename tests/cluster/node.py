@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Self
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
+from tests.cluster.control_plane import ControlPlane
 from tests.deploy.image.build import PLAIN, buildah, missing
 
 if TYPE_CHECKING:
     from tests.cluster.build import Programs
-    from tests.cluster.control_plane import ControlPlane
 
 BRIDGE_ADDRESS = "10.231.0.1"
 NAME = "real-node"

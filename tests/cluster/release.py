@@ -1,22 +1,16 @@
 """Installs the chart on a node with Helm's own program, and acts on the pods of the release."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from headrace.deploy.local.services.waiting import wait_until
-from tests.cluster.control_plane import Refused
+from tests.cluster.control_plane import ControlPlane, Refused
 from tests.deploy.chart.helm import CHART, NAMESPACE, RELEASE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.cluster.control_plane import ControlPlane
 
 _PATIENCE = "--timeout=600s"
 _REPLACED_S = 120.0

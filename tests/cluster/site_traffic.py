@@ -4,23 +4,18 @@ Both are found as a client of their Services finds them: among the ready address
 A request without an answer is sent again, to another pod, so no event and no question is lost.
 """
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
-from headrace.ingest.runtime import wall_ms
+from headrace.deploy.demo.synthetic import Event, SyntheticEvents, SyntheticSite, SyntheticStream
+from headrace.ingest.runtime.clock import wall_ms
 from tests.cluster.control_plane import Refused
-
-if TYPE_CHECKING:
-    from headrace.deploy.demo.synthetic import Event, SyntheticEvents
-    from tests.cluster.release import Release
+from tests.cluster.release import Release
 
 MODEL = "demo"
 _ASKED_EVERY_S = 0.5

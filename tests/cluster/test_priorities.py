@@ -1,13 +1,7 @@
 """Online parts take nodes from experiments by day and give them back at night."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.day_and_night import DAY, EXPERIMENTS, NIGHT, NODES, play
-
-if TYPE_CHECKING:
-    from tests.cluster.control_plane import ControlPlane
 
 
 def test_online_parts_take_nodes_from_experiments_by_day_and_give_them_back(

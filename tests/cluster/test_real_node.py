@@ -1,23 +1,16 @@
 """A release on a real node keeps every event through kills, an upgrade, evictions and outages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tests.cluster.build import built
+from tests.cluster.build import Programs, built
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kill_and_roll import IMAGE, NEXT_TAG, as_table, play
 from tests.cluster.node import Node, node_lacks
 from tests.deploy.image.build import PLAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.cluster.build import Programs
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -1,18 +1,13 @@
 """The API server accepts every object of the chart, and of the files beside it, strictly."""
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.cluster.control_plane import Refused
+from tests.cluster.control_plane import ControlPlane, Refused
 from tests.cluster.definitions import definitions
 from tests.deploy.chart.helm import EXAMPLES, NAMESPACE, beside, example, render
-
-if TYPE_CHECKING:
-    from tests.cluster.control_plane import ControlPlane
 
 BESIDE = ("priorities", "tenant", "kafka", "valkey", "experiments")
 

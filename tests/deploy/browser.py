@@ -1,18 +1,14 @@
 """Headless Chromium, for looking at a page as its reader does."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Test = TypeVar("Test", bound="Callable[..., Any]")
 _NAMES = ("chromium", "chromium-browser", "google-chrome")

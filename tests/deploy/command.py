@@ -1,7 +1,5 @@
 """Runs `headrace` as a process, with its output and its leftovers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -10,13 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HEADRACE = (sys.executable, "-P", "-m", "headrace")
 GENEROUS_S = 400.0

@@ -1,19 +1,15 @@
 """Runs `headrace` in the process of the tests, and returns its exit code and its output."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from headrace.deploy.cli.main import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Ended(NamedTuple):

@@ -1,14 +1,14 @@
 """A real Prometheus that scrapes the processes of a run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +16,6 @@ import yaml
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 PROMETHEUS = shutil.which("prometheus")
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="Prometheus is not installed")

@@ -3,8 +3,6 @@
 Research data that is not in the repository: skipped where it is absent.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal

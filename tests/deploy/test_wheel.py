@@ -1,7 +1,5 @@
 """Installed as a wheel, a source distribution or in editable mode, headrace runs in any folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -22,8 +20,8 @@ _PICKLES = """\
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from headrace.deploy.local import PipelineSettings
-from headrace.pserver import Shape
+from headrace.deploy.local.pipeline import PipelineSettings
+from headrace.pserver.store import Shape
 
 
 def width(shape):

@@ -1,7 +1,5 @@
 """The files of deploy/monitoring, and the queries in them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

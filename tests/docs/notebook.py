@@ -5,8 +5,6 @@
 An output is what the cell printed, and the value of its last expression, as Jupyter shows them.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

@@ -6,8 +6,6 @@ It runs `headrace demo` and opens the page in headless Chromium before the end. 
 output of the demo and the answer to the request that the demo suggests. It needs Chromium.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Reads the pages of docs/: their fenced blocks, and the headrace commands in them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ARCHITECTURE.md is true: the files that it names exist, and its tree shows every folder."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

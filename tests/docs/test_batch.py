@@ -1,20 +1,15 @@
 """docs/guides/batch.md is true: its code prints what it shows, and its commands exist."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import runpy
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import DOCS, blocks, command_of, commands
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (DOCS / "guides" / "batch.md").read_text()
 

@@ -1,13 +1,12 @@
 """The commands of docs/guides/batch.md run as they are printed, but for the addresses in them."""
 
-from __future__ import annotations
-
 import random
 import shlex
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pyarrow.parquet as pq
@@ -15,7 +14,8 @@ import pytest
 
 from headrace.deploy.reports.observer import copy_rows
 from headrace.ingest.archive.parquet_folder import ArchiveError
-from headrace.learner.batch import ArchiveSource, FilePosition
+from headrace.learner.batch.archive_source import ArchiveSource
+from headrace.learner.batch.sources import FilePosition
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.redis_backend.redis_store import open_store
@@ -24,10 +24,6 @@ from tests.deploy.in_process import Commands, headrace
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
 from tests.docs.pages import DOCS, commands
 from tests.learner.shop import shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

@@ -1,27 +1,21 @@
 """The examples run as they are: specs open, the custom module learns, the notebook's cells work."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import orjson
 import pytest
 
 import headrace
-from headrace.ingest.logs import load_layout
+from headrace.ingest.logs.layout import load_layout
+from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.table_log import TableLog
 from tests.docs.notebook import code_cells, run, shown
 from tests.docs.pages import DOCS, command_of, commands
 from tests.docs.walk import EXAMPLES, Walk, copy_of_examples, shape, steps
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs import Line
 
 SITE = EXAMPLES / "news_site"
 PAGES = sorted(EXAMPLES.rglob("README.md"))

@@ -1,17 +1,13 @@
 """docs/guides/experiments.md is true: its file is an experiment, and its commands exist."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from headrace.deploy.models.shipped import path_of
-from headrace.learner.experiments import PromotionRules, load_experiment
+from headrace.learner.experiments.experiment_file import load_experiment
+from headrace.learner.experiments.promotion_rules import PromotionRules
 from tests.docs.pages import DOCS, blocks, command_of, commands
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (DOCS / "guides" / "experiments.md").read_text()
 

@@ -1,7 +1,5 @@
 """docs/guides/million.md is true: its table follows from its formulas, and its commands exist."""
 
-from __future__ import annotations
-
 import re
 
 from tests.docs.pages import DOCS, command_of, commands

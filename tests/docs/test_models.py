@@ -1,7 +1,5 @@
 """docs/guides/models.md is true: its specs, commands and figures are those of the code."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

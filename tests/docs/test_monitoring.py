@@ -1,7 +1,5 @@
 """deploy/monitoring is true: metrics exist, rules fire when they should, alerts have runbooks."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,10 +1,9 @@
 """docs/guides/operating.md is true: its configuration and commands; errors.md: its tables."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,6 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.redis_store import open_store
 from tests.docs.pages import DOCS, blocks, command_of, commands
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PAGE = (DOCS / "guides/operating.md").read_text()
 ERRORS = (DOCS / "guides/errors.md").read_text()

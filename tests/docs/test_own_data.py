@@ -1,7 +1,5 @@
 """docs/guides/own_data.md is true: its layouts parse, and its commands exist."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/guides/processes.md is true: its commands."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.deploy.termination import REFUSED, UNREACHABLE

@@ -1,7 +1,5 @@
 """docs/guides/producing.md is true: its commands, refused events, layout and Python."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,25 +1,18 @@
 """docs/tutorial_promotion.md is true: its files, and its commands from the first to the last."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from headrace.deploy.local.services.ports import free_port
-from headrace.learner.experiments import load_experiment
-from tests.deploy.command import running
+from headrace.learner.experiments.experiment_file import load_experiment
+from tests.deploy.command import Running, running
 from tests.docs.pages import DOCS, blocks, command_of, commands
 from tests.docs.walk import EXAMPLES, _environment, copy_of_examples, shape
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.deploy.command import Running
 
 PAGE = (DOCS / "tutorial_promotion.md").read_text()
 FOLDER = EXAMPLES / "promotion"

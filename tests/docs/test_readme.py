@@ -1,7 +1,5 @@
 """README is true: its links, commands, files and proofs exist, and it is short."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 

@@ -1,7 +1,5 @@
 """The generated pages of docs/reference are what the code generates today."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.docs.pages import DOCS

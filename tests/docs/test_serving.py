@@ -1,7 +1,5 @@
 """docs/guides/serving.md is true: its commands exist, its request is answered as it shows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

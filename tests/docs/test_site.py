@@ -1,7 +1,5 @@
 """The documentation site builds without warnings, and a broken link is a warning."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

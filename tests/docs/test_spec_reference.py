@@ -4,8 +4,6 @@ The page is generated from the structs that parse a spec. These tests ask the pa
 refusal names the keys and values that a parser accepts.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

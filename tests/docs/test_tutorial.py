@@ -1,17 +1,11 @@
 """docs/tutorial.md is true: its commands run, and print what the page shows."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.walk import EXAMPLES, ROOT, Walk, copy_of_examples, shape, steps
-
-if TYPE_CHECKING:
-    from tests.docs.walk import Walked
+from tests.docs.walk import EXAMPLES, ROOT, Walk, Walked, copy_of_examples, shape, steps
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 

@@ -15,17 +15,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import TracebackType
+from typing import NamedTuple
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.command import running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -7,14 +7,12 @@ unknown command or option is a KeyError or ValueError of this process: the serve
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from redis import ResponseError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 EntryId = tuple[int, int]
 """Of an entry of a stream: milliseconds and sequence number."""

@@ -6,18 +6,14 @@ are converted by the rules of the server: a missing value is `false` in Lua, a l
 first nil, a number loses its fraction. An error keeps the effects of the commands before it.
 """
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from lupa import lua51
 from redis import ResponseError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.embedded_valkey.keyspace import Keyspace
+from tests.embedded_valkey.keyspace import Keyspace
 
 _GLOBALS = """
 local call, register = ...

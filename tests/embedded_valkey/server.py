@@ -1,23 +1,17 @@
 """The server: takes the place of `ClusterClient` under a `RedisStore`."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis import ResponseError
 
 from headrace.pserver import redis_backend
 from headrace.pserver.redis_backend.error_translation import translated
-from tests.embedded_valkey.keyspace import Keyspace, Stream
+from headrace.pserver.redis_backend.node_connection import Call
+from tests.embedded_valkey.keyspace import Keyspace, Stream, Value
 from tests.embedded_valkey.lua_functions import load_functions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from headrace.pserver.redis_backend.node_connection import Call
-    from tests.embedded_valkey.keyspace import Value
 
 LIBRARY = Path(redis_backend.__path__[0], "functions.lua").read_text()
 _NAME = "embedded:0"

@@ -1,10 +1,9 @@
 """The embedded server answers as a real one: random commands, functions and values of Lua."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,10 +13,6 @@ from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.redis_backend.server_requirements import function_name
 from tests.effort import seeds
 from tests.embedded_valkey.server import EmbeddedValkey
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 KEEPERS = (b"one", b"two")
 Words = tuple[bytes | str | int, ...]

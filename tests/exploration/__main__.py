@@ -1,7 +1,5 @@
 """Explores the models: `python -m tests.exploration [--faults N] [--model NAME]`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -10,10 +10,9 @@ The product's: the position at which a joiner continues (`last_position.continue
 after a connection was lost.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.ingest.joiner import last_position
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
@@ -22,9 +21,6 @@ from headrace.ingest.joiner.core.checkpoint import (
     JoinerCheckpoint,
     JoinerCounters,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EVENTS = 5
 NO_EVENT = -1

@@ -1,15 +1,11 @@
 """Lists the models, and the faults with which each is explored in a few seconds."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.exploration.joiner_model import JoinerModel
 from tests.exploration.reshard_model import ReshardModel
+from tests.exploration.search import Model
 from tests.exploration.store_model import StoreModel
-
-if TYPE_CHECKING:
-    from tests.exploration.search import Model
 
 MODELS: tuple[Model[Any], ...] = (
     JoinerModel("joiner"),

@@ -5,16 +5,12 @@ bucket is late. The plan, the switch and the comparison at a write are the produ
 (`pserver.bucket_generations`).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.pserver import bucket_generations
 from headrace.pserver.bucket_generations import BucketGeneration, Generations
 from headrace.pserver.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Bucket = tuple[int, int]
 """Generation and number."""

@@ -1,14 +1,10 @@
 """Walks breadth first through all states of a model, and keeps how each was reached first."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+from typing import Protocol, TypeVar
 
 StateT = TypeVar("StateT", bound="Hashable")
 

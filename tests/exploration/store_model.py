@@ -10,9 +10,8 @@ The product's: the fence of a push (`push_fence`), the cursors, the fence of a k
 (`memory_store.refusal_of`), the chain of a log. Rows are the offsets that they contain.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +37,6 @@ from tests.exploration.store_state import (
     put,
     trimmed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class StoreModel:

@@ -4,8 +4,6 @@ Rows are the offsets that they contain. The fences are the product's (`push_fenc
 `memory_store.refusal_of`).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Explores the models with few faults, and with each check of the protocols removed."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

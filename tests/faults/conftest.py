@@ -1,11 +1,10 @@
 """One cluster that is broken in every way, and a pipeline on it for each test."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,10 +15,6 @@ from headrace.learner import process
 from tests.faults.pipeline import Pipeline
 from tests.faults.shards import IGNORING_XFSZ, wait_healthy
 from tests.faults.traffic import spec_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

@@ -4,24 +4,20 @@ The events have the present time. `JoinedExamples` therefore shows, for each par
 newest committed example is, and at the end whether every event became exactly one example.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from headrace.ingest.examples.batch import Kind, unpack
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import PartitionAssigned, Record, Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.ingest.kafka.topics import EventTopics
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
 
 _BETWEEN_EVENTS_S = 0.004
 """Some 250 impressions a second: a transaction is under way most of the time."""

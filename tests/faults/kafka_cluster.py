@@ -13,21 +13,17 @@ that failover are Kafka's defaults, so the time it takes is that of a real clust
     cluster.restart(victim)  # returns when it is in sync again
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ClusterMetadata,
+)
 
 from headrace.deploy.local.services.kafka import HOST, KafkaNode, KafkaNodeSettings, new_cluster_id
 from headrace.deploy.local.services.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 
 BROKERS = 3
 IN_SYNC_S = 120.0

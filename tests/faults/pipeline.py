@@ -6,11 +6,9 @@ with connections of their own. `Pipeline.settle` ends the load and waits until a
 `Pipeline.verify` then compares the store with the expected rows, to the unit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka.settings import KafkaSettings
@@ -24,16 +22,10 @@ from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend.node_connection import WaitLimits
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Shape
+from headrace.pserver.store import BucketAnswer, Shape
 from tests.faults.shards import DEADLINE_S, expect
-from tests.faults.traffic import Traffic, spec_of
+from tests.faults.traffic import Counts, Traffic, spec_of
 from tests.running_server import SHARED_PARTITIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.pserver.store import BucketAnswer
-    from tests.faults.traffic import Counts
 
 BUCKETS = 16
 WAITING = WaitLimits(connect_timeout_ms=1000, answer_timeout_ms=500)

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import redis
@@ -14,8 +15,6 @@ import redis
 from headrace.deploy.local.services.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 
 DEADLINE_S = 90.0

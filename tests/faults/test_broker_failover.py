@@ -5,20 +5,19 @@ The joiner is the command under headrace's own supervisor, so a joiner that ends
 the kill.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
+from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
 from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
@@ -26,12 +25,6 @@ from headrace.learner.spec.model_spec import parse_spec
 from tests.faults.event_stream import EventStream, JoinedExamples
 from tests.faults.kafka_cluster import BROKERS, KafkaCluster
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from headrace.deploy.local.supervisor import Restart
 
 PARTITIONS = 6
 FRESH_AGAIN_S = 30.0

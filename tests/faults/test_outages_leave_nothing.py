@@ -4,8 +4,6 @@ The joiner runs in this process, with its status and all its clients, and the co
 off. So everything that an outage leaves in a cycle is counted.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -14,8 +12,9 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -30,9 +29,6 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
 from headrace.learner.spec.model_spec import parse_spec
 from tests.faults.event_stream import EventStream, JoinedExamples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODEL, PARTITIONS, OUTAGES = "frozen", 3, 3
 SPEC = f"""

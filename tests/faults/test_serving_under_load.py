@@ -11,8 +11,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import numpy as np
@@ -25,12 +26,8 @@ from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.runtime.clock import wall_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headrace.ingest.kafka.settings import KafkaSettings
 
 SPEC = Path(__file__).parents[2] / "deploy" / "models" / "demo.toml"
 EVENTS_PER_S, REQUESTS_PER_S = 300, 100

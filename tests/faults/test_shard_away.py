@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from headrace.learner import process
 from headrace.learner.loop.pacing import LearnerPacing
+from tests.faults.pipeline import Pipeline
 from tests.faults.shards import shard_at
 
 if TYPE_CHECKING:
     from headrace.deploy.local.services.valkey import ValkeyCluster
-    from tests.faults.pipeline import Pipeline
 
 LIMIT = 2_000
 """Examples, about a second of the traffic."""

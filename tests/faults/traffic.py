@@ -5,13 +5,11 @@ the truth of every row's shows and clicks is a sum over the pool that owes nothi
 test but the encoding of ids.
 """
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind, pack
@@ -19,14 +17,10 @@ from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.running_server import SHARED_PARTITIONS
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.kafka.settings import KafkaSettings
 
 POOL = 3000
 """Impressions to draw from: some thousand rows, so that many batches meet in one row."""

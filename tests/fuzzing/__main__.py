@@ -1,7 +1,5 @@
 """Runs one fuzzer, or all: python -m tests.fuzzing [NAME] --cases N --seed S."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -3,10 +3,8 @@
 A new decoder of bytes from outside gets a row here.
 """
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +37,6 @@ from tests.fuzzing.isolated import Decoder
 from tests.fuzzing.mutation import mutants_of
 from tests.ingest.joiner.partition import T0_MS, Partition, clicked, fields_of, records, shown, tick
 from tests.learner.shipped_specs import MODELS
-
-if TYPE_CHECKING:
-    import random
 
 _WEIGHTED = 'weight = "w"\nnegative_rate = 0.5'
 _FIELDS = fields_of(examples=_WEIGHTED)

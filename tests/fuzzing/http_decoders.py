@@ -4,14 +4,13 @@ Scanner and plain decoder must agree about every event. The HTTP protocol must a
 connection, however its bytes are cut.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
+import random
 import struct
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 
@@ -32,9 +31,6 @@ from tests.fuzzing.json_texts import changed, spaced, value
 from tests.fuzzing.mutation import mutants_of
 from tests.ingest.decoding.both_decoders import DECLARED, FIELDS, NOW_MS, agree
 from tests.memory_connection import MemoryConnection
-
-if TYPE_CHECKING:
-    import random
 
 _LIMITS = CollectorLimits(body_bytes=4096)
 _ENCODER, _DECODER = Encoder(FIELDS), RequestDecoder(FIELDS, RequestLimits())

@@ -3,8 +3,6 @@
 The child notes in shared memory which case it runs, so the parent can name a case that killed it.
 """
 
-from __future__ import annotations
-
 import base64
 import faulthandler
 import logging
@@ -15,12 +13,9 @@ import resource
 import signal
 import struct
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MEMORY_BYTES = 1 << 30
 """Memory that a case may take beside what the process has: 250 times the largest message."""

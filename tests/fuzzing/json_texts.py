@@ -4,13 +4,8 @@ Numbers at the bounds of 64 bits and of doubles, escapes, texts that look like n
 that JSON almost allows.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Sequence
+import random
+from collections.abc import Sequence
 
 _NUMBERS = (
     *("0", "-0", "-0.0", "1", "1.0", "1e3", "1E+3", "1e-3", "0.1", "00", "01", "+1", ".5", "1."),

@@ -3,14 +3,9 @@
 The dice decide everything, so a seed repeats a case.
 """
 
-from __future__ import annotations
-
+import random
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 _NUMBER = re.compile(rb"-?\d+(\.\d+)?")
 _WORDS = (b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\xff\xff\xff\x7f", bytes(4), b"\1\0\0\0")

@@ -1,10 +1,8 @@
 """Every decoder of bytes from outside returns or raises its declared error."""
 
-from __future__ import annotations
-
 import os
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -12,9 +10,6 @@ from tests.effort import LONG, QUICK
 from tests.fuzzing.decoders import message_decoders
 from tests.fuzzing.http_decoders import http_decoders
 from tests.fuzzing.isolated import Decoder, explore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CASES = 100_000 if LONG else 300 if QUICK else 3_000
 """About a minute of each decoder in `make test-long`, a few seconds of all in `make test`."""

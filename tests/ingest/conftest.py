@@ -1,7 +1,5 @@
 """Hypothesis settings of this part."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 
 # without a deadline: the first example of a run compiles kernels, or loads them

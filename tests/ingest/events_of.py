@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from headrace.ingest.examples.batch import Kind, unpack
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.topics import EventTopics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 START_MS = 1_700_000_000_000
 WINDOW_MS = 60_000

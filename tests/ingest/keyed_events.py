@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tests.ingest.joiner.joined import Joined
 
 

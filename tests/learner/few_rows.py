@@ -1,32 +1,27 @@
 """A model with learners of few rows or of all rows, and a store that does not always answer."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from headrace.deploy.connections import open_store
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.loop.exchange import Exchange
+from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.models.factory import open_model
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import BucketAnswer, LookResult, Push
 from tests.learner.in_memory import InMemoryModel, cut, records_of
 from tests.learner.streams import BUCKETS, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.exchange import Exchange
-    from headrace.learner.loop.learner import Learner
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.keeper.keeper import Keeper
-    from headrace.pserver.memory_store import MemoryStore
-    from headrace.pserver.rows.row_codec import FoldedRows
-    from headrace.pserver.store import BucketAnswer, LookResult, Push
 
 
 class Silent:

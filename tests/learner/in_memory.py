@@ -5,40 +5,33 @@ time. Everything is the product's own code over its fakes: a store in memory, a 
 writer to a list, an exchange that pushes at once.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from headrace.ingest.examples.batch import pack
+from headrace.ingest.examples.batch import Examples, pack
 from headrace.ingest.kafka.fakes import ListReader, ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.learner.loop.cached_replica import CachedReplica
-from headrace.learner.loop.exchange import DirectExchange
+from headrace.learner.loop.exchange import DirectExchange, Exchange
+from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.loop.outputs import KafkaOutputs
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.learner.models.factory import open_model
+from headrace.learner.models.protocols import Model
+from headrace.learner.models.sync_group import SyncGroup
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import BucketAnswer, Shape
 from tests.learner.streams import BUCKETS, part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.exchange import Exchange
-    from headrace.learner.loop.guard.batch_guard import BatchGuard
-    from headrace.learner.loop.pacing import LearnerPacing
-    from headrace.learner.models.protocols import Model
-    from headrace.learner.models.sync_group import SyncGroup
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.keeper.bucket_lease import FoldPolicy
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 TOPIC = "examples.test"
 

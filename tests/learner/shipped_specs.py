@@ -1,7 +1,5 @@
 """The specs that come along."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import headrace.deploy

@@ -1,7 +1,5 @@
 """A shop's model and its log, for tests that learn tables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

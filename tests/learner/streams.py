@@ -1,9 +1,5 @@
 """Random specs and random streams of examples, for tests that compare two ways of learning."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
@@ -13,10 +9,8 @@ from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.rows.deltas import RowDeltas
+from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
-
-if TYPE_CHECKING:
-    from headrace.pserver.rows.table import RowTable
 
 START_MS = 1_700_000_000_000
 BUCKETS = 16

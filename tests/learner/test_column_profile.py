@@ -1,7 +1,5 @@
 """Column profiles: the values and the name of a column decide how a model reads it."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,10 +1,10 @@
 """Tests `headrace suggest`: the printed spec loads, and its fields fit what the columns hold."""
 
-from __future__ import annotations
-
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +16,11 @@ from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.learner.local.local_model import LocalModel
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion import cross_search
 from headrace.learner.suggestion.column_profile import ColumnProfile
 from headrace.learner.suggestion.cross_search import find_crosses
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.learner.spec.model_spec import ModelSpec
 
 T0_MS = 1_700_000_000_000
 ROWS = 20_000

@@ -1,11 +1,9 @@
 """A model that gained a field starts with the rows of the smaller model."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,16 +17,12 @@ from headrace.learner.spec.warm_start import check_larger, first_after
 from headrace.pserver.errors import WrongModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.restoration import ShapeChange, restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
 from tests.pserver.snapshots.snapshot_world import taken
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 SMALL = """\
 [model]

@@ -1,7 +1,5 @@
 """The marks of a bucket refuse a push that does not start at them."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.pserver.push_fence import marks_after, passes_fence

@@ -1,20 +1,15 @@
 """Connections to the server's protocols, in memory."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 
+from headrace.ingest.http.server import SingleWriteProtocol
 from headrace.serving.requests.limits import RequestLimits
 from tests.memory_connection import MemoryConnection
 from tests.serving.api.app_client import complete
-
-if TYPE_CHECKING:
-    from headrace.ingest.http.server import SingleWriteProtocol
-    from tests.serving.served_models import Serving
-
+from tests.serving.served_models import Serving
 
 TOKEN = "a-token-of-this-test"
 

@@ -1,28 +1,27 @@
 """A small model, a store in memory with it, and a pusher."""
 
-from __future__ import annotations
-
 import itertools
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.encoder import Encoded, Encoder, Event
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
 from headrace.ingest.http.token_grants import TokenGrant
-from headrace.learner.inputs import INTERCEPT
+from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.models.logistic import LogisticRegression
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
-from headrace.pserver.store import OffsetSpan, Push, Shape
+from headrace.pserver.store import BucketAnswer, OffsetSpan, PollResult, Push, Shape, Store
 from headrace.serving.api.app import AppParts, make_app
 from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.aliases import Aliases
@@ -34,15 +33,6 @@ from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaC
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
 from tests.article_fields import ARTICLE_FIELDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from fastapi import FastAPI
-
-    from headrace.ingest.features.encoder import Encoded, Event
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.store import BucketAnswer, PollResult, Store
 
 SPEC = f"""
 [model]

@@ -1,7 +1,5 @@
 """A thousand connections without a token, each kind of attack for a minute."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.bench.serving.hostile import ATTACKS, measure

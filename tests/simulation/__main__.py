@@ -1,7 +1,5 @@
 """Searches for a seed that breaks a promise: `python -m tests.simulation --seeds N [--first S]`."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -5,31 +5,24 @@ depend on the order of additions. Each row also has a second float whose additio
 replicas that add in different orders differ in its last bits.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind, pack, unpack
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
+from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.pserver.rows.deltas import NEVER
 from headrace.pserver.rows.table import RowTable, find_or_add
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy.typing as npt
-
-    from headrace.learner.kernels.pending_deltas import PendingColumns
 
 SPEC = """
 [label]

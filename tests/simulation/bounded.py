@@ -8,26 +8,23 @@ sees at that time. So rows are compared as sums of a field and bucket (`projecte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from headrace.ingest.features.encoder import Encoded
 from headrace.learner.inputs.admission import AdmissionGate, admits, empty_filter, high_bits
-from headrace.learner.kernels import rare_id
+from headrace.learner.inputs.preparation import RowPuller
+from headrace.learner.kernels.row_ids import rare_id
+from headrace.pserver.rows.table import RowTable
 from tests.simulation.batches import NOTHING, CountingModel, Total, added
-from tests.simulation.ledger import Broken, rows_by_id
+from tests.simulation.ledger import Broken, Row, rows_by_id
+from tests.simulation.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import Encoded
-    from headrace.learner.inputs.preparation import RowPuller
     from headrace.learner.loop.cached_replica import CachedReplica
-    from headrace.pserver.rows.table import RowTable
-    from tests.simulation.ledger import Row
-    from tests.simulation.plan import Plan
 
 
 def projected(rows: Mapping[int, Any], plan: Plan) -> dict[int, Total]:

@@ -11,22 +11,21 @@ After a leader moved, a broker may answer from an older state for a while.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaError
 
-from headrace.ingest.dead_letters import Letter
-from headrace.ingest.dead_letters import unpack as unpack_letter
+from headrace.ingest.dead_letters.letter import Letter
+from headrace.ingest.dead_letters.letter import unpack as unpack_letter
 from headrace.ingest.errors import KafkaUnreachable
+from headrace.ingest.kafka.protocols import Committed, Record, Source
 from tests.simulation.batches import batch_of
+from tests.simulation.kafka import Group, SimulatedReader
 from tests.simulation.topic import TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.ingest.kafka.protocols import Committed, Record, Source
-    from tests.simulation.kafka import Group, SimulatedReader
     from tests.simulation.processes import Place
 
 REMEMBERED = 4

@@ -1,16 +1,10 @@
 """Reads the state of a bucket from the keys of the embedded server, without a command."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from headrace.pserver.store import OWN_FIELDS
-from tests.embedded_valkey.keyspace import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tests.embedded_valkey.keyspace import Hash, Value
+from tests.embedded_valkey.keyspace import Hash, Stream, Value
 
 Standing = tuple[int, bytes, int, int]
 """Version, nonce, what is trimmed, and how many folds its lease has had."""

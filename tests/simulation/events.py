@@ -5,24 +5,19 @@ sends messages that are not events. Its list gives the expected rows: every impr
 and its click counts once. The rows of the joined worlds are compared with this list alone.
 """
 
-from __future__ import annotations
-
 import functools
+import random
 from base64 import b85encode
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from typing import NamedTuple
 
 import orjson
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.kafka.protocols import Record, Source
 from tests.simulation.batches import FIELDS, Total, step_of, summed
+from tests.simulation.plan import Plan
 from tests.simulation.topic import TopicLife
-
-if TYPE_CHECKING:
-    import random
-    from collections import Counter
-
-    from tests.simulation.plan import Plan
 
 IMPRESSIONS, CLICKS = "impressions", "clicks"
 _LATEST_MS = 300

@@ -9,10 +9,13 @@ new topic.
 from __future__ import annotations
 
 import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.ingest.dead_letters import Letter
-from headrace.ingest.dead_letters import unpack as unpack_letter
+from headrace.ingest.dead_letters.letter import Letter
+from headrace.ingest.dead_letters.letter import unpack as unpack_letter
 from headrace.ingest.errors import OffsetGone
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -20,16 +23,13 @@ from headrace.ingest.kafka.protocols import (
     PartitionAssigned,
     PartitionRevoked,
     ReaderEvent,
+    ReadPosition,
     Record,
+    Source,
 )
 from headrace.learner.loop.scores import unpack
 
 if TYPE_CHECKING:
-    import random
-    from collections import Counter
-    from collections.abc import Callable, Iterable, Mapping
-
-    from headrace.ingest.kafka.protocols import ReadPosition, Source
     from tests.simulation.topic import SimulatedTopic, TopicLife
 
 

@@ -3,16 +3,12 @@
 A kind narrows the plan of a storm to one race between faults. Rarer races get more seeds.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.simulation.plan import CALM, Plan, Weather
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def draw_plan(seed: int, about: str | None = None) -> Plan:

@@ -1,20 +1,23 @@
 """The learners of a world: the real loop, with all rows or a bound, and checks of each step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.ingest.kafka.reading.source_order import OrderPatience
+from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.learner.loop.cached_replica import CachedReplica
-from headrace.learner.loop.guard import BatchGuard
+from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
+from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.deltas import RowDeltas
+from headrace.pserver.rows.row_codec import FoldedRows
 from tests.simulation.batches import FIELDS, MOST_EXAMPLES, WIDTH, CountingModel
 from tests.simulation.bounded import AdmittingModel, AskedRows, held_rows
 from tests.simulation.kafka import SimulatedReader, SimulatedScores
@@ -22,16 +25,6 @@ from tests.simulation.ledger import Broken, differences, rows_by_id
 from tests.simulation.network import Connection, SimulatedExchange
 from tests.simulation.parking import DoubtingGuard
 from tests.simulation.processes import Place, Process, SparseTable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from headrace.learner.kernels.pending_deltas import PendingColumns
-    from headrace.pserver.replica.log_chain import LogPosition
-    from headrace.pserver.rows.deltas import RowDeltas
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 
 class SimulatedClocks(LearnerClocks):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
 from headrace.pserver.rows.deltas import Deletions, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
 from tests.simulation.batches import NOTHING, WIDTH
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Row = tuple[int, int, int, int, float, float]
 """shows, clicks, first_seen, last_seen, both values"""

@@ -6,22 +6,19 @@ it. The checks of the store are in functions.lua, and its mutants are that text 
 replaced.
 """
 
-from __future__ import annotations
 import __future__
 
 import importlib
 import inspect
 import sys
 import textwrap
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from tests.embedded_valkey import server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FUNCTIONS = "functions.lua"
 

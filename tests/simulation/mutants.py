@@ -1,7 +1,5 @@
 """Lists the mutants: checks of the product that are removed one at a time."""
 
-from __future__ import annotations
-
 from tests.simulation.mutant import FUNCTIONS, Mutant
 from tests.simulation.parking_mutants import PARKING_MUTANTS
 

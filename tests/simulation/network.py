@@ -6,38 +6,32 @@ and another process took over. Before a call is sent and before its reply arrive
 die, or pause while the world goes on (`pause`). A bucket that is silent answers nothing.
 """
 
-from __future__ import annotations
-
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from headrace.learner.loop.exchange import DirectExchange
-from headrace.pserver.errors import MissingBucket, Unreachable
-from headrace.pserver.store import Store
+from headrace.pserver.errors import LostLease, MissingBucket, Unreachable
+from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
+from headrace.pserver.store import (
+    BucketAnswer,
+    Delete,
+    Fold,
+    LookResult,
+    PollResult,
+    Push,
+    Shape,
+    Store,
+    Trim,
+)
+from tests.simulation.plan import Weather
 from tests.simulation.slow_link import SlowLink
-
-if TYPE_CHECKING:
-    import random
-    from collections import Counter
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.pserver.errors import LostLease
-    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
-    from headrace.pserver.store import (
-        BucketAnswer,
-        Delete,
-        Fold,
-        LookResult,
-        PollResult,
-        Push,
-        Shape,
-        Trim,
-    )
-    from tests.simulation.plan import Weather
 
 _REMEMBERED = 4
 """Replies of a bucket that may be heard again."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.learner.loop.guard import BatchGuard, Suspect
+import numpy as np
+import numpy.typing as npt
+
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.kernels.pending_deltas import PendingDeltas
+from headrace.learner.loop.guard.batch_guard import BatchGuard, Suspect, Verdict
 from headrace.learner.loop.marks.parked_marks import (
     ParkedRequest,
     is_parked_mark,
@@ -13,20 +18,14 @@ from headrace.learner.loop.marks.parked_marks import (
     parked_request,
 )
 from headrace.learner.loop.marks.parked_requests import ask
+from headrace.learner.loop.merging import ExampleBatch
+from headrace.pserver.store import OffsetSpan, Push
+from tests.simulation.batches import Batch
 from tests.simulation.ledger import Broken
+from tests.simulation.topic import SimulatedTopic
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.kernels import PendingDeltas
-    from headrace.learner.loop.guard import Verdict
-    from headrace.learner.loop.merging import ExampleBatch
-    from headrace.pserver.store import OffsetSpan, Push
-    from tests.simulation.batches import Batch
     from tests.simulation.processes import Place
-    from tests.simulation.topic import SimulatedTopic
     from tests.simulation.world import World
 
 

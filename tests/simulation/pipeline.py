@@ -5,10 +5,8 @@ In a world with joiners, the learners read what the joiners commit. The joiners 
 Kafka may forget the committed offsets.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from headrace.ingest.errors import (
     BadCheckpoint,
@@ -17,13 +15,14 @@ from headrace.ingest.errors import (
     OffsetGone,
     WriteRefused,
 )
-from headrace.ingest.examples import Cut
+from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka import EventTopics, KafkaSettings, KafkaTransactions
 from headrace.ingest.kafka.retry import AbortBackoff, retry_for
-from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
+from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
 from headrace.ingest.kafka.transactional_ports import TransactionalPorts
-from tests.simulation.batches import FIELDS
+from headrace.ingest.kafka.transactions import KafkaTransactions
+from tests.simulation.batches import FIELDS, Total
 from tests.simulation.bounded import projected
 from tests.simulation.broker import Broker
 from tests.simulation.events import EventLogs, Producer
@@ -31,11 +30,6 @@ from tests.simulation.kafka import Group
 from tests.simulation.ledger import Broken, differences
 from tests.simulation.processes import Place, Process, Refused
 from tests.simulation.producer_client import LARGEST_MESSAGE, SimulatedOffsets
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.simulation.batches import Total
 
 _SETTINGS = KafkaSettings("simulated:9092")
 _CUT = Cut(least=4, most_bytes=LARGEST_MESSAGE // 4)

@@ -7,11 +7,8 @@ coincidences matters and not the amount of data.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import random
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ lost. The next time it is run, it starts again without any memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.ingest.errors import OffsetGone
@@ -15,21 +16,18 @@ from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
 from tests.simulation.batches import WIDTH
 from tests.simulation.ledger import Broken, rows_by_id
-from tests.simulation.network import Connection, Crash, Surroundings
+from tests.simulation.network import Connection, Crash, Network, Surroundings
+from tests.simulation.plan import Plan
+from tests.simulation.topic import SimulatedTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.pserver.replica.log_chain import LogPosition
-    from headrace.pserver.store import Shape
     from tests.simulation.kafka import Group
-    from tests.simulation.network import Network
-    from tests.simulation.plan import Plan
-    from tests.simulation.topic import SimulatedTopic
     from tests.simulation.witness import WitnessedStore
 
 _METRICS = KeeperMetrics("simulated")

@@ -6,33 +6,24 @@ or pause. If an answer does not come, the client logs a lost connection, and sen
 or gives up. The first copy may then arrive at any later time.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka import transactions
-from headrace.ingest.kafka.protocols import Committed, Source
-from tests.simulation.broker import Request
+from headrace.ingest.kafka.connection_log import ConnectionLog
+from headrace.ingest.kafka.protocols import Committed, Record, Source
+from tests.simulation.broker import Broker, Request
+from tests.simulation.kafka import SimulatedReader
 from tests.simulation.network import Crash
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from confluent_kafka import TopicPartition
-
-    from headrace.ingest.kafka.connection_log import ConnectionLog
-    from headrace.ingest.kafka.protocols import Record
-    from tests.simulation.broker import Broker
-    from tests.simulation.kafka import SimulatedReader
-    from tests.simulation.processes import Place
+from tests.simulation.processes import Place
 
 LARGEST_MESSAGE = 12 << 10
 """Bytes that the topic of examples takes; beside it the joiner's limit is as small."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.learner.loop.marks.parked_marks import ParkedRequest, parked_messages
@@ -11,8 +12,6 @@ from tests.simulation.bounded import projected
 from tests.simulation.ledger import Broken, Row, differences, rows_by_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.simulation.processes import Process
     from tests.simulation.world import World
 

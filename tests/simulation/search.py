@@ -1,19 +1,15 @@
 """Runs many seeds on all cores, and reports them in their order."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os
 import signal
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator
+from typing import NamedTuple
 
 from tests.simulation.ledger import Broken
 from tests.simulation.world import run
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _SEEDS_A_TASK = 8
 

@@ -8,6 +8,7 @@ connection that carries a fixed number of bytes within a timeout, and then is cu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.node_connection import Call, NodeExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from headrace.pserver.store import BucketAnswer, Push
 
 _PIECE_BYTES = 64

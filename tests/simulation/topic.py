@@ -8,20 +8,13 @@ A partition's log can lose its end when a leader without it is elected, and grow
 batches are then at the same offsets, and only the leader epoch differs.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.loop.marks.parked_marks import is_parked_mark, parked_mark
 from headrace.learner.loop.marks.topic_marks import epoch_source
-from tests.simulation.batches import summed
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from tests.simulation.batches import Batch, Total
+from tests.simulation.batches import Batch, Total, summed
 
 TOPIC = "examples.simulated"
 

@@ -16,31 +16,24 @@ of each bucket. It checks every call that changes something, and raises Broken a
 A bucket that a failover sets back gets the ledger of that time.
 """
 
-from __future__ import annotations
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from headrace.pserver.errors import LostLease, Unreachable
 from headrace.pserver.redis_backend.commands import names_of_all
 from headrace.pserver.redis_backend.redis_store import RedisStore
 from headrace.pserver.rows.deltas import Deletions, RowDeltas, unpack_entry
+from headrace.pserver.rows.row_codec import StoredRows
+from headrace.pserver.store import BucketAnswer, Delete, Fold, OffsetSpan, Push, Shape, Trim
+from tests.embedded_valkey.keyspace import Value
 from tests.embedded_valkey.server import EmbeddedValkey
-from tests.simulation.batches import summed
-from tests.simulation.bucket_state import entries_in, folded_versions, read_state
+from tests.simulation.batches import Total, summed
+from tests.simulation.bucket_state import BucketState, entries_in, folded_versions, read_state
 from tests.simulation.ledger import Broken, Ledger, Row, differences, rows_by_id, rows_of
 from tests.simulation.parking import drops, learned_by
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from headrace.pserver.errors import LostLease, Unreachable
-    from headrace.pserver.rows.row_codec import StoredRows
-    from headrace.pserver.store import BucketAnswer, Delete, Fold, OffsetSpan, Push, Shape, Trim
-    from tests.embedded_valkey.keyspace import Value
-    from tests.simulation.batches import Total
-    from tests.simulation.bucket_state import BucketState
-    from tests.simulation.topic import SimulatedTopic
+from tests.simulation.topic import SimulatedTopic
 
 _ROWS_A_CHUNK = 8
 """So that much can happen between two chunks."""

@@ -10,14 +10,13 @@ Delayed requests arrive then and must change nothing. `rest` checks that state; 
 `processes` check every step.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
 
+from headrace.ingest.kafka.protocols import Source
 from headrace.learner.loop.marks.parked_marks import parked_messages
 from headrace.pserver.store import Shape
 from tests.simulation.batches import POISONS, SPEC, WIDTH, draw_batch
@@ -30,7 +29,7 @@ from tests.simulation.ledger import Broken
 from tests.simulation.network import Crash, Network
 from tests.simulation.parking import Operator
 from tests.simulation.pipeline import Pipeline
-from tests.simulation.plan import CALM
+from tests.simulation.plan import CALM, Plan
 from tests.simulation.processes import (
     KeeperProcess,
     Process,
@@ -41,12 +40,6 @@ from tests.simulation.producer_client import simulated_client
 from tests.simulation.rest import unkept, unlearned, verify
 from tests.simulation.topic import SimulatedTopic
 from tests.simulation.witness import WitnessedStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from headrace.ingest.kafka.protocols import Source
-    from tests.simulation.plan import Plan
 
 _T0_MS = 1_700_000_000_000
 _HOUR_MS = 3_600_000

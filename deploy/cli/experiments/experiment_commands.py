@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,15 +28,13 @@ from headrace.deploy.cli.options import (
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
-from headrace.deploy.terminal import columns_of, wrapped
+from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
 from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.deploy.reports.tracking import TrackedRun
-    from headrace.learner.experiments import ArmRecord, ExperimentResult
-    from headrace.learner.experiments.live import PublishedHistory
+    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+    from headrace.learner.experiments.history import ArmRecord, ExperimentResult
+    from headrace.learner.experiments.live.history_topic import PublishedHistory
 
 _NOTHING_YET = (
     "no experiments yet: topic experiments does not exist, or is empty. Begin one with `headrace "
@@ -74,8 +73,9 @@ def run(
 
     If interrupted, run it again: it continues, and makes the same decisions.
     """
-    from headrace.deploy.reports.tracking import RunState, record_experiment
-    from headrace.learner.experiments import load_experiment
+    from headrace.deploy.reports.tracking.run_recorder import record_experiment
+    from headrace.deploy.reports.tracking.tracked_run import RunState
+    from headrace.learner.experiments.experiment_file import load_experiment
 
     experiment = load_experiment(options.file)
     paths = data or ([archive] if archive is not None else [])
@@ -103,7 +103,7 @@ def _history_of(
     run: str, kafka: str, kafka_client: list[str] | None
 ) -> "tuple[list[ArmRecord], bool]":
     """Return the records of a run, and whether it was asked to stop. Raises BadOption."""
-    from headrace.learner.experiments import read_history
+    from headrace.learner.experiments.run_folder import read_history
 
     if Path(run).is_dir():
         return read_history(Path(run)), False
@@ -121,8 +121,8 @@ def _live_histories(kafka: str, kafka_client: list[str] | None) -> "Mapping[str,
     """Return the live experiments by name; before the first one, there is no topic."""
     show_warnings_only()
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest import MissingTopic
-    from headrace.learner.experiments.live import read_histories
+    from headrace.ingest.errors import MissingTopic
+    from headrace.learner.experiments.live.history_topic import read_histories
 
     try:
         return read_histories(kafka_settings(kafka, kafka_client))
@@ -155,7 +155,7 @@ def show(
     """
     history, _ = _history_of(options.run, kafka, kafka_client)
     if options.page is not None:
-        from headrace.deploy.reports import render_experiment
+        from headrace.deploy.reports.experiment_page import render_experiment
 
         promotions = (
             [] if Path(options.run).is_dir() else _promotions_of(history, kafka, kafka_client)
@@ -180,7 +180,7 @@ def _promotions_of(
 ) -> "list[TrackedRun]":
     """Return the promotions of the arms of a live experiment."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.reports.tracking import published_promotions
+    from headrace.deploy.reports.tracking.run_sources import published_promotions
 
     topics = {str(each.settings.get("topic")) for each in history if each.kind == "log"}
     names = {each.name for each in history}
@@ -200,7 +200,7 @@ def list_(
     kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """List the runs in the subfolders of a folder, or the live experiments."""
-    from headrace.learner.experiments import read_history
+    from headrace.learner.experiments.run_folder import read_history
 
     columns = columns_of(sys.stdout)
     if folder is not None:
@@ -232,8 +232,8 @@ def stop_(
     from contextlib import closing
 
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest.kafka import KafkaWriter
-    from headrace.learner.experiments.live import request_stop
+    from headrace.ingest.kafka.producer import KafkaWriter
+    from headrace.learner.experiments.live.history_topic import request_stop
 
     _history_of(name, kafka, kafka_client)
     with closing(KafkaWriter(kafka_settings(kafka, kafka_client))) as writer:

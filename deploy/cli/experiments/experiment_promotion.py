@@ -19,11 +19,11 @@ from headrace.deploy.process_logs import show_warnings_only
 from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.tracking import RunExporter
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.experiments import ArmPlan, Experiment
-    from headrace.learner.experiments.live import SavedArm
-    from headrace.serving.promotion import Promotion, PromotionDecision
+    from headrace.deploy.reports.tracking.run_exporter import RunExporter
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
+    from headrace.learner.experiments.live.saved_arm import SavedArm
+    from headrace.serving.promotion.promotion_state import Promotion, PromotionDecision
 
 _WAITING_EVERY_S = 30.0
 _FIGURES = re.compile("[:,(][^;]*")
@@ -67,14 +67,14 @@ def promote(
     """
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.runtime import wall_ms
-    from headrace.learner.experiments import load_experiment
-    from headrace.serving.promotion import (
+    from headrace.ingest.runtime.clock import wall_ms
+    from headrace.learner.experiments.experiment_file import load_experiment
+    from headrace.serving.promotion.promotion_controller import (
         KafkaPromotionPorts,
-        Promotion,
         drive_promotion,
         read_promotion_state,
     )
+    from headrace.serving.promotion.promotion_state import Promotion
 
     show_warnings_only()
     experiment = load_experiment(options.file)
@@ -118,8 +118,9 @@ def rollback(
     A running `promote` of this model ends.
     """
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest.runtime import wall_ms
-    from headrace.serving.promotion import KafkaPromotionPorts, PromotionStage
+    from headrace.ingest.runtime.clock import wall_ms
+    from headrace.serving.promotion.promotion_controller import KafkaPromotionPorts
+    from headrace.serving.promotion.promotion_state import PromotionStage
 
     show_warnings_only()
     settings = kafka_settings(kafka, kafka_client)
@@ -157,7 +158,7 @@ class _Lines:
         self._waiting, self._told_s = "", 0.0
 
     def __call__(self, state: "Promotion", waiting: str) -> None:
-        from headrace.deploy.reports.tracking import promotion_run
+        from headrace.deploy.reports.tracking.tracked_run import promotion_run
 
         for each in state.decisions[self._decisions :]:
             click.echo(_line(each))
@@ -183,7 +184,7 @@ def _line(decision: "PromotionDecision") -> str:
 
 def _winner(experiment: "Experiment", arm: str, run: Path | None) -> "ArmPlan":
     """Return the plan of an arm. Raises BadOption."""
-    from headrace.learner.experiments import read_history
+    from headrace.learner.experiments.run_folder import read_history
 
     begun = {} if run is None else {r.name: r for r in read_history(run) if r.kind == "begun"}
     if not arm and run is not None:
@@ -212,8 +213,10 @@ def _saved(
     experiment: "Experiment", plan: "ArmPlan", run: Path | None, kafka: "KafkaSettings"
 ) -> "SavedArm | str":
     """Return the arm with its rows, or why the model begins without them. Raises BadOption."""
-    from headrace.ingest.kafka import KafkaReader, PartitionAssigned, examples_topic
-    from headrace.learner.experiments.live import SavedArm, read_saved_arm
+    from headrace.ingest.kafka.protocols import PartitionAssigned
+    from headrace.ingest.kafka.reading.consumer import KafkaReader
+    from headrace.ingest.kafka.topics import examples_topic
+    from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 
     found = "no --run" if run is None else read_saved_arm(run, plan)
     if not isinstance(found, SavedArm):
@@ -243,8 +246,13 @@ def _prepare(
     saved: the arm, or why the model begins without its rows. Can be repeated.
     """
     from headrace.deploy.connections import open_store
-    from headrace.ingest.kafka import ensure_topics, examples_topic, partition_counts, topics_for
-    from headrace.pserver import Shape
+    from headrace.ingest.kafka.topics import (
+        ensure_topics,
+        examples_topic,
+        partition_counts,
+        topics_for,
+    )
+    from headrace.pserver.store import Shape
 
     control, spec = experiment.control.name, plan.spec
     topic = examples_topic(control)
@@ -269,7 +277,7 @@ def _prepare(
 def _rows_ready(model: str, redis: str) -> Callable[[], bool]:
     def ready() -> bool:
         from headrace.deploy.connections import open_store
-        from headrace.pserver import StoreError
+        from headrace.pserver.errors import StoreError
 
         try:
             with closing(open_store(redis, model, read_only=True)) as store:
@@ -281,7 +289,7 @@ def _rows_ready(model: str, redis: str) -> Callable[[], bool]:
 
 
 def _promotion(kafka: "KafkaSettings", model: str) -> "Promotion":
-    from headrace.serving.promotion import read_promotion_state
+    from headrace.serving.promotion.promotion_controller import read_promotion_state
 
     state = read_promotion_state(kafka, model).promotion
     if state is None:

@@ -7,14 +7,11 @@ below it.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.counted_nouns import counted
-from headrace.deploy.terminal import wrapped
-from headrace.learner.experiments import OVER, arm_state, event_time
-
-if TYPE_CHECKING:
-    from headrace.learner.experiments import ArmRecord
+from headrace.deploy.terminal.wrapped_text import wrapped
+from headrace.learner.experiments.history import OVER, ArmRecord, arm_state, event_time
 
 _CONTROL = 0
 _HEADER = ("arm", "state", "examples", "difference", "confidence sequence")

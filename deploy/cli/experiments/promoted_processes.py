@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 _WINDOW_S = 60
 """Default of `headrace evaluate run --window`."""
@@ -61,8 +61,9 @@ def process_commands(
 def _learns_from(control: str, model: str, kafka: "KafkaSettings", redis: str) -> bool:
     """Return whether the rows of a model contain examples of the control."""
     from headrace.deploy.connections import open_store
-    from headrace.ingest.kafka import KafkaReader, examples_topic
-    from headrace.pserver import BucketAnswer
+    from headrace.ingest.kafka.reading.consumer import KafkaReader
+    from headrace.ingest.kafka.topics import examples_topic
+    from headrace.pserver.store import BucketAnswer
 
     topic = examples_topic(control)
     with closing(KafkaReader(kafka, None, [topic])) as reader:

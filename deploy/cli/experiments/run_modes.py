@@ -1,5 +1,6 @@
 """Runs one experiment: over a log in files, in this process or by tasks, or on a topic."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,20 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.options import layout_of_tables, urls_of_data
-from headrace.learner.experiments.executors import ExecutorKind
+from headrace.learner.experiments.executors.executor_kind import ExecutorKind
 from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
-    from headrace.learner.batch import BatchSource
-    from headrace.learner.experiments import (
-        Experiment,
-        ExperimentResult,
-        ExperimentRunner,
-        RunFolder,
-    )
-    from headrace.learner.spec import ModelSpec
+    from headrace.learner.batch.sources import BatchSource
+    from headrace.learner.experiments.experiment_file import Experiment
+    from headrace.learner.experiments.history import ExperimentResult
+    from headrace.learner.experiments.run_folder import RunFolder
+    from headrace.learner.experiments.runner import ExperimentRunner
+    from headrace.learner.spec.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +53,7 @@ def run_live(
     """Run on the topic of the control's examples; return None if stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.experiments.live import LiveSettings, run_live_experiment
+    from headrace.learner.experiments.live.live_process import LiveSettings, run_live_experiment
 
     settings = kafka_settings(kafka, kafka_client)
     live = LiveSettings(options.to, options.save_every, options.hold, options.restart, *metrics)
@@ -72,10 +69,11 @@ def run_over_log(
 
     from rich.console import Console
 
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.experiments import ExperimentRunner, RunFolder
-    from headrace.learner.experiments.executors import ExecutorKind
+    from headrace.learner.experiments.executors.executor_kind import ExecutorKind
+    from headrace.learner.experiments.run_folder import RunFolder
+    from headrace.learner.experiments.runner import ExperimentRunner
 
     with ExitStack() as opened:
         folder = RunFolder(options.to)
@@ -100,13 +98,10 @@ def _runner_of_tasks(
     folder: "RunFolder",
     opened: "ExitStack",
 ) -> "ExperimentRunner":
-    from headrace.learner.experiments import ExperimentRunner
-    from headrace.learner.experiments.executors import (
-        RemoteArms,
-        StagedLog,
-        chunk_sizes,
-        open_executor,
-    )
+    from headrace.learner.experiments.executors.execution import open_executor
+    from headrace.learner.experiments.executors.remote_arms import RemoteArms
+    from headrace.learner.experiments.executors.staged_log import StagedLog, chunk_sizes
+    from headrace.learner.experiments.runner import ExperimentRunner
 
     work = folder.work_path(experiment.fingerprint, source.identity)
     log = StagedLog(source, work / "log", chunk_sizes(experiment.rungs))
@@ -120,7 +115,9 @@ def source_of_log(
     spec: "ModelSpec", data: list[str] | None, layout: str, archive: str | None
 ) -> "BatchSource":
     """Return the examples of a log or an archive. Raises BadOption, SpecError, UnreadableData."""
-    from headrace.learner.batch import ArchiveSource, EventLogSource, TableSource
+    from headrace.learner.batch.archive_source import ArchiveSource
+    from headrace.learner.batch.event_source import EventLogSource
+    from headrace.learner.batch.table_source import TableSource
 
     paths = urls_of_data(data, archive)
     if archive is not None:

@@ -19,7 +19,7 @@ from headrace.deploy.cli.options import (
     SKIP_DAMAGED,
     valid_specs,
 )
-from headrace.ingest.events import EventKind
+from headrace.ingest.events.json_schema import EventKind
 from headrace.settings import argument, same, setting
 
 
@@ -55,7 +55,7 @@ def collect(
     from headrace.deploy.cli.serving.serving_commands import token_source
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.collector import CollectorSettings, run_collector
+    from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
 
     clients = (source := token_source("HEADRACE_COLLECT_TOKENS", options.tokens)).read()
     settings = CollectorSettings(
@@ -81,7 +81,7 @@ def schema(
     """Print the JSON Schema of an event."""
     import json
 
-    from headrace.ingest.events import event_schema
+    from headrace.ingest.events.json_schema import event_schema
 
     click.echo(json.dumps(event_schema(event), indent=2))
 
@@ -107,8 +107,13 @@ def topics(
 ) -> None:
     """Create the topics of a model, or check those that exist."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest.kafka import AS_THE_BROKER_SAYS, change_settings, ensure_topics, topics_for
-    from headrace.learner.spec import load_spec
+    from headrace.ingest.kafka.topics import (
+        AS_THE_BROKER_SAYS,
+        change_settings,
+        ensure_topics,
+        topics_for,
+    )
+    from headrace.learner.spec.model_spec import load_spec
 
     specs = topics_for(
         load_spec(model).name,
@@ -140,10 +145,10 @@ def join(
 ) -> None:
     """Join impressions and clicks into labelled examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.local import warm_joiner
+    from headrace.deploy.local.kernel_warmup import warm_joiner
     from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
-    from headrace.ingest.joiner import JoinerSettings, run_joiner
-    from headrace.learner.spec import load_spec
+    from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
+    from headrace.learner.spec.model_spec import load_spec
 
     spec = load_spec(model)
     with stopped_by_signals() as stop, stopped_while_calls_hang(stop):
@@ -185,8 +190,8 @@ def sink(
     """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.archive import ArchiveSettings, run_archiver
-    from headrace.learner.spec import load_spec
+    from headrace.ingest.archive.archiver import ArchiveSettings, run_archiver
+    from headrace.learner.spec.model_spec import load_spec
 
     name = load_spec(options.model).name if options.model is not None else None
     settings = ArchiveSettings(

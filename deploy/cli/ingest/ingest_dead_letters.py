@@ -15,7 +15,8 @@ from headrace.printable_text import printable
 from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
-    from headrace.ingest.dead_letters import Choice, Letter
+    from headrace.ingest.dead_letters.letter import Letter
+    from headrace.ingest.dead_letters.reader import Choice
 
 
 _SHOWN_CHARACTERS = 100
@@ -39,8 +40,9 @@ def show(
     """Show the open dead letters: the count of each reason, and the events."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.ingest.dead_letters import DeadLetters, as_line
-    from headrace.ingest.kafka import EventTopics
+    from headrace.ingest.dead_letters.reader import DeadLetters
+    from headrace.ingest.dead_letters.repairs import as_line
+    from headrace.ingest.kafka.topics import EventTopics
 
     show_warnings_only()
     there = DeadLetters(kafka_settings(kafka, kafka_client), EventTopics().dead_letters)
@@ -93,7 +95,8 @@ def retry(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.dead_letters import FileRepairs, FunctionRepairs, retry
+    from headrace.ingest.dead_letters.letter_retry import retry
+    from headrace.ingest.dead_letters.repairs import FileRepairs, FunctionRepairs
 
     if (repaired is None) == (function is None):
         got = "neither" if repaired is None else "both"
@@ -134,7 +137,7 @@ def retry(
 
 
 def _choice(reason: str, topic: str, since: datetime | None, until: datetime | None) -> "Choice":
-    from headrace.ingest.dead_letters import Choice
+    from headrace.ingest.dead_letters.reader import Choice
 
     return Choice(reason, topic, _milliseconds(since) or 0, _milliseconds(until))
 

@@ -1,5 +1,6 @@
 """`headrace ingest replay`: a log becomes events in Kafka, or live traffic with requests."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,10 @@ from headrace.deploy.errors import BadOption
 from headrace.settings import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.deploy.reports import RankingClient
-    from headrace.ingest.logs import Line
-    from headrace.ingest.replay import LivePace
-    from headrace.learner.spec import ModelSpec
+    from headrace.deploy.reports.ranking_client import RankingClient
+    from headrace.ingest.logs.ndjson import Line
+    from headrace.ingest.replay.live_log import LivePace
+    from headrace.learner.spec.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +71,12 @@ def replay(
 
     from headrace.deploy.cli.run import speed_of
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.local import BackgroundReplay, watch_replay
+    from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.logs import open_log
-    from headrace.ingest.replay import check_backfill
-    from headrace.learner.spec import load_spec
+    from headrace.ingest.logs.opening import open_log
+    from headrace.ingest.replay.backfill import check_backfill
+    from headrace.learner.spec.model_spec import load_spec
 
     show_warnings_only()
     pace = _pace(
@@ -118,7 +117,7 @@ def _pace(
     speed: float | None, *, now: bool, repeat: bool, resume_as: str
 ) -> "float | LivePace | None":
     """Return the speed of a replay. Raises BadOption for options that contradict --now."""
-    from headrace.ingest.replay import LivePace
+    from headrace.ingest.replay.live_log import LivePace
 
     if repeat and not now:
         raise BadOption("--repeat: expected --now beside it, because each pass needs new times")
@@ -132,7 +131,7 @@ def _pace(
 
 
 def _client(url: str, alias: str, token_file: Path | None, spec: "ModelSpec") -> "RankingClient":
-    from headrace.deploy.reports import RankingClient, RankingSettings
+    from headrace.deploy.reports.ranking_client import RankingClient, RankingSettings
 
     settings = RankingSettings(kept=False, token=token_in(token_file))
     ranks = f"{url.rstrip('/')}/v1/models/{alias}:rank"

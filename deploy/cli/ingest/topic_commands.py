@@ -12,7 +12,7 @@ from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
 from headrace.settings import setting
 
 if TYPE_CHECKING:
-    from headrace.ingest.joiner import OpenWindows
+    from headrace.ingest.joiner.partition_growth import OpenWindows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ def grow(
 ) -> None:
     """Add partitions to the topics of running models. First stop all producers of impressions."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest.joiner import await_closed, check_growth, open_windows
-    from headrace.ingest.joiner import grow as grow_topics
-    from headrace.ingest.kafka import partition_counts
-    from headrace.learner.spec import load_spec
-    from headrace.serving.scoring import scored_topic
+    from headrace.ingest.joiner.partition_growth import await_closed, check_growth, open_windows
+    from headrace.ingest.joiner.partition_growth import grow as grow_topics
+    from headrace.ingest.kafka.topics import partition_counts
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.serving.scoring.scoring_process import scored_topic
 
     specs = [load_spec(each) for each in options.model]
     names = [spec.name for spec in specs]

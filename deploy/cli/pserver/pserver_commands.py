@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +21,17 @@ from headrace.deploy.cli.options import (
     STATUS_KAFKA,
     TOPICS_PREFIX,
 )
+from headrace.pserver.keeper.keeper_backlog import Watch
 from headrace.settings import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
-    from headrace.deploy.operations import HeldTopic, NewestSnapshot
-    from headrace.ingest.features import FieldSet
-    from headrace.pserver.keeper import Watch
-    from headrace.pserver.redis_backend import RedisStore
+    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations.model_checks import NewestSnapshot
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 EXIT_GAPS = 1
 """Exit status of `inspect` if a bucket is missing or its server does not answer."""
@@ -59,10 +59,11 @@ def init(model: Path = MODEL, redis: str = REDIS, buckets: int = BUCKETS) -> Non
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.errors import BadOption
-    from headrace.learner import MissingTorch
-    from headrace.learner.models import open_model
-    from headrace.learner.spec import MODULE, load_spec
-    from headrace.pserver import Shape
+    from headrace.learner.errors import MissingTorch
+    from headrace.learner.models.factory import open_model
+    from headrace.learner.spec.architecture import MODULE
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.store import Shape
 
     spec = load_spec(model)
     if buckets & (buckets - 1) or buckets > 1 << 16:
@@ -97,9 +98,12 @@ def keep(
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.runtime import instance_name, running_process
-    from headrace.learner.spec import check_compatible, load_spec
-    from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
+    from headrace.ingest.runtime.process import running_process
+    from headrace.ingest.runtime.status import instance_name
+    from headrace.learner.spec.compatibility import check_compatible
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.keeper.bucket_lease import FoldPolicy
+    from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 
     spec = load_spec(model)
     store = open_store(redis, spec.name)
@@ -130,9 +134,13 @@ def keep(
 
 def _store_collectors(store: "RedisStore", model: str, snapshots: str | None) -> "list[Collector]":
     """Return the metrics of the servers, and of the newest snapshot if its folder is named."""
-    from headrace.pserver.inspection import node_memory
-    from headrace.pserver.keeper import NewestSnapshotCollector, StoreMemoryCollector
-    from headrace.pserver.snapshots import SnapshotStorage, newest_begun_ms
+    from headrace.pserver.inspection.nodes import node_memory
+    from headrace.pserver.keeper.store_collectors import (
+        NewestSnapshotCollector,
+        StoreMemoryCollector,
+    )
+    from headrace.pserver.snapshots.catalog import newest_begun_ms
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     collectors: list[Collector] = [StoreMemoryCollector(model, lambda: node_memory(store.nodes))]
     if snapshots:
@@ -155,10 +163,12 @@ def inspect(
     of the topic of examples. Exits with 1 if a bucket is missing or its server does not answer.
     """
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations import is_complete, survey_json, survey_text
-    from headrace.deploy.terminal import print_shown, waiting_for
-    from headrace.learner.spec import load_spec
-    from headrace.pserver.inspection import count_in_logs, survey
+    from headrace.deploy.operations.inspection import is_complete, survey_json, survey_text
+    from headrace.deploy.terminal.tables import print_shown
+    from headrace.deploy.terminal.waiting_note import waiting_for
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.inspection.buckets import count_in_logs
+    from headrace.pserver.inspection.model_survey import survey
 
     name = load_spec(model).name
     # before the marks: what is learned during a long survey must not count as lag
@@ -197,10 +207,11 @@ def doctor(
     if something is broken.
     """
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations import diagnose, diagnosis_json, diagnosis_text
-    from headrace.deploy.terminal import print_shown, waiting_for
-    from headrace.learner.spec import load_spec
-    from headrace.pserver.inspection import survey
+    from headrace.deploy.operations.doctor import diagnose, diagnosis_json, diagnosis_text
+    from headrace.deploy.terminal.tables import print_shown
+    from headrace.deploy.terminal.waiting_note import waiting_for
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.inspection.model_survey import survey
 
     spec = load_spec(model)
     store = open_store(redis, spec.name, read_only=True)
@@ -227,8 +238,8 @@ def drop(
 ) -> None:
     """Remove a model with all its rows. If interrupted, run it again."""
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations import drop_model
-    from headrace.learner.spec import load_spec
+    from headrace.deploy.operations.removal import drop_model
+    from headrace.learner.spec.model_spec import load_spec
 
     name = load_spec(model).name
 
@@ -256,9 +267,9 @@ def acl(
     Run them on every server, including replicas, and store them with ACL SAVE.
     """
     from headrace.deploy.errors import BadOption
-    from headrace.ingest.kafka import TopicNames
-    from headrace.learner.spec import load_spec
-    from headrace.pserver.redis_backend import ROLES, rule
+    from headrace.ingest.kafka.settings import TopicNames
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.redis_backend.acl import ROLES, rule
 
     prefix = TopicNames(topics_prefix).prefix
     name = load_spec(model).name
@@ -274,9 +285,10 @@ def acl(
 def _newest_snapshot(model: str, place: str | None) -> "NewestSnapshot | None":
     if not place:
         return None
-    from headrace.deploy.operations import NewestSnapshot
-    from headrace.deploy.terminal import waiting_for
-    from headrace.pserver.snapshots import SnapshotStorage, newest_begun_ms
+    from headrace.deploy.operations.model_checks import NewestSnapshot
+    from headrace.deploy.terminal.waiting_note import waiting_for
+    from headrace.pserver.snapshots.catalog import newest_begun_ms
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     with waiting_for(f"the snapshots at {place}"):
         return NewestSnapshot(place, newest_begun_ms(SnapshotStorage(place), model))
@@ -292,8 +304,8 @@ def _held_topic(
     if kafka is None:
         return None
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.operations import held_topic
-    from headrace.deploy.terminal import waiting_for
+    from headrace.deploy.operations.examples_topic import held_topic
+    from headrace.deploy.terminal.waiting_note import waiting_for
 
     with waiting_for(f"Kafka at {kafka}"):
         return held_topic(kafka_settings(kafka, kafka_client), model, marks, fields)

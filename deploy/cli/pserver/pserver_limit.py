@@ -27,7 +27,7 @@ def limit(
     `drop`.
     """
     from headrace.deploy.connections import open_store
-    from headrace.learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     name = load_spec(model).name
     store = open_store(redis, name)

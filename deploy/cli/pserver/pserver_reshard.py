@@ -30,10 +30,10 @@ def reshard(
     from rich.console import Console
 
     from headrace.deploy.connections import open_store
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec import load_spec
-    from headrace.pserver.snapshots import reshard as reshard_model
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.snapshots.resharding import reshard as reshard_model
 
     if (buckets is None) is not remove_old:
         raise BadOption("expected either --buckets or --remove-old, got both or neither")

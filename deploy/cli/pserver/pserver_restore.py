@@ -20,10 +20,11 @@ from headrace.deploy.errors import BadOption
 from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.recovery import RestorePlan, RestoreSettings
-    from headrace.learner.spec import KeptRows, ModelSpec
-    from headrace.pserver.snapshots import Manifest
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.recovery.restore import RestorePlan, RestoreSettings
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec.warm_start import KeptRows
+    from headrace.pserver.snapshots.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,8 @@ def restore(
     If interrupted, run it again: it resumes.
     """
     from headrace.deploy.connections import kafka_settings
-    from headrace.learner.recovery import RestoreSettings
-    from headrace.learner.spec import load_spec
+    from headrace.learner.recovery.restore import RestoreSettings
+    from headrace.learner.spec.model_spec import load_spec
 
     spec = load_spec(model)
     settings = RestoreSettings(
@@ -96,7 +97,7 @@ def restore(
 
 def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
     from headrace.deploy.connections import open_store
-    from headrace.learner.recovery import restore_empty
+    from headrace.learner.recovery.restore import restore_empty
 
     store = open_store(redis, spec.name)
     try:
@@ -116,7 +117,7 @@ def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
 
 def sub_hashes_of(manifest: "Manifest", settings: "RestoreSettings") -> int:
     """Return the sub-hashes of a bucket: as in the snapshot, unless the bucket count changes."""
-    from headrace.pserver.rows import sub_hashes_for
+    from headrace.pserver.rows.row_codec import sub_hashes_for
 
     had, before = manifest.sub_hashes, manifest.shape.buckets
     buckets = settings.buckets or before
@@ -136,11 +137,11 @@ def _restore_from(
     from rich.console import Console
 
     from headrace.deploy.connections import environment_names, redis_url
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.recovery import choose, restore_model
-    from headrace.pserver.redis_backend import StoreSettings, open_store
-    from headrace.pserver.snapshots import SnapshotStorage
+    from headrace.learner.recovery.restore import choose, restore_model
+    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     shelf = SnapshotStorage(place)
     wanted = choose(shelf, spec, settings)
@@ -179,8 +180,8 @@ def _restore_from(
 
 
 def _marks_after(kafka: "KafkaSettings", wanted: "RestorePlan") -> dict[str, int]:
-    from headrace.ingest.joiner import read_state
-    from headrace.learner.recovery import examples_after
+    from headrace.ingest.joiner.committed_state import read_state
+    from headrace.learner.recovery.restore import examples_after
 
     beginning, marks = examples_after(kafka, wanted)
     if beginning.waiting:
@@ -195,7 +196,7 @@ def check_joined(model: str, partitions: str, moment_ms: int, lag: int) -> None:
     partitions: those whose examples end before the moment. They have no later event if the joiner
     has joined everything.
     """
-    from headrace.learner import RecoveryRefused
+    from headrace.learner.errors import RecoveryRefused
 
     if lag:
         raise RecoveryRefused(
@@ -244,12 +245,12 @@ def rebuild(
     from rich.console import Console
 
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.recovery import RebuildSettings, open_rebuild
-    from headrace.learner.recovery import rebuild as rebuild_model
-    from headrace.learner.spec import load_spec
-    from headrace.pserver.snapshots import SnapshotStorage
+    from headrace.learner.recovery.rebuilder import RebuildSettings, open_rebuild
+    from headrace.learner.recovery.rebuilder import rebuild as rebuild_model
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)

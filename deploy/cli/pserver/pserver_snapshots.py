@@ -11,11 +11,11 @@ import click
 from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import MODEL, REDIS
 from headrace.deploy.errors import BadOption
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.runtime.clock import wall_ms
 from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
-    from headrace.pserver.snapshots import Manifest
+    from headrace.pserver.snapshots.manifest import Manifest
 
 EXIT_DAMAGED = 1
 """Exit status of `verify` if a snapshot is damaged."""
@@ -40,15 +40,12 @@ def snapshot(
     from rich.console import Console
 
     from headrace.deploy.connections import open_store
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec import check_compatible, load_spec
-    from headrace.pserver.snapshots import (
-        SnapshotFacts,
-        SnapshotSettings,
-        SnapshotStorage,
-        write_snapshot,
-    )
+    from headrace.learner.spec.compatibility import check_compatible
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     store = open_store(redis, spec.name, read_only=True)
@@ -72,8 +69,9 @@ def snapshot(
 
 def list_(place: str = PLACE, as_json: bool = setting(False, "Print JSON.", flag="--json")) -> None:
     """List the snapshots, the oldest first."""
-    from headrace.deploy.terminal import facts_of, print_table
-    from headrace.pserver.snapshots import SnapshotStorage, list_snapshots
+    from headrace.deploy.terminal.tables import facts_of, print_table
+    from headrace.pserver.snapshots.catalog import list_snapshots
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
     if as_json:
@@ -91,10 +89,12 @@ def verify(
     """Read every file of snapshots and report damage."""
     from rich.console import Console
 
-    from headrace.deploy.terminal import StepView
+    from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.pserver.snapshots import NoSnapshot, SnapshotStorage, list_snapshots
-    from headrace.pserver.snapshots import verify as verify_one
+    from headrace.pserver.snapshots.catalog import list_snapshots
+    from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
+    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots.verification import verify as verify_one
 
     shelf = SnapshotStorage(place)
     listed = {each.name: each for each in list_snapshots(shelf)}
@@ -139,8 +139,9 @@ def prune(
 
     Keeps the newest complete snapshot of each model.
     """
-    from headrace.pserver.snapshots import SnapshotStorage, prunable
-    from headrace.pserver.snapshots import prune as remove
+    from headrace.pserver.snapshots.catalog import prunable
+    from headrace.pserver.snapshots.catalog import prune as remove
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     if options.keep is None and options.older_than is None:
         raise BadOption("expected --keep N, --older-than DAYS or both, got neither")

@@ -11,7 +11,7 @@ from headrace.deploy.errors import BadOption
 from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def alias(
 ) -> None:
     """Show the aliases of servers, switch one to another model and back, or split its traffic."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.operations import change_alias, show_aliases
+    from headrace.deploy.operations.aliases import change_alias, show_aliases
 
     target = " ".join(options.model or ())
     if target and options.by != "request_id":
@@ -74,14 +74,10 @@ def alias(
 
 def _everywhere(kafka: "KafkaSettings", name: str, target: str, expected: str | None) -> str:
     """Change an alias in the topic `deployments`; return a line with the result."""
-    from headrace.ingest import MissingTopic
-    from headrace.serving.deployments import (
-        Deployments,
-        alias_change,
-        read_deployments,
-        write_deployments,
-    )
-    from headrace.serving.models import canonical
+    from headrace.ingest.errors import MissingTopic
+    from headrace.serving.deployments.deployment_records import Deployments, alias_change
+    from headrace.serving.deployments.topic_follower import read_deployments, write_deployments
+    from headrace.serving.models.traffic_split import canonical
 
     try:
         now = read_deployments(kafka)

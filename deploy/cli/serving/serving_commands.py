@@ -23,8 +23,8 @@ from headrace.deploy.model_sources import both, deployed, frozen
 from headrace.settings import same, setting
 
 if TYPE_CHECKING:
-    from headrace.ingest.http import TokenSource
-    from headrace.serving import ServerSettings
+    from headrace.ingest.http.token_files import TokenSource
+    from headrace.serving.process import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,10 @@ def run(
 ) -> None:
     """Serve predictions over HTTP from models that follow the parameter server, or snapshots."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.serving import ServerSettings
-    from headrace.serving.observers import PredictionLogSettings
-    from headrace.serving.replicas import CacheBounds
-    from headrace.serving.requests import RequestLimits
+    from headrace.serving.observers.prediction_log import PredictionLogSettings
+    from headrace.serving.process import ServerSettings
+    from headrace.serving.replicas.caching_follower import CacheBounds
+    from headrace.serving.requests.limits import RequestLimits
 
     if not (options.model or options.snapshot):
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, got neither")
@@ -165,11 +165,11 @@ def _serve(
     workers: int,
 ) -> None:
     """Serve these specs and snapshots. The latter come with the modules that they may import."""
-    from headrace.deploy.local import warm_server
+    from headrace.deploy.local.kernel_warmup import warm_server
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec import load_spec
-    from headrace.serving import run_server
-    from headrace.serving.workers import run_workers
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.serving.process import run_server
+    from headrace.serving.workers.worker_supervisor import run_workers
 
     with ExitStack() as stack:
         stop = stack.enter_context(stopped_by_signals())
@@ -223,7 +223,8 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
 
 def token_source(variable: str, file: Path | None) -> "TokenSource":
     """Return the tokens of a variable, without limits, and of a file, with its limits."""
-    from headrace.ingest.http import TokenSource, plain_grants
+    from headrace.ingest.http.token_files import TokenSource
+    from headrace.ingest.http.token_grants import plain_grants
 
     named = os.environ.get(variable, "")
     fixed = plain_grants(token.strip() for token in named.split(",") if token.strip())

@@ -19,8 +19,9 @@ def deploy(
     The model's rows must be in the parameter server: `headrace pserver init` creates them.
     """
     from headrace.deploy.connections import kafka_settings
-    from headrace.learner.spec import load_spec
-    from headrace.serving.deployments import model_change, write_deployments
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.serving.deployments.deployment_records import model_change
+    from headrace.serving.deployments.topic_follower import write_deployments
 
     spec = load_spec(model)
     write_deployments(kafka_settings(kafka, kafka_client), [model_change(spec.name, spec.text)])
@@ -34,7 +35,8 @@ def undeploy(
 ) -> None:
     """Unload a deployed model. A server unloads it once no alias points to it."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.serving.deployments import model_change, write_deployments
+    from headrace.serving.deployments.deployment_records import model_change
+    from headrace.serving.deployments.topic_follower import write_deployments
 
     write_deployments(kafka_settings(kafka, kafka_client), [model_change(model, None)])
     click.echo(f"undeployed {model}")
@@ -44,7 +46,7 @@ def deployments(kafka: str = KAFKA, kafka_client: list[str] | None = KAFKA_CLIEN
     """Print the models and aliases of the topic `deployments`."""
     show_warnings_only()
     from headrace.deploy.connections import kafka_settings
-    from headrace.serving.deployments import read_deployments
+    from headrace.serving.deployments.topic_follower import read_deployments
 
     found = read_deployments(kafka_settings(kafka, kafka_client))
     for name in sorted(found.models):

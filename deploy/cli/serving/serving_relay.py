@@ -57,9 +57,11 @@ def relay(
 
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
-    from headrace.learner.models import FinalRows
-    from headrace.learner.spec import check_compatible, load_spec
-    from headrace.serving.relaying import RelayPolicy, RelaySettings, run_relay
+    from headrace.learner.models.final_rows import FinalRows
+    from headrace.learner.spec.compatibility import check_compatible
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.serving.relaying.relay_loop import RelayPolicy
+    from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 
     spec = load_spec(model)
     policy = RelayPolicy(options.interval_ms, 1000 * options.base_interval_s)

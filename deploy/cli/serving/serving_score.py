@@ -18,7 +18,7 @@ from headrace.deploy.errors import BadOption
 from headrace.settings import setting
 
 if TYPE_CHECKING:
-    from headrace.serving.models import SnapshotModel, StoreModel
+    from headrace.serving.models.loading import SnapshotModel, StoreModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,8 @@ def score(
     """Score the impressions of a topic into another topic, exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
-    from headrace.serving.replicas import CacheBounds
-    from headrace.serving.scoring import ScoringSettings, run_scoring
+    from headrace.serving.replicas.caching_follower import CacheBounds
+    from headrace.serving.scoring.scoring_process import ScoringSettings, run_scoring
 
     settings = ScoringSettings(
         instance=instance,

@@ -7,7 +7,3 @@ ports, and `kafka_jars.py` provides the jars of Kafka.
 `server_process.py` has the lifecycle that both servers share, `waiting.py` waits for a condition,
 `progress.py` shows the steps of a start, and `service_errors.py` has the errors.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.ingest.runtime import GUARD_SCRIPT, STOP_BYTE
+from headrace.ingest.runtime.parent_guard import GUARD_SCRIPT, STOP_BYTE
 
 MARGIN_S = 5.0
 """A guard that takes this much longer than the grace period is killed."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from headrace.deploy.local.services.service_errors import DidNotStart
 from headrace.deploy.local.services.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.deploy.local.services.child_process import ChildProcess
 
 

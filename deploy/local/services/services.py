@@ -23,7 +23,7 @@ from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.progress import SetupProgress, SilentSetupProgress
 from headrace.deploy.local.services.service_errors import StackError
 from headrace.deploy.local.services.valkey import ValkeyCluster
-from headrace.pserver.redis_backend import without_login
+from headrace.pserver.redis_backend.address import without_login
 
 
 class LocalServices:

@@ -8,7 +8,3 @@ tracker in the background, which `mlflow_target.py` is.
 `run_recorder.py` records a run while its command works, and `history_follower.py` exports an
 experiment while it runs.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

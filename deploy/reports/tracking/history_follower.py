@@ -5,21 +5,14 @@ appended to `history.ndjson`. Scores of batches are held until the next rung or 
 tracker gets few large updates.
 """
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from headrace.deploy.reports.tracking.tracked_run import experiment_run
-from headrace.learner import LearnerError
-from headrace.learner.experiments import read_history
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+from headrace.deploy.reports.tracking.tracked_run import TrackedRun, experiment_run
+from headrace.learner.errors import LearnerError
+from headrace.learner.experiments.run_folder import read_history
 
 _EVERY_S = 5.0
 

@@ -13,27 +13,21 @@ retries are off, since one call would wait for minutes; `run_exporter.py` retrie
 off, too.
 """
 
-from __future__ import annotations
-
 import os
 import re
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.deploy.errors import BadOption, DeployError
 from headrace.deploy.reports.tracking.run_comparison import described
 from headrace.deploy.reports.tracking.run_exporter import (
+    RunUpdate,
     TargetUnavailable,
     UpdateRefused,
     ended,
 )
-from headrace.deploy.reports.tracking.tracked_run import RunState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headrace.deploy.reports.tracking.run_exporter import RunUpdate
-    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+from headrace.deploy.reports.tracking.tracked_run import RunState, TrackedRun
 
 ID_TAG = "headrace.id"
 _TEMPORARY = {

@@ -6,11 +6,10 @@ Specs are compared key by key, after TOML is parsed, so order and comments do no
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from headrace.deploy.reports.tracking.tracked_run import RunPoint, TrackedRun
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -8,24 +8,18 @@ updates. `headrace runs export` sends a whole run again at any time.
 `export` takes the run as it is now and finds what was not sent yet, so callers keep no account.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from headrace.counted_nouns import counted
-from headrace.deploy.reports.tracking.tracked_run import RunState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from headrace.deploy.reports.tracking.tracked_run import RunPoint, TrackedRun
+from headrace.deploy.reports.tracking.tracked_run import RunPoint, RunState, TrackedRun
 
 log = logging.getLogger(__name__)
 

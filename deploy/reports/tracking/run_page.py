@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import html
 import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.deploy.reports.tracking.run_comparison import MOST_COLUMNS, compare_runs, curve_points
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from headrace.deploy.reports.tracking.tracked_run import RunPoint, TrackedRun
 
 _WIDTH, _HEIGHT, _LEFT = 640, 200, 70

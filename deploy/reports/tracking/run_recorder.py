@@ -14,15 +14,18 @@ import hashlib
 import logging
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from headrace.deploy.reports.tracking.history_follower import HistoryFollower, following
+from headrace.deploy.reports.tracking.run_exporter import RunExporter
 from headrace.deploy.reports.tracking.run_page import render_runs
-from headrace.deploy.reports.tracking.run_registry import new_id
+from headrace.deploy.reports.tracking.run_registry import RunRegistry, new_id
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
     RunPoint,
@@ -33,16 +36,11 @@ from headrace.deploy.reports.tracking.tracked_run import (
     report_figures,
     report_points,
 )
-from headrace.learner import LearnerError
-from headrace.learner.experiments import read_history
+from headrace.learner.errors import LearnerError
+from headrace.learner.experiments.run_folder import read_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from headrace.deploy.reports.tracking.run_exporter import RunExporter
-    from headrace.deploy.reports.tracking.run_registry import RunRegistry
-    from headrace.learner.experiments import Experiment
+    from headrace.learner.experiments.experiment_file import Experiment
 
 log = logging.getLogger(__name__)
 

@@ -10,21 +10,17 @@ second get different names: making a folder is atomic. Folders of `headrace expe
 be in the same folder; they have a history of their own.
 """
 
-from __future__ import annotations
-
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.reports.tracking.tracked_run import TrackedRun
 from headrace.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 RECORD, REPORT, PAGE = "run.json", "report.json", "page.html"
 _decode = msgspec.json.Decoder(TrackedRun).decode

@@ -4,11 +4,9 @@ Topics that do not exist have no runs. A run is found by its id, or by the begin
 one run has.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,18 +18,14 @@ from headrace.deploy.reports.tracking.tracked_run import (
     experiment_run,
     promotion_run,
 )
-from headrace.ingest import MissingTopic
-from headrace.ingest.kafka import read_all
-from headrace.learner.experiments import read_history
-from headrace.learner.experiments.live import read_histories
-from headrace.serving.deployments import DEPLOYMENTS_TOPIC
-from headrace.serving.evaluation import read_minutes, read_published
-from headrace.serving.promotion import decoded_promotion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.errors import MissingTopic
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.learner.experiments.live.history_topic import read_histories
+from headrace.learner.experiments.run_folder import read_history
+from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC
+from headrace.serving.evaluation.windows import read_minutes, read_published
+from headrace.serving.promotion.promotion_state import decoded_promotion
 
 _HISTORY = "history.ndjson"
 _PROMOTION = b"promotion/"

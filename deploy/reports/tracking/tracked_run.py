@@ -9,6 +9,7 @@ is therefore measured twice, and a record that is lost can be made again from it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,9 @@ import msgspec
 from headrace.counted_nouns import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from headrace.learner.experiments import ArmRecord
-    from headrace.serving.evaluation import WindowMetrics
-    from headrace.serving.promotion import Promotion
+    from headrace.learner.experiments.history import ArmRecord
+    from headrace.serving.evaluation.windows import WindowMetrics
+    from headrace.serving.promotion.promotion_state import Promotion
 
 WINDOW_FIGURES = ("auc", "request_auc", "log_loss", "normalized_entropy", "calibration")
 _COUNTS = ("impressions", "clicks", "late_clicks", "dead_letters", "rows")

@@ -7,7 +7,3 @@ one cell means the same everywhere. All of it is pure and works on columns of Ar
 `values` has the types that events have, `lists` splits the texts of lists, `labels` says which
 cells are a click, and `times` reads times. `time_forms` finds the format of a column of times.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,24 +5,19 @@ either, and a guess would teach a model the opposite without a message. Never th
 by which `"0"` were a click.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.ingest.events import EARLIEST_MS
+from headrace.ingest.events.contract import EARLIEST_MS
 from headrace.ingest.features.cells.times import ISO, milliseconds_of
 from headrace.ingest.features.cells.values import are_numbers, plain, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
 
 _NO = (
     *("", "false", "f", "no", "n", "off", "none", "null", "na", "n/a", "nan", "nat", "\\n", "-"),

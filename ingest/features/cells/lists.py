@@ -4,8 +4,6 @@
 programs write them into a CSV. White space around an item is not a part of it.
 """
 
-from __future__ import annotations
-
 import ast
 
 import orjson

@@ -5,8 +5,6 @@ Each format is tried on some cells, and then on all of them. Day and month look 
 and not in the future. If both fit equally, the format is ambiguous, and the user decides.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS
 from headrace.ingest.features.cells.times import ISO, PER_MS, milliseconds_of
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.runtime.clock import wall_ms
 
 _DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d")
 _CLOCKS = (" %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ", %I:%M:%S %p", ", %H:%M:%S")

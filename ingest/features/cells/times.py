@@ -5,10 +5,9 @@ fraction after a point or a comma, and `Z`, ` UTC`, ` GMT` or an offset. A date 
 range is a value like any other, so that its row is refused instead of its file.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.ingest.features.cells.values import are_numbers, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PER_MS = {"s": 1e-3, "ms": 1.0, "us": 1e3, "ns": 1e6}
 """Units since 1970 -> how many of them make a millisecond."""

@@ -10,26 +10,20 @@ Columns keep Arrow's types as far as events have them. Other types become values
 at a time, through the function that a Python value takes, so both agree.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _UNTYPED = r"^([+-]?\d+\.0+|True|TRUE|False|FALSE)$"

@@ -6,7 +6,3 @@ partition, `kernel` is the compiled loop over events, `watermark` the progress o
 state is in `window_state`, made of a `ring_buffer`, a `hash_index` and a `byte_arena`; `checkpoint`
 describes how to rebuild it.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,11 +6,9 @@ is written when an impression is accepted and read when an example is made, by t
 format is never stored.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 ID_BYTES = 8
 LONGEST_LENGTH_BYTES = 5

@@ -8,18 +8,12 @@ quarter at a time and is rebuilt from the ring's hashes alone. It takes 5 to 7 b
 growth included.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined
+from headrace.ingest.runtime.numba_kernels import inlined
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Slots = npt.NDArray[np.uint32]
+Slots = npt.NDArray[np.uint32]
 
 NOWHERE = -1
 _EMPTY = np.uint64(0xFFFFFFFF)

@@ -5,26 +5,22 @@ already encoded. The strings that an example also needs (impression id, request 
 slice by) are not extracted here: the core copies them from the messages.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.decoding import TICK, Decoded, Decoder
-from headrace.ingest.events import IMPRESSION_ID, LARGEST_EXAMPLE_BYTES, REQUEST_ID, Reason
-from headrace.ingest.features import Encoder, weights_of
+from headrace.ingest.decoding.decoder import Decoded, Decoder
+from headrace.ingest.decoding.json_scanner import TICK
+from headrace.ingest.events.contract import IMPRESSION_ID, LARGEST_EXAMPLE_BYTES, REQUEST_ID, Reason
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.example_weights import weights_of
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.core.byte_arena import ID_BYTES, LONGEST_LENGTH_BYTES
-from headrace.ingest.runtime import read_only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import MessageBlock
+from headrace.ingest.kafka.protocols import MessageBlock
+from headrace.ingest.runtime.numba_kernels import read_only
 
 
 class EventSide(IntEnum):

@@ -12,16 +12,16 @@ the rewind offsets to the positions without output. `restore` does that. The out
 the same as without the restart.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.events import Reason
-from headrace.ingest.examples import Examples, concatenate
-from headrace.ingest.features import Policy
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.examples.batch import Examples, concatenate
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core import rules
 from headrace.ingest.joiner.core.checkpoint import InputPosition, JoinerCheckpoint, JoinerCounters
 from headrace.ingest.joiner.core.input import (
@@ -36,13 +36,8 @@ from headrace.ingest.joiner.core.output import gather
 from headrace.ingest.joiner.core.rules import FOREVER, NEVER, WAIT, JoinedRows, JoinRule
 from headrace.ingest.joiner.core.watermark import time_of
 from headrace.ingest.joiner.core.window_state import WindowState
-from headrace.ingest.kafka import NextEvent
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import Record
+from headrace.ingest.kafka.protocols import Record
+from headrace.ingest.kafka.reading.source_order import NextEvent
 
 _MARK_ROWS = 1024
 """Events between two rewind marks: fewer marks mean a little more to read again."""

@@ -3,11 +3,9 @@
 The rules, and the reasons for them, are in `rules`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.features import fmix64
+from headrace.ingest.features.hashing import fmix64
 from headrace.ingest.joiner.core.hash_index import NOWHERE, find_place, find_slot, place_in, put_in
 from headrace.ingest.joiner.core.rules import (
     BLOCKED,
@@ -52,7 +50,7 @@ from headrace.ingest.joiner.core.window_state import (
     hold_row,
     whole_clock,
 )
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 _DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
 """An arbitrary constant, so that draws are independent of all other uses of the hash."""

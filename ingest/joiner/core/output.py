@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.ingest.examples import Examples
-from headrace.ingest.features import Encoded
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.core.byte_arena import ID_BYTES, read_bytes, read_lengths
+from headrace.ingest.joiner.core.window_state import WindowRings
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
     from headrace.ingest.joiner.core.rules import JoinedRows
-    from headrace.ingest.joiner.core.window_state import WindowRings
 
-    Bytes = npt.NDArray[np.uint8]
-    Longs = npt.NDArray[np.int64]
-    Lengths = npt.NDArray[np.int32]
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.int32]
 
 
 def gather(fields: FieldSet, rings: WindowRings, joined: JoinedRows, watermark_ms: int) -> Examples:

@@ -11,14 +11,12 @@ would take three times its size for a moment, and the kernel would kill the proc
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 _PIECE_BYTES = 1 << 20
 """Bytes moved at a time while growing, and the least worth giving back behind the head."""

@@ -35,18 +35,15 @@ never meets an entry in one reading and waits in another. Second, an open entry 
 click in range because the click had waited too long (clock <= click.clock + W held all along).
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
+import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
+from headrace.ingest.examples.batch import Kind
 from headrace.ingest.joiner.core.input import EventRole
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Longs = npt.NDArray[np.int64]
+Longs = npt.NDArray[np.int64]
 
 NEVER = -(1 << 61)
 """The value of a clock that no event has set."""

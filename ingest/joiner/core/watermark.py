@@ -15,12 +15,9 @@ from event to append ever seen. So a backlog of an hour does not take an hour. H
 replayed faster than it happened has ever smaller delays, and waits for its other half.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from headrace.ingest.joiner.core.input import EventBuffers
 from headrace.ingest.joiner.core.rules import (
     EVENT,
     FOREVER,
@@ -30,10 +27,7 @@ from headrace.ingest.joiner.core.rules import (
     WAIT,
     WATERMARK,
 )
-from headrace.ingest.runtime import inlined, kernel
-
-if TYPE_CHECKING:
-    from headrace.ingest.joiner.core.input import EventBuffers
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 
 @kernel

@@ -1,7 +1,5 @@
 """Eviction from the window state as event time advances; compiled. The rules are in `rules`."""
 
-from __future__ import annotations
-
 from headrace.ingest.joiner.core.hash_index import (
     clear_all,
     clear_slot,
@@ -16,7 +14,7 @@ from headrace.ingest.joiner.core.window_state import (
     drop_oldest_click,
     whole_clock,
 )
-from headrace.ingest.runtime import inlined
+from headrace.ingest.runtime.numba_kernels import inlined
 
 
 @inlined

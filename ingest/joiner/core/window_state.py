@@ -24,13 +24,16 @@ The rings grow (`WindowState.reserve`) before a kernel runs, so a kernel cannot 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.ingest.joiner.core.byte_arena import write_run
 from headrace.ingest.joiner.core.hash_index import (
     NOWHERE,
+    Slots,
     clear_slot,
     find_slot,
     place_in,
@@ -39,18 +42,14 @@ from headrace.ingest.joiner.core.hash_index import (
     too_full,
 )
 from headrace.ingest.joiner.core.ring_buffer import Column, Ring
-from headrace.ingest.runtime import inlined, kernel
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from headrace.ingest.joiner.core.hash_index import Slots
     from headrace.ingest.joiner.core.input import EventColumns
 
-    Longs = npt.NDArray[np.int64]
-    Clocks = npt.NDArray[np.uint32]
+
+Longs = npt.NDArray[np.int64]
+Clocks = npt.NDArray[np.uint32]
 
 _SMALLEST = 1024
 _SMALLEST_ARENA = 1 << 16

@@ -6,7 +6,3 @@ progress of groups that read nothing, `log_truncation` detects lost records, and
 reads single messages again. `log_bounds` asks for the bounds of logs beside a reader, and
 `source_order` decides how far in event time the partitions may be taken.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

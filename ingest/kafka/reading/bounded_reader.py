@@ -11,11 +11,9 @@ Measured on one broker, 79 commits of 300 were acknowledged before their markers
 the last stable offset is refused as the end: a read would miss records committed before it began.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -26,20 +24,16 @@ from headrace.ingest.kafka.protocols import (
     AtEnd,
     PartitionAssigned,
     PartitionRevoked,
+    Reader,
+    ReaderEvent,
+    ReadPosition,
     Record,
     Source,
 )
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.retry import retry_for
-from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
+from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
 from headrace.ingest.kafka.topics import check_co_partitioned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-
-    from headrace.ingest.kafka.protocols import Reader, ReaderEvent, ReadPosition
-    from headrace.ingest.kafka.settings import KafkaSettings
-
 
 _ABORT_INTERVAL_S = 10.0
 """Kafka's default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""

@@ -5,11 +5,9 @@ Neither the joiner nor a learner relies on Kafka's committed offset alone. `cons
 how the group is joined, and why a member that Kafka calls fenced may still be the only one.
 """
 
-from __future__ import annotations
-
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -31,6 +29,7 @@ from headrace.ingest.kafka.protocols import (
     PartitionAssigned,
     PartitionRevoked,
     ReaderEvent,
+    ReadPosition,
     Source,
 )
 from headrace.ingest.kafka.reading.consumer_group import (
@@ -49,14 +48,9 @@ from headrace.ingest.kafka.reading.consumer_group import (
 from headrace.ingest.kafka.reading.log_truncation import topic_ids, truncated
 from headrace.ingest.kafka.reading.offset_store import committed_by
 from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.settings import KafkaSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from headrace.ingest.kafka.protocols import ReadPosition
-    from headrace.ingest.kafka.settings import KafkaSettings
-
-    _Place = tuple[str | None, int | None]
+_Place = tuple[str | None, int | None]
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,8 @@ Resuming: while all partitions of a broker are paused, the client's thread sleep
 second. A resume does not wake it, but a seek does.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from confluent_kafka import (
@@ -44,15 +42,9 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.kafka.error_translation import answer_of, translate, translated
-from headrace.ingest.kafka.protocols import MessageBlock
+from headrace.ingest.kafka.protocols import MessageBlock, Source
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.ingest.kafka.protocols import Source
-    from headrace.ingest.kafka.settings import KafkaSettings
-
 
 SPARE_AFTER_S = 30.0
 """Longer than the group takes to assign partitions to a new member."""

@@ -5,22 +5,16 @@ thread that polls leaves the consumer only for an instant, so any other thread m
 minutes.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.error_translation import answer_of, translated
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer_group import partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.ingest.kafka.protocols import Source
-    from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.settings import KafkaSettings
 
 
 class LogBounds:

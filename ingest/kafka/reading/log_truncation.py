@@ -14,25 +14,18 @@ the two would go unnoticed.
 leader epoch and the ends of the log. Each of them decides what to do about a log that changed.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.error_translation import answer_of, translated
-from headrace.ingest.kafka.protocols import ReadPosition, Source
+from headrace.ingest.kafka.protocols import Committed, Reader, ReadPosition, Source
 from headrace.ingest.kafka.reading.consumer_group import membership, partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from headrace.ingest.kafka.protocols import Committed, Reader
-    from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.settings import KafkaSettings
 
 
 class LogState(Enum):

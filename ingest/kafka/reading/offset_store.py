@@ -9,6 +9,7 @@ committed. A process that ignored the error would start at the beginning and do 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, TopicPartition
@@ -17,8 +18,6 @@ from headrace.ingest.kafka.error_translation import translate, translated
 from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headrace.ingest.kafka.protocols import Source
     from headrace.ingest.kafka.settings import KafkaSettings
 

@@ -4,17 +4,10 @@ A seek of the group's reader would drop what it has fetched. So the fetcher has 
 without a group, which it opens when the first message is wanted. That reader is paused in between.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from headrace.ingest.errors import OffsetGone
-from headrace.ingest.kafka.protocols import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka.protocols import Reader, Source
+from headrace.ingest.kafka.protocols import Reader, Record, Source
 
 
 class RecordFetcher:

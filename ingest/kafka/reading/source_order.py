@@ -22,12 +22,11 @@ Pure bookkeeping: nothing here reads or waits.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headrace.ingest.kafka.protocols import Source
 
 log = logging.getLogger(__name__)

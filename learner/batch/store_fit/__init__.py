@@ -5,7 +5,3 @@ files (`staged_file`), each of which has a mark in the store (`run_store`). `par
 work of each process, as `headrace.spark` distributes it. `spark_micro_batches` maps the
 micro-batches of a streaming query of Spark to offsets.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,30 +8,32 @@ these functions are tested without a JVM.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.runtime import wall_ms
-from headrace.learner.batch.store_fit.staged_file import STAGED, StagedFileLearner, staged
-from headrace.learner.local import TableEncoder, learnable_times, times_of
-from headrace.learner.spec import parse_spec
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.batch.store_fit.staged_file import (
+    STAGED,
+    StagedFileLearner,
+    StagedPlace,
+    staged,
+)
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.local.table_examples import TableEncoder, learnable_times, times_of
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from headrace.learner.validation.shared_loss import SharedLoss
 
-    import numpy.typing as npt
 
-    from headrace.learner.batch.store_fit.staged_file import StagedPlace
-    from headrace.learner.local import InMemoryModel
-    from headrace.learner.spec import ModelSpec
-    from headrace.learner.validation import SharedLoss
-    from headrace.pserver import Store
-
-    Batches = Iterator[pa.RecordBatch]
+Batches = Iterator[pa.RecordBatch]
 
 LEARNED = pa.schema([("number", pa.int64()), ("rows", pa.int64())])
 _LEAST = 1e-15

@@ -6,20 +6,19 @@ A run that many processes learn has a model of its own there, so that runs of on
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.counted_nouns import counted
-from headrace.pserver import MissingModel, Shape, Unreachable
-from headrace.pserver.keeper import KeeperSettings, run_keeper
-from headrace.pserver.replica import Replica
+from headrace.pserver.errors import MissingModel, Unreachable
+from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import BucketAnswer, Shape, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import BucketAnswer, Store
-    from headrace.pserver.rows import FoldedRows
+    from headrace.learner.spec.model_spec import ModelSpec
 
 
 def run_shape(spec: ModelSpec, buckets: int) -> Shape:

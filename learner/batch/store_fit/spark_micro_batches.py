@@ -14,13 +14,11 @@ files are kept until the next micro-batch begins, and the repetition learns thes
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from headrace.learner.errors import LearnerError
-from headrace.learner.loop import topic_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from headrace.learner.loop.marks.topic_marks import topic_of
 
 _ROW_BITS = 32
 

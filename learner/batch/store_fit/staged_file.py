@@ -21,43 +21,40 @@ A batch has the offset of its last row. Its mark is then the first row after it,
 a file, once written, begin and end at the same rows for every attempt.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import fsspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.ingest.examples import pack, part_of, unpack
-from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
-from headrace.learner.batch.held_out_epochs import add_scores
-from headrace.learner.loop import (
-    DirectExchange,
-    Learner,
-    LearnerClocks,
-    LearnerOutputs,
-    LearnerPacing,
-    LearnerPorts,
+from headrace.ingest.examples.batch import Examples, pack, unpack
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    PartitionAssigned,
+    ReaderEvent,
+    ReadPosition,
+    Record,
+    Source,
 )
-from headrace.learner.models import open_model
-from headrace.learner.spec import check_compatible
-from headrace.pserver import Unreachable
-from headrace.pserver.replica import Replica
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import ReaderEvent, ReadPosition
-    from headrace.learner.loop import ExampleBatch
-    from headrace.learner.spec import ModelSpec
-    from headrace.learner.validation import LogLossSum
-    from headrace.pserver import Store
+from headrace.learner.batch.held_out_epochs import add_scores
+from headrace.learner.loop.exchange import DirectExchange
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.merging import ExampleBatch
+from headrace.learner.loop.outputs import LearnerOutputs
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.compatibility import check_compatible
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.validation.log_loss_sum import LogLossSum
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Store
 
 STAGED = pa.schema([("rows", pa.int64()), ("examples", pa.binary())])
 """One row a batch of examples."""

@@ -9,10 +9,9 @@ Without `run.json`, staging was interrupted and begins again: nothing is learned
 Held-out examples are in the last files, which no process learns with the others.
 """
 
-from __future__ import annotations
-
 import secrets
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 import fsspec
 import msgspec
@@ -20,10 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.ingest.survey import RefusedEvents  # noqa: TC001 (msgspec reads the annotations)
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.survey.findings import RefusedEvents
 from headrace.learner.batch.held_out_epochs import EpochDecision
 from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import (
+    BatchSource,
     FilePosition,
     UnreadableData,
     check_same_fit,
@@ -32,16 +33,9 @@ from headrace.learner.batch.sources import (
     split_at,
 )
 from headrace.learner.batch.store_fit.staged_file import STAGED, staged, staged_examples
-from headrace.learner.local import InMemoryModel
-from headrace.pserver.snapshots import translated
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Sequence
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.batch.sources import BatchSource
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.snapshots.storage import translated
 
 _STAGE = "_stage"
 _DESCRIPTION = "run.json"

@@ -16,21 +16,23 @@ Files are learned at the same time, so the rows differ from those of one pass in
 accuracy falls with the number of processes, as with learners of a stream (docs/benchmarks.md).
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import logging
 import math
 import multiprocessing
 import signal
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
-from headrace.learner.batch.sources import UnreadableData
+from headrace.ingest.survey.findings import RefusedEvents
+from headrace.learner.batch.fit_folder import FitFolder
+from headrace.learner.batch.held_out_epochs import EpochDecision, add_scores, held_out_loss
+from headrace.learner.batch.sources import BatchSource, UnreadableData
 from headrace.learner.batch.store_fit.partition_tasks import LearnTask, RunSpec
 from headrace.learner.batch.store_fit.run_store import (
     ensure_model,
@@ -40,25 +42,17 @@ from headrace.learner.batch.store_fit.run_store import (
     run_shape,
 )
 from headrace.learner.batch.store_fit.staged_file import staged_places
+from headrace.learner.batch.store_fit.staged_run import StagedRun, StageFolder
 from headrace.learner.batch.trainer import FitProgress, FitSummary
 from headrace.learner.errors import LearnerError
-from headrace.learner.local import InMemoryModel
-from headrace.learner.validation import LogLossSum, SharedLoss
-from headrace.pserver import MissingModel
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.validation.log_loss_sum import LogLossSum
+from headrace.learner.validation.shared_loss import SharedLoss
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.store import Shape, Store
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-
-    from headrace.ingest.survey import RefusedEvents
-    from headrace.learner.batch.fit_folder import FitFolder
-    from headrace.learner.batch.held_out_epochs import EpochDecision
-    from headrace.learner.batch.sources import BatchSource
-    from headrace.learner.batch.store_fit.staged_run import StagedRun, StageFolder
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Shape, Store
-
-    Tell = Callable[[FitProgress], object]
+Tell = Callable[[FitProgress], object]
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.2

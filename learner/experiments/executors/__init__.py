@@ -15,7 +15,3 @@ of the machine, and two runs would keep other arms.
 `executor_kind` names the kinds, and `execution` opens one. `checkpoints` are the models and scores
 between two chunks.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

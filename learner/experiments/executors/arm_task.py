@@ -1,26 +1,19 @@
 """The work of one task: an arm learns one chunk of the log, from checkpoint to checkpoint."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from headrace.ingest.features.fields import FieldSet
 from headrace.learner.experiments.arm import FieldSelection
 from headrace.learner.experiments.executors.staged_log import read_chunk, write_durably
-from headrace.learner.local import InMemoryModel
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features import FieldSet
-    from headrace.learner.spec import ModelSpec
-
-    BlockScores = list[npt.NDArray[np.float64]]
+BlockScores = list[npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)

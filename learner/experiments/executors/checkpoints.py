@@ -3,15 +3,11 @@
 FOLDER/arm-00003/chunk-00000012.pickle    results of chunk 11, and the model behind it
 """
 
-from __future__ import annotations
-
 import math
 import shutil
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
 
 
 class FinishedArm(Protocol):

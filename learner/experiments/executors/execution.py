@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from headrace.ingest.runtime import available_cores
+from headrace.ingest.runtime.affinity import available_cores
 from headrace.learner.errors import LearnerError
-from headrace.learner.experiments.executors.arm_task import run_arm_task
+from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores, run_arm_task
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores
-    from headrace.learner.experiments.executors.remote_arms import Execute
+from headrace.learner.experiments.executors.remote_arms import Execute
 
 _ATTEMPTS = 4
 """Of a round; Spark tries a task as often by default."""

@@ -9,29 +9,26 @@ A save of the runner keeps, for each arm that learns, the checkpoint that its po
 and those behind it. It keeps the last checkpoint of the best arms that ended, and removes others.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.features.fields import FieldSet
+from headrace.learner.experiments.arm import Arm
+from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores
+from headrace.learner.experiments.executors.checkpoints import (
+    FinishedArm,
+    checkpoint_path,
+    clean_checkpoints,
+)
+from headrace.learner.experiments.executors.staged_log import StagedLog
+from headrace.learner.experiments.losses import Settled
 
-from headrace.learner.experiments.executors.arm_task import ArmTask
-from headrace.learner.experiments.executors.checkpoints import checkpoint_path, clean_checkpoints
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import FieldSet
-    from headrace.learner.experiments.arm import Arm
-    from headrace.learner.experiments.executors.arm_task import BlockScores
-    from headrace.learner.experiments.executors.checkpoints import FinishedArm
-    from headrace.learner.experiments.executors.staged_log import StagedLog
-    from headrace.learner.experiments.losses import Settled
-
-    Execute = Callable[[Sequence[ArmTask]], list[BlockScores]]
-    """Runs tasks; returns their results in the same order."""
-    ArmsAtPlace = tuple[Any, list[Arm]]
-    """A position of the staged log, and the arms there."""
+Execute = Callable[[Sequence[ArmTask]], list[BlockScores]]
+"""Runs tasks; returns their results in the same order."""
+ArmsAtPlace = tuple[Any, list[Arm]]
+"""A position of the staged log, and the arms there."""
 
 
 class RemoteArms:

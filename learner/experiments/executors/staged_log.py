@@ -10,23 +10,16 @@ A source that cannot seek (`EventLogSource`) joins its log from the begin after 
 runner, up to the first chunk that is missing. Tasks only read chunks.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from headrace.learner.batch import ExampleBlock, FilePosition
-from headrace.learner.experiments.experiment_file import rung_examples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.batch import ExampleLog, LogBlock
-    from headrace.learner.experiments.experiment_file import RungSection
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.batch.sources import ExampleBlock, ExampleLog, FilePosition, LogBlock
+from headrace.learner.experiments.experiment_file import RungSection, rung_examples
 
 T = TypeVar("T")
 

@@ -16,7 +16,3 @@ published.
 `live_run` is the runner and `live_process` the process around it, with `live_metrics`. `saved_arm`
 reads the rows of an arm for its promotion.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,22 +9,19 @@ Each record has a key of its own, so compaction keeps all of them, and a record 
 twice stays one. Keys of other forms belong to other parts and are skipped.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from headrace.ingest.kafka import Source, TopicSpec, read_all
+from headrace.ingest.kafka.protocols import Record, Source, Writer
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.history import ArmRecord, decoded
 from headrace.learner.experiments.live.published_order import FRONT, LATE, PublishedOrder
+from headrace.learner.experiments.live.topic_source import FirstPass
 from headrace.learner.experiments.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from headrace.ingest.kafka import KafkaSettings, Record, Writer
-    from headrace.learner.experiments.live.topic_source import FirstPass
 
 EXPERIMENTS_TOPIC = "experiments"
 _TARGET = Source(EXPERIMENTS_TOPIC, 0)

@@ -1,17 +1,13 @@
 """Prometheus metrics of a live experiment."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client import Metric
-
     from headrace.learner.experiments.history import ExperimentProgress
 
 

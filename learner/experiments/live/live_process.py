@@ -1,28 +1,28 @@
 """Runs a live experiment as a process: the runner with its clients, clocks, health and metrics."""
 
-from __future__ import annotations
-
 import logging
+import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from headrace.ingest.kafka import (
-    KafkaReader,
-    KafkaWriter,
-    LogBounds,
-    PartitionAssigned,
-    Record,
-    Source,
-    ensure_topics,
-    examples_topic,
-    offsets_at,
-)
-from headrace.ingest.runtime import ReadLag, running_process, wall_ms
-from headrace.learner.experiments.history import decoded
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, Source, Writer
+from headrace.ingest.kafka.reading.bounded_reader import offsets_at
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, examples_topic
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.health import ProcessHealth
+from headrace.ingest.runtime.process import running_process
+from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.learner.experiments.experiment_file import Experiment
+from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult, decoded
 from headrace.learner.experiments.live.history_topic import (
     EXPERIMENTS_TOPIC,
     PublishedFolder,
@@ -35,16 +35,6 @@ from headrace.learner.experiments.live.history_topic import (
 from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.topic_source import TopicSource
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.kafka import KafkaSettings, Reader, Writer
-    from headrace.ingest.runtime import ProcessHealth
-    from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
 
 log = logging.getLogger(__name__)
 

@@ -1,22 +1,15 @@
 """A runner over a topic, and what ends it."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
 
+from headrace.learner.experiments.experiment_file import Experiment
+from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
 from headrace.learner.experiments.live.history_topic import PublishedFolder, first_record
-from headrace.learner.experiments.live.topic_source import FirstPass, TopicPosition
+from headrace.learner.experiments.live.topic_source import FirstPass, TopicPosition, TopicSource
+from headrace.learner.experiments.run_folder import RunFolder
 from headrace.learner.experiments.runner import ExperimentRunner
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
-    from headrace.learner.experiments.live.topic_source import TopicSource
-    from headrace.learner.experiments.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

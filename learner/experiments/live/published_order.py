@@ -13,18 +13,13 @@ Chunks come first, then the front, then the history of a save. The front counts 
 belong to it. A later runner writes over chunks of a kill in between.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from headrace.learner.experiments.live.topic_source import FirstPass, TopicPosition
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    Note = tuple[int, int, int]
+Note = tuple[int, int, int]
 
 FRONT, LATE = "front", "late/"
 

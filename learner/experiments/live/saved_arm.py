@@ -11,20 +11,19 @@ only missing buckets are filled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.learner.experiments.experiment_file import ArmPlan
 from headrace.learner.experiments.live.topic_source import TopicPosition
 from headrace.learner.experiments.run_folder import read_state
-from headrace.learner.spec import check_compatible
-from headrace.pserver.snapshots import in_pieces
+from headrace.learner.spec.compatibility import check_compatible
+from headrace.pserver.snapshots.restoration import in_pieces
+from headrace.pserver.store import Shape, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from headrace.learner.experiments.experiment_file import ArmPlan
-    from headrace.learner.local import InMemoryModel
-    from headrace.pserver import Shape, Store
+    from headrace.learner.local.in_memory_model import InMemoryModel
 
 
 class SavedArm(NamedTuple):

@@ -19,17 +19,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from headrace.ingest.examples import DamagedExamples, Examples, UnreadableExamples, unpack
-from headrace.ingest.kafka import AtEnd, PartitionAssigned, Record, Source
+from headrace.ingest.examples.batch import DamagedExamples, Examples, UnreadableExamples, unpack
+from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Reader, Record, Source
 from headrace.learner.errors import LearnerError, WrongExamples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import Reader
 
 log = logging.getLogger(__name__)
 

@@ -36,29 +36,21 @@ the rest of its batch is learned. Labels are judged after the batch: the first s
 learned, and those after it are screened, which needs no undo.
 """
 
-from __future__ import annotations
-
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted
-from headrace.ingest.examples import Kind
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.learner.kernels.pending_deltas import PendingDeltas
 from headrace.learner.loop.guard.stream_change import GradientMean, GuardLimits, StreamChange
 from headrace.learner.loop.guard.surprise import StreamSurprise
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.kernels import PendingDeltas
-    from headrace.learner.loop.merging import ExampleBatch
-    from headrace.learner.models import MiniBatchEvidence
+from headrace.learner.loop.merging import ExampleBatch
+from headrace.learner.models.sync_group import MiniBatchEvidence
 
 _REMEMBERED = 10_000
 """Quarantined batches, the latest: a batch that is read again is skipped again."""

@@ -6,16 +6,11 @@ examples end the alert, and suspect batches that go on end it, too: then the mod
 judged again once it has. With the limits of the guard.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from headrace.ingest.examples.batch import Examples
 from headrace.learner.loop.guard.surprise import SurpriseLimits
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples import Examples
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,19 +50,14 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted
-from headrace.ingest.examples import Kind
+from headrace.ingest.examples.batch import Examples, Kind
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 LABEL_TESTS = ("more clicks", "fewer clicks", "level scores", "inverted labels")
 _PART = 128

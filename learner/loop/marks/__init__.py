@@ -4,7 +4,3 @@
 `parked_marks` names parked messages, `parked_cursors` has what is acknowledged and pending of these
 marks, and `parked_requests` lists them and moves them as an operator says.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

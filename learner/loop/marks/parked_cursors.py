@@ -5,12 +5,11 @@ pending value is the mark after what is applied or pending there. A push of the 
 from one to the other. Pure bookkeeping.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.learner.loop.marks.parked_marks import (
     ParkedMessage,
@@ -21,14 +20,7 @@ from headrace.learner.loop.marks.parked_marks import (
     parked_request,
     parked_value,
 )
-from headrace.pserver import OffsetSpan
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver import BucketAnswer
+from headrace.pserver.store import BucketAnswer, OffsetSpan
 
 
 class ParkedCursors:

@@ -13,13 +13,9 @@ The value of the mark is the number of examples of the message, and what an oper
 operator's command moves the mark with a push, like a learner, and never touches the rows.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 _SEPARATOR = "#"
 _REQUEST_BITS = 2

@@ -6,23 +6,17 @@ second and obeys it, or once it starts. A bucket that has learned the message in
 mark left, and is not asked.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from headrace.learner.loop.marks.parked_marks import (
+    ParkedMessage,
     ParkedRequest,
     parked_messages,
     parked_request,
 )
-from headrace.pserver import OffsetSpan, Push, Unreachable
-from headrace.pserver.rows import EntryHeader, RowDeltas, pack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from headrace.learner.loop.marks.parked_marks import ParkedMessage
-    from headrace.pserver import Store
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
+from headrace.pserver.store import OffsetSpan, Push, Store
 
 
 def read_parked(store: Store) -> list[ParkedMessage]:

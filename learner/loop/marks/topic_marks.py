@@ -6,16 +6,11 @@ snapshot then has older marks of the old topic, whose examples are gone. Its mar
 alone would hide that: they are 0, as at a beginning. So each bucket is compared with the others.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from headrace.learner.errors import BucketsBehind, TopicMadeAgain
 from headrace.learner.loop.marks.parked_marks import is_parked_mark
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 _EPOCH = "@epoch"
 

@@ -15,8 +15,12 @@ Spinning threads take the cores from the threads that read and encode. To compar
 
 import os
 
-import lazy_loader
-
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch is loaded
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from headrace.learner.models.deep.networks.contract import (
+    NetworkBatch,
+    NetworkShape,
+    hidden_layers,
+)
+
+__all__ = ["NetworkBatch", "NetworkShape", "hidden_layers"]

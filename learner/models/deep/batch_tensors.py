@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from headrace.learner.models.deep.kernels import InputGradients
-from headrace.learner.models.deep.networks import NetworkBatch, NetworkShape
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    from torch import Tensor
-
-    from headrace.learner.inputs import InputPreparation
-    from headrace.learner.models.deep.kernels import GatheredInputs
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.inputs.preparation import InputPreparation
+from headrace.learner.models.deep.kernels import GatheredInputs, InputGradients
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
+from headrace.learner.spec.model_spec import ModelSpec
 
 
 class BatchParts(NamedTuple):

@@ -15,20 +15,30 @@ Statistics, counters and admission are nevertheless exact slate by slate
 Serving uses the same forward pass over the present rows.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from headrace.ingest.examples import Kind
-from headrace.ingest.runtime import read_only
-from headrace.learner.inputs import BLOCK, cut_between_slates, longest_slate
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.learner.inputs.example_inputs import (
+    BLOCK,
+    FeatureColumns,
+    InputScratch,
+    LabelledColumns,
+)
+from headrace.learner.inputs.required_rows import RequiredRows
+from headrace.learner.inputs.slates import cut_between_slates, longest_slate
+from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.learner.models.deep.batch_tensors import BatchTensors
 from headrace.learner.models.deep.device_group import DeviceGroup, start_group
 from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
@@ -48,27 +58,15 @@ from headrace.learner.models.deep.kernels import (
     probabilities,
 )
 from headrace.learner.models.deep.layers import Layers
-from headrace.learner.models.deep.networks import make_module
+from headrace.learner.models.deep.networks.architectures import make_module
 from headrace.learner.models.deep.passes import WRITTEN, Share, SoloPasses, WrittenPasses
+from headrace.learner.models.deep.process_group import ProcessGroup
 from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
 from headrace.learner.models.row_model import RowModel
 from headrace.learner.models.sync_group import MiniBatchEvidence
-from headrace.learner.spec import DEEPFM
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-    from torch import Tensor
-
-    from headrace.ingest.examples import Examples
-    from headrace.ingest.features import Encoded
-    from headrace.learner.inputs import FeatureColumns, InputScratch, LabelledColumns, RequiredRows
-    from headrace.learner.kernels import PendingColumns
-    from headrace.learner.models.deep.process_group import ProcessGroup
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import RowTable
-
+from headrace.learner.spec.architecture import DEEPFM
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.table import RowTable
 
 log = logging.getLogger(__name__)
 

@@ -23,40 +23,32 @@ Arrays pass through pipes, since a pipe waits without a timeout and ends with it
 process ends, the learner ends with an error, and what it did not push is learned again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import multiprocessing
 import pickle
 import signal
 import weakref
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch import nn
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from headrace.learner.errors import DevicesLost, GroupBroken
-from headrace.learner.models.deep.batch_tensors import BatchParts
+from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
 from headrace.learner.models.deep.device_module import DeviceModule
+from headrace.learner.models.deep.layers import Layers
 from headrace.learner.models.deep.passes import Share, SharePass
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from multiprocessing.connection import Connection
-    from multiprocessing.process import BaseProcess
-
-    import numpy.typing as npt
-    from torch import nn
-    from torch.distributed import Store  # type: ignore[attr-defined]
-
-    from headrace.learner.models.deep.batch_tensors import BatchTensors
-    from headrace.learner.models.deep.layers import Layers
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 _HOST, _TIMEOUT_S = "127.0.0.1", 300.0
 

@@ -12,23 +12,21 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
 from headrace.learner.errors import MissingDevice
-from headrace.learner.spec import AUTO, CUDA
+from headrace.learner.models.deep.process_group import ProcessGroup
+from headrace.learner.spec.architecture import AUTO, CUDA
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-    from torch import Tensor, nn
-
     from headrace.learner.models.deep.layers import Layers, LayerState
-    from headrace.learner.models.deep.process_group import ProcessGroup
-    from headrace.pserver.rows import RowTable
+    from headrace.pserver.rows.table import RowTable
 
 CPU = torch.device("cpu")
 

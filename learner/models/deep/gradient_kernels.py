@@ -5,15 +5,17 @@ names a turn. Here the gradients that the network returns by position are summed
 row is stepped once. Where the mini-batch must not be learned, its counts are taken back instead.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.inputs import slope_items, weight_of
-from headrace.learner.intrinsics import LANES, add, eight, take
-from headrace.learner.kernels import NOT_LEARNED, choose, shrink_of, slope_of, step_row
-from headrace.pserver.intrinsics import prefetch, prefetch_row, row_of
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.inputs.example_inputs import weight_of
+from headrace.learner.inputs.learned_weights import slope_items
+from headrace.learner.intrinsics.simd import LANES, add, eight, take
+from headrace.learner.kernels.loss import choose, slope_of
+from headrace.learner.kernels.optimizers import shrink_of, step_row
+from headrace.learner.kernels.row_values import NOT_LEARNED
+from headrace.pserver.intrinsics.row_prefetch import prefetch, prefetch_row
+from headrace.pserver.intrinsics.row_view import row_of
 
 _ONE = np.float32(1.0)
 _ROWS_AHEAD = 8

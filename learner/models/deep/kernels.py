@@ -11,14 +11,13 @@ statistics) example by example, then the items of bags. A row that the mini-batc
 *turn*: its number in the order in which rows were first named.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.inputs import (
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.inputs.example_inputs import (
     BLOCK,
     admit_slate,
     counts_of,
@@ -27,27 +26,21 @@ from headrace.learner.inputs import (
     find_block,
     find_common,
     find_example,
-    part_end,
     settle_strangers,
-    weigh_items,
 )
-from headrace.learner.intrinsics import LANES, eight, put, take
-from headrace.learner.kernels import (
-    count_row,
-    probability_of,
-    read_id,
-    read_vector,
-    read_weight,
-    shift_of,
-    shrink_of,
-)
-from headrace.pserver.intrinsics import prefetch, row_of
+from headrace.learner.inputs.learned_weights import weigh_items
+from headrace.learner.inputs.slates import part_end
+from headrace.learner.intrinsics.simd import LANES, eight, put, take
+from headrace.learner.kernels.loss import probability_of
+from headrace.learner.kernels.optimizers import shrink_of
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_lookup import shift_of
+from headrace.learner.kernels.row_values import read_id, read_vector, read_weight
+from headrace.pserver.intrinsics.row_prefetch import prefetch
+from headrace.pserver.intrinsics.row_view import row_of
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float32]
-    Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 

@@ -1,25 +1,18 @@
 """Kernels that initialize, read and step layers, which are stored in rows."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.intrinsics import LANES, eight, put, take
-from headrace.learner.kernels import (
-    bucket_at,
-    count_row,
-    gained_at,
-    initial,
-    mix,
-    origin,
-    shift_of,
-    shrink_of,
-    step_row,
-)
-from headrace.learner.spec import DENSE_NUMBER
-from headrace.pserver.intrinsics import prefetch_row, row_of
-from headrace.pserver.rows import AHEAD, fetch, find, find_or_add
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.intrinsics.simd import LANES, eight, put, take
+from headrace.learner.kernels.initialization import initial, origin
+from headrace.learner.kernels.optimizers import gained_at, shrink_of, step_row
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_ids import mix
+from headrace.learner.kernels.row_lookup import bucket_at, shift_of
+from headrace.learner.spec.architecture import DENSE_NUMBER
+from headrace.pserver.intrinsics.row_prefetch import prefetch_row
+from headrace.pserver.intrinsics.row_view import row_of
+from headrace.pserver.rows.table import AHEAD, fetch, find, find_or_add
 
 _ONE = np.float32(1.0)
 _DENSE = np.uint64(DENSE_NUMBER)

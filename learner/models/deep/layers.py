@@ -14,30 +14,24 @@ of a linear layer) is zero.
 A chunk counts an example as the intercept does.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
-from headrace.learner.kernels import group_of
+from headrace.learner.kernels.optimizers import group_of
+from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.learner.models.deep.layer_kernels import begin_layers, read_layers, step_layers
-from headrace.learner.spec import Optimizer, floats
+from headrace.learner.models.sync_group import MiniBatchEvidence
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.spec.optimizer_spec import Optimizer, floats
+from headrace.pserver.rows.table import RowTable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-    from torch import Tensor, nn
-
-    from headrace.learner.kernels import PendingColumns
-    from headrace.learner.models.sync_group import MiniBatchEvidence
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import RowTable
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 
 class LayerState(NamedTuple):

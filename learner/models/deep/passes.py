@@ -11,34 +11,24 @@ them, while the learning thread computes the gradient by its inputs. No sum is d
 threads: the result does not depend on their number.
 """
 
-from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from headrace.learner.models.deep.batch_tensors import BatchParts
-from headrace.learner.models.deep.device_module import CPU
-from headrace.learner.models.deep.networks import add_pairs, slope_pairs
-from headrace.learner.spec import DEEPFM, WIDE_AND_DEEP
+from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
+from headrace.learner.models.deep.device_module import CPU, DeviceModule
+from headrace.learner.models.deep.networks.pairwise import add_pairs, slope_pairs
+from headrace.learner.spec.architecture import DEEPFM, WIDE_AND_DEEP
+from headrace.learner.spec.model_spec import ModelSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
-
-    import numpy.typing as npt
-    from torch import Tensor
-
-    from headrace.learner.models.deep.batch_tensors import BatchTensors
-    from headrace.learner.models.deep.device_module import DeviceModule
-    from headrace.learner.spec import ModelSpec
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 WRITTEN = (DEEPFM, WIDE_AND_DEEP)
 """Architectures of `WrittenPasses`."""

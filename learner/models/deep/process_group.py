@@ -17,9 +17,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.distributed import (  # type: ignore[attr-defined]
     PrefixStore,
     ProcessGroupGloo,
+    Store,
     TCPStore,
 )
 
@@ -27,8 +29,6 @@ from headrace.learner.errors import GroupBroken
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from torch import Tensor
-    from torch.distributed import Store  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

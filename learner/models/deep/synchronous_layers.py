@@ -30,32 +30,23 @@ alternatives: a dry run of each batch in copies of its rows shows the same and h
 flag in the message that stops the round for all makes healthy mini-batches wait for a broken one.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.runtime import kernel
+from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.errors import GroupBroken
-from headrace.learner.kernels import count_row
+from headrace.learner.kernels.pending_deltas import PendingColumns
+from headrace.learner.kernels.row_counters import count_row
 from headrace.learner.models.deep.layers import Layers, LayerState
-from headrace.learner.models.sync_group import Quarantined
-from headrace.learner.spec import ADAGRAD, Optimizer
-from headrace.pserver.rows import find_or_add
+from headrace.learner.models.deep.process_group import ProcessGroup
+from headrace.learner.models.sync_group import MiniBatchEvidence, Quarantined
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.spec.optimizer_spec import ADAGRAD, Optimizer
+from headrace.pserver.rows.table import RowTable, find_or_add
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.kernels import PendingColumns
-    from headrace.learner.models.deep.process_group import ProcessGroup
-    from headrace.learner.models.sync_group import MiniBatchEvidence
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver.rows import RowTable
-
-    Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
 
 
 @kernel

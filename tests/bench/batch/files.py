@@ -7,14 +7,12 @@ Rows are divided by processor time of all threads, so other processes on the mac
 matter. `arrow` and `polars` only read the same file, all columns of a CSV as texts.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -22,15 +20,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.ingest.logs import guess_layout
-from headrace.ingest.survey import survey_log
-from headrace.learner.batch import FilePosition, TableSource
-from headrace.learner.spec import parse_spec
-from headrace.learner.suggestion import suggest_spec
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.ingest.survey.log_survey import survey_log
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.suggestion.spec_suggestion import suggest_spec
 from tests.bench.bench_options import bench_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SPEC = parse_spec(
     """

@@ -23,8 +23,6 @@ begin and the end, `seconds` the time of the run, and `processor_s` the processo
 processes.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math
@@ -34,8 +32,9 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -43,30 +42,21 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.deploy.local.services.valkey import ValkeyNode
-from headrace.ingest.logs import parse_layout
-from headrace.ingest.runtime import available_cores
-from headrace.learner.batch import (
-    BatchTrainer,
-    FitFolder,
-    FitSettings,
-    StageFolder,
-    StoreFitSettings,
-    StoreTrainer,
-    TableSource,
-)
-from headrace.learner.spec import parse_spec
-from headrace.pserver.redis_backend import open_store
+from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.runtime.affinity import available_cores
+from headrace.learner.batch.fit_folder import FitFolder
+from headrace.learner.batch.store_fit.staged_run import StageFolder
+from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings, StoreTrainer
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.batch.trainer import BatchTrainer, FitProgress, FitSettings
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.redis_backend.redis_store import open_store
 from tests.bench.batch.stream_table import write_table
 from tests.bench.bench_options import bench_parser
 from tests.bench.learner.alone import Alone
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 from tests.bench.learner.vowpal_wabbit import learn_text, write_text
 from tests.running_server import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from headrace.learner.batch import FitProgress
 
 LAYOUT = '[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"\n'
 FM = 'architecture = "factorization_machine"\ndimensions = 16\n'

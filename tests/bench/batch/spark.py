@@ -30,6 +30,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,8 +40,6 @@ from tests.bench.batch.stream_table import write_table
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
 PYTHON = "HEADRACE_SPARK_PYTHON"

@@ -4,20 +4,13 @@ The columns `f1` to `f26` hold ids, `f27` to `f39` numbers. `time` is in millise
 is the label.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.bench.learner.stream import IDS, START_MS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench.learner.stream import Stream
+from tests.bench.learner.stream import IDS, START_MS, Stream
 
 
 def write_table(

@@ -1,7 +1,5 @@
 """Tests `tests.bench.spark` without Spark: its medians, and its answer where PySpark is missing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

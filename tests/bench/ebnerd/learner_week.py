@@ -21,37 +21,27 @@ out examples that do not fill a last batch.
 (HEADRACE_WEEK or --data) it measures nothing and reports that.
 """
 
-from __future__ import annotations
-
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.spec.model_spec import load_spec, parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 from headrace.learner.validation.progressive import auc, log_loss
 from tests.bench.bench_options import bench_parser
-from tests.bench.ebnerd.week import WEEK, join, leave_without, read_events
+from tests.bench.ebnerd.week import WEEK, Events, join, leave_without, read_events
 from tests.bench.learner import vowpal_wabbit
-from tests.bench.learner.alone import Alone
+from tests.bench.learner.alone import Alone, Learned
 from tests.bench.learner.core import learn_core
 from tests.bench.learner.durable import Workshop
 from tests.bench.learner.rivals import learn_river, learn_torch
 from tests.bench.learner.stream import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.spec.model_spec import ModelSpec
-    from tests.bench.ebnerd.week import Events
-    from tests.bench.learner.alone import Learned
 
 SPEC = Path(__file__).parents[3] / "deploy" / "models" / "news_ids.toml"
 _QUICK_EXAMPLES = 40_960

@@ -3,8 +3,6 @@
 The events are made by hand and from a seed, so the sample week is not needed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

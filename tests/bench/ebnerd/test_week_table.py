@@ -1,7 +1,5 @@
 """The specs of the table of models, which are cut from those in deploy/models, are valid."""
 
-from __future__ import annotations
-
 import itertools
 
 from tests.bench.ebnerd.week_ideas import IDEAS, changed

@@ -13,17 +13,17 @@ directory, by default `../shared/data/ebnerd_week1`. Benchmarks that need it rep
 missing, and measure nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,18 +37,12 @@ from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
+from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week_history import events_for
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows.table import RowTable
-
-    Integers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 _ROOT = Path(__file__).resolve().parents[3]
 WEEK = Path(os.environ.get("HEADRACE_WEEK", _ROOT.parent / "shared/data/ebnerd_week1"))

@@ -9,31 +9,23 @@ log-odds of several models, which learn the same events. `--quick` measures logi
 alone; otherwise DCN-V2 follows. With `--idea`, only the named ideas are measured, and no mixture.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.validation.progressive import progressive
 from tests.bench.bench_options import bench_parser
-from tests.bench.ebnerd.week import WEEK, encode, learn, leave_without, read_events
+from tests.bench.ebnerd.week import WEEK, Events, Outcome, encode, learn, leave_without, read_events
 from tests.bench.ebnerd.week_table import spec_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.spec.model_spec import ModelSpec
-    from tests.bench.ebnerd.week import Events, Outcome
 
 
 class Idea(NamedTuple):

@@ -15,29 +15,23 @@ a score is made ten minutes later than under `immediate`, when more is known: co
 these columns. `--quick` runs the models that need no torch.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import Field
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, encode, learn, leave_without, read_events
 from tests.bench.ebnerd.week_history import RECENT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.ingest.features.fields import Field
-    from headrace.learner.spec.model_spec import ModelSpec
 
 _MODELS = Path(__file__).parents[3] / "deploy" / "models"
 _WINDOW = 'policy = "window"\nwindow_s = 600\n'

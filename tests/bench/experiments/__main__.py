@@ -11,8 +11,6 @@ the stream of `tests.bench.learner` (26 ids and 13 numbers) and processor time. 
 `promotion_speed.py`, which starts Kafka and Valkey.
 """
 
-from __future__ import annotations
-
 import json
 import time
 

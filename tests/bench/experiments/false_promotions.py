@@ -5,8 +5,6 @@ has any, and looked at after every minute. A batch closes each hour, a cycle is 
 repeat the one before, and only the ends of batches are computed.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

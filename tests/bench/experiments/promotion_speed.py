@@ -9,23 +9,19 @@ settings: a promotion takes so much longer than their sum.
 last one. The controller finds it by its level.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.valkey import ValkeyCluster
-from headrace.learner.experiments import PromotionRules
-from headrace.serving.promotion import KafkaPromotionPorts, Promotion, PromotionStage
+from headrace.learner.experiments.promotion_rules import PromotionRules
+from headrace.serving.promotion.promotion_controller import KafkaPromotionPorts
+from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.running_server import jars, running_server
-from tests.serving.promotion.promotion_site import roll_back_bad_canary, running_site
+from tests.serving.promotion.promotion_site import Site, roll_back_bad_canary, running_site
 from tests.serving.served_models import eventually
-
-if TYPE_CHECKING:
-    from tests.serving.promotion.promotion_site import Site
 
 _IN_A_ROW = 50
 

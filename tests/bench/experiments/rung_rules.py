@@ -10,25 +10,22 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.learner.experiments import ExperimentRunner, RunFolder, load_experiment
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.experiments.experiment_file import load_experiment
+from headrace.learner.experiments.run_folder import RunFolder
+from headrace.learner.experiments.runner import ExperimentRunner
 from headrace.learner.experiments.space import changed_spec
-from headrace.learner.local import InMemoryModel
-from headrace.learner.spec import parse_spec
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.bench.experiments.search import BlockLog
 from tests.bench.experiments.swinging_stream import L2, dicts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.spec import ModelSpec
 
 
 class Task(NamedTuple):

@@ -26,31 +26,27 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.examples import part_of
-from headrace.learner.batch import EventLogSource, FilePosition
-from headrace.learner.experiments import ArmPlan
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.splitting import part_of
+from headrace.learner.batch.event_source import EventLogSource
+from headrace.learner.batch.sources import FilePosition
 from headrace.learner.experiments.arm import Arm
-from headrace.learner.experiments.losses import LossPieces, OutcomeJoin
-from headrace.learner.experiments.rungs import ComparedArm, Rungs, compared_arm
+from headrace.learner.experiments.experiment_file import ArmPlan
+from headrace.learner.experiments.losses import LossPieces, OutcomeJoin, Reals, Settled
+from headrace.learner.experiments.rungs import ComparedArm, PieceSums, Rungs, compared_arm
 from headrace.learner.experiments.space import changed_spec
-from headrace.learner.spec import parse_spec
+from headrace.learner.spec.model_spec import parse_spec
 from tests.bench.ebnerd.week import WEEK
+from tests.bench.experiments.rung_rules import Task
 from tests.bench.experiments.search import HEAD, RUNGS, WEEK_ARMS, WEEK_FIRST, WEEK_SPACE, written
 from tests.bench.experiments.search_rivals import swinging_task
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.experiments.losses import Reals, Settled
-    from headrace.learner.experiments.rungs import PieceSums
-    from tests.bench.experiments.rung_rules import Task
 
 RANKINGS = ("stretch", "all", "stretch_error", "all_error")
 _SEEDS, _WEEK_SEEDS, _EXAMPLES, _QUICK_EXAMPLES = 20, 3, 20_000, 8000

@@ -9,32 +9,24 @@ The log is the sample week where it exists. With --quick, it is a generated log 
 with 16 arms.
 """
 
-from __future__ import annotations
-
 import tempfile
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.deploy.models.shipped import path_of
-from headrace.learner.batch import EventLogSource, ExampleBlock, FilePosition
-from headrace.learner.experiments import (
-    Experiment,
-    ExperimentRunner,
-    RunFolder,
-    load_experiment,
-    read_history,
-)
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.batch.event_source import EventLogSource
+from headrace.learner.batch.sources import ExampleBlock, FilePosition
 from headrace.learner.experiments.arm import Arm
+from headrace.learner.experiments.experiment_file import Experiment, load_experiment
+from headrace.learner.experiments.history import ArmRecord
 from headrace.learner.experiments.losses import OutcomeJoin
+from headrace.learner.experiments.run_folder import RunFolder, read_history
+from headrace.learner.experiments.runner import ExperimentRunner
 from tests.bench.ebnerd.week import WEEK
 from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.experiments import ArmRecord
 
 SPACE = """
 [space]

@@ -25,21 +25,22 @@ one stream instead of twenty.
 compare processor seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.examples import Examples, part_of
-from headrace.learner.batch import EventLogSource, FilePosition
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.splitting import part_of
+from headrace.learner.batch.event_source import EventLogSource
+from headrace.learner.batch.sources import FilePosition
 from headrace.learner.experiments.space import changed_spec
-from headrace.learner.spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.bench.ebnerd.week import WEEK
 from tests.bench.experiments.rung_rules import (
     Chosen,
@@ -53,11 +54,6 @@ from tests.bench.experiments.rung_rules import (
 )
 from tests.bench.experiments.swinging_stream import swinging_spec, swinging_stream
 from tests.bench.learner.stream import batches_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from headrace.learner.spec import ModelSpec
 
 ARMS, SLOTS, FACTOR, BUDGET = 12, 4, 4, 0.25
 _RATES = tuple(float(f"{rate:.4g}") for rate in np.geomspace(0.005, 2.0, ARMS))

@@ -5,21 +5,14 @@ stretch of few clicks has a low log loss, however it learns. Effects of ids are 
 seed; examples, and the phase of the level, are drawn by it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.learner.spec import ModelSpec, parse_spec
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.bench.learner.stream import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
 
 VALUES = (10, 100, 1000, 10_000, 50_000)
 """Possible values of each field."""

@@ -1,17 +1,13 @@
 """The bench of the search counts whole runs as whole, and the best arm is the best of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from headrace.learner.experiments import load_experiment, read_history
+from headrace.learner.experiments.experiment_file import load_experiment
+from headrace.learner.experiments.run_folder import read_history
 from tests.bench.experiments.search import HEAD, RUNGS, SPACE, judged, whole_loss
 from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ARMS, EXAMPLES = 3, 2000
 

@@ -1,7 +1,5 @@
 """The rivals of the search get the same arms and end within the same budget."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.bench.experiments.rung_rules import (

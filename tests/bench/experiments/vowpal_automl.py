@@ -10,25 +10,20 @@ Wabbit learns the whole stream with the chosen configuration, and with each one 
 reach in a single step. A step of the budget is one example learned by one live configuration.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from vowpalwabbit import Workspace
 
+from headrace.ingest.examples.batch import Examples
 from tests.bench.experiments.rung_rules import Spent
 from tests.bench.experiments.swinging_stream import places_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.examples import Examples
 
 Pair = tuple[str, str]
 _NAMES = "ABCDEFGHIJ"

@@ -13,27 +13,21 @@ constants of the generated logs are those of `headrace suggest`, those of the we
 `--quick` learns short generated logs with the models that need no torch.
 """
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headrace.learner.spec.model_spec import parse_spec
 from tests.bench.bench_options import bench_parser
-from tests.bench.ebnerd.week import WEEK, encode, learn, read_events
+from tests.bench.ebnerd.week import WEEK, Events, encode, learn, read_events
 from tests.bench.ebnerd.week_table import spec_of
 from tests.bench.generated.contenders import FIRST, learn_ours, spec_text
 from tests.bench.generated.generated_logs import entropy, log_loss
 from tests.bench.generated.log_generator import GeneratedLog, LogPlan, generate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.bench.ebnerd.week import Events
 
 POOLINGS = {
     "sum": "",

@@ -6,34 +6,30 @@ batch judged by the guard. The others get the label with the impression, which i
 stream has.
 """
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from vowpalwabbit import Workspace
 
-from headrace.ingest.events import REQUEST_ID
-from headrace.ingest.examples import Examples, Kind, part_of, reordered
-from headrace.learner.kernels import PendingDeltas, view_of
+from headrace.ingest.events.contract import REQUEST_ID
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.splitting import part_of
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.loop.guard.batch_guard import BatchGuard
-from headrace.learner.models import open_model
-from headrace.learner.spec import parse_spec
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion.robust_constants import robust_constants
-from headrace.pserver import Shape
+from headrace.pserver.store import Shape
+from tests.bench.generated.log_generator import GeneratedLog
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.learner.spec import ModelSpec
-    from tests.bench.generated.log_generator import GeneratedLog
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 ARCHITECTURES = {
     "lr": "logistic_regression",

@@ -33,14 +33,14 @@ Figures of another size, spec or option are measured again. The code is not comp
 learner needs another folder.
 """
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
@@ -56,17 +56,10 @@ from tests.bench.generated.contenders import (
     plain_text,
     spec_text,
 )
-from tests.bench.generated.log_generator import generate, plans
+from tests.bench.generated.log_generator import GeneratedLog, generate, plans
 from tests.bench.generated.loss_split import chance_excess, excess_in_errors, split_loss
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from tests.bench.generated.log_generator import GeneratedLog
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 PLAIN = {f"plain_{name}": name for name in ARCHITECTURES}
 EXPENSIVE = ("best_lr", "vw", "river")

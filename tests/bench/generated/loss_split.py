@@ -15,16 +15,12 @@ DeGroot and Fienberg, "The comparison and evaluation of forecasters", The Statis
 three add up to the normalized entropy less 1.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 _STEPS = 60
 _CHANCE_NATS = 1.92

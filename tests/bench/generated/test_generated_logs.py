@@ -1,9 +1,7 @@
 """The generated logs are what their plans say, and the figures are those of known scores."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +19,6 @@ from tests.bench.generated.generated_logs import (
     windows,
 )
 from tests.bench.generated.log_generator import LOGS, generate, plans
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_plans_span_the_range_that_defaults_must_cope_with() -> None:

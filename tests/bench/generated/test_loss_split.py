@@ -1,7 +1,5 @@
 """The split of a window's loss separates a wrong level, a wrong slope and the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

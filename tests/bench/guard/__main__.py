@@ -21,18 +21,17 @@ The sample week is left out where it is missing. A quick run takes every seventh
 regression, and one log with faults.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from headrace.ingest.examples import part_of
-from headrace.learner.loop.guard import BatchGuard
+from headrace.ingest.examples.splitting import part_of
+from headrace.learner.loop.guard.batch_guard import BatchGuard
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd import week
 from tests.bench.generated.log_generator import plans
@@ -43,17 +42,13 @@ from tests.bench.guard.guard_streams import (
     MODELS,
     POLICIES,
     BenchLearner,
+    GuardStream,
     demo,
     generated,
     sample_week,
 )
 from tests.bench.guard.harm import NEW, NONE, OLD, run
 from tests.bench.guard.old_rule import OldRule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.bench.guard.guard_streams import GuardStream
 
 _WARM, _AFTER = 20_000, 10_000
 _COUNT = 20_000

@@ -1,11 +1,7 @@
 """Cuts a stream into messages that arrive at a rate, as a backlog, or after an outage."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 _TRANSACTION_S = 0.05
 """Time of the events that a joiner gathers in one message, live."""

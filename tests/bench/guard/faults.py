@@ -1,21 +1,15 @@
 """Faults that a producer makes with the impressions of a while."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.examples import concatenate, part_of, reordered
-from headrace.ingest.features import Encoded
-from tests.bench.guard.guard_streams import Clicks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.examples import Examples
-    from tests.bench.guard.guard_streams import GuardStream
+from headrace.ingest.examples.batch import Examples, concatenate
+from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.features.encoder import Encoded
+from tests.bench.guard.guard_streams import Clicks, GuardStream
 
 UNIT = 1000.0
 

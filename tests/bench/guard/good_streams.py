@@ -6,24 +6,18 @@ messages of each arrival. A guard that parks nothing changes nothing, so this is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import part_of
-from headrace.learner.loop.guard import BatchGuard, Unlearnable
-from tests.bench.guard.arrivals import RESTART
-from tests.bench.guard.guard_streams import BenchLearner
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.splitting import part_of
+from headrace.learner.loop.guard.batch_guard import BatchGuard, Unlearnable
+from tests.bench.guard.arrivals import RESTART, Arrival
+from tests.bench.guard.guard_streams import BenchLearner, GuardStream
 from tests.bench.guard.old_rule import OldRule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from tests.bench.guard.arrivals import Arrival
-    from tests.bench.guard.guard_streams import GuardStream
 
 _LEARNED = 512
 _SOURCE = "examples.guard"

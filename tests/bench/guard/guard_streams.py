@@ -13,28 +13,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
-from headrace.ingest.events import REQUEST_ID
-from headrace.ingest.examples import Examples, Kind, reordered
-from headrace.ingest.features import Encoder
-from headrace.learner.kernels import PendingDeltas, view_of
+from headrace.ingest.events.contract import REQUEST_ID
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.local.table_examples import TableEncoder
-from headrace.learner.models import open_model
-from headrace.learner.spec import parse_spec
-from headrace.pserver import Shape
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.store import Shape
 from tests.bench.generated.contenders import spec_text
 from tests.bench.generated.log_generator import GeneratedLog, LogPlan, generate
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.learner.spec import ModelSpec
     from tests.bench.ebnerd import week
 
-    Floats = npt.NDArray[np.float64]
-    Ints = npt.NDArray[np.int64]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 POLICIES = ("window", "immediate")
 MODELS = ("lr", "fm", "dcn_v2")

@@ -10,21 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import part_of
-from headrace.ingest.kafka import Source
-from headrace.learner.loop.guard import BatchGuard, Suspect
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.kafka.protocols import Source
+from headrace.learner.loop.guard.batch_guard import BatchGuard, Suspect
 from headrace.learner.loop.merging import ExampleBatch
+from tests.bench.guard.arrivals import Arrival
+from tests.bench.guard.old_rule import OldRule
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from tests.bench.guard.arrivals import Arrival
     from tests.bench.guard.guard_streams import BenchLearner, GuardStream
-    from tests.bench.guard.old_rule import OldRule
 
-    Floats = npt.NDArray[np.float64]
+
+Floats = npt.NDArray[np.float64]
 
 NONE, OLD, NEW = "no guard", "old rule", "guard"
 _PUSH = 2

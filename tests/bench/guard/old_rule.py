@@ -1,18 +1,11 @@
 """The rule that the guard had before: the mean loss against a multiple of its running mean."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.ingest.examples import Kind
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
+from headrace.ingest.examples.batch import Examples, Kind
 
 _RATIO = 4.0
 _LEAST_EXAMPLES = 100

@@ -14,8 +14,6 @@ bytes.
     p50_ms, p99_ms             single events, sent one after another without other traffic
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -24,9 +22,10 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -40,10 +39,6 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from tests.bench.bench_options import bench_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.connection import Connection
 
 CONNECTIONS = 8
 BATCH_EVENTS = 500

@@ -24,10 +24,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import psutil
 from confluent_kafka import TopicPartition
@@ -36,6 +37,7 @@ from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
@@ -44,11 +46,6 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
 from tests.bench.bench_options import bench_parser
 from tests.bench.ingest import joining
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from headrace.ingest.features.fields import FieldSet
 
 ROOT = Path(__file__).parents[3]
 TOPICS = EventTopics("shown", "clicked", "dead")

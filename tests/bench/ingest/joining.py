@@ -5,21 +5,17 @@ hour, a logarithm and a cross. One impression in ten is clicked, some seconds la
 `faust` are the entry points of two processes that join the same topics until SIGTERM.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import orjson
 
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PARTITIONS = 4
 START_MS = 1_700_000_000_000

@@ -8,24 +8,19 @@ characters, as in the joiner's benchmark. The figure is the largest resident set
 growth of the rings included, minus its size before the first impression.
 """
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventSide, only_read
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Source
 from tests.bench.bench_options import bench_parser
 from tests.bench.ingest import joining
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
 
 _CHUNK = 4_000
 _DELAY_MS = 5

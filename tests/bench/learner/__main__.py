@@ -1,11 +1,9 @@
 """Runs the contenders one after another, and prints their figures."""
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -19,10 +17,6 @@ from tests.bench.learner.core import core_figures, learn_core
 from tests.bench.learner.durable import Durable, Workshop
 from tests.bench.learner.rivals import learn_river, learn_torch
 from tests.bench.learner.stream import LR, make_stream, stream_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 FM = 'architecture = "factorization_machine"\ndimensions = 16\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 16\nlayers = [128, 64]\nmini_batch = 256\n'

@@ -9,29 +9,21 @@ model scores and steps by mini-batches (`mini_batch`, at most the batch). Larger
 with older rows and take fewer steps of the layers. The curve shows the cost.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.learner.validation.progressive import progressive
 from tests.bench.learner.core import Core
-from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.spec.model_spec import ModelSpec
-    from tests.bench.learner.stream import Stream
+from tests.bench.learner.stream import LR, Stream, batches_of, make_stream, stream_spec
 
 _SIZES = (1, 4, 16, 64, 128, 256, 1024, 4096)
 _QUICK_SIZES = (1, 16, 128, 4096)

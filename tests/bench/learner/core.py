@@ -9,25 +9,18 @@ drawn anew from the same distribution. `core_lr_drawn` runs without admission ov
 Compare these two; their `_rows` are the rows created. Quick runs leave both out.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.ingest.examples.batch import Examples
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.store import Shape
 from tests.bench.learner.alone import Learned
-from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.spec.model_spec import ModelSpec
-    from tests.bench.learner.stream import Stream
+from tests.bench.learner.stream import LR, Stream, batches_of, make_stream, stream_spec
 
 _BUCKETS = 64
 _ADMISSION = '[admission]\nkind = "count"\nsightings = 3\n'

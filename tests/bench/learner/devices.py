@@ -13,33 +13,25 @@ Without a CUDA device, only the CPU is measured. The CPU gets no mini-batches ab
 for an example is the same there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.hashing import field_ids
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.bench.bench_options import bench_parser
 from tests.bench.learner.core import Core
-from tests.bench.learner.stream import IDS, LR, NUMBERS, batches_of, make_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.spec.model_spec import ModelSpec
-    from tests.bench.learner.stream import Stream
+from tests.bench.learner.stream import IDS, LR, NUMBERS, Stream, batches_of, make_stream
 
 _BAG = IDS + NUMBERS + 1
 _ITEMS = 20

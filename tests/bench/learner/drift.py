@@ -22,16 +22,15 @@ of the quarter of an hour.
 With --chart, regret by day as a page. The table has it by day, in thousandths of nats.
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
@@ -39,18 +38,12 @@ from rich.table import Table
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
+from headrace.learner.spec.model_spec import ModelSpec
 from tests.bench.bench_options import bench_parser
 from tests.bench.learner.core import Core
 from tests.bench.learner.drift_models import MODELS, RECENT, spec_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.learner.spec.model_spec import ModelSpec
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 __all__ = ["WORLD", "Day", "make_days", "regret", "regrets", "spec_of"]
 

@@ -4,8 +4,6 @@ All read the same five fields of an event. Logistic regression also gets pairs o
 and DIN the user's last clicks. The constants are the same for all, and not tuned.
 """
 
-from __future__ import annotations
-
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
 RECENT = "recent"

@@ -20,13 +20,16 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.services import LocalServices
@@ -42,25 +45,15 @@ from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.process import LearnerSettings, run_learner
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
-from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.store import Shape
 from tests.bench.learner.alone import begin_memory, memory_mb
 from tests.bench.learner.stages import Stages
-from tests.bench.learner.stream import BATCH, batches_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from multiprocessing.connection import Connection
-
-    import numpy.typing as npt
-
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.redis_backend.redis_store import RedisStore
-    from tests.bench.learner.stream import Stream
+from tests.bench.learner.stream import BATCH, Stream, batches_of
 
 PARTITIONS, BUCKETS = 2, 8
 STEADY_KEEP_BYTES, STEADY_LOG_BYTES = 2 << 20, 5 << 20

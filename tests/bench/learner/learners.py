@@ -13,8 +13,6 @@ same examples are sent again each time, with later times. If learners, stores an
 cores than the machine has, the figures show the machine rather than headrace.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -24,9 +22,10 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,16 +46,11 @@ from headrace.learner.loop.pacing import parse_push_interval
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import auc, log_loss
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.store import Shape
 from tests.bench.bench_options import bench_parser
 from tests.learner.loop.several import Turns
 from tests.learner.streams import part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 LEARNERS = (1, 2, 4)
 SETTINGS = ("batch", "1000", "10000", "50ms", "400ms", "")

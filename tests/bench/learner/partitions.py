@@ -28,15 +28,15 @@ and Valkey. `--quick` then measures 1 and 8 partitions.
 sample week (HEADRACE_WEEK or --data) is measured.
 """
 
-from __future__ import annotations
-
+import argparse
 import json
 import tempfile
 import zlib
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -49,24 +49,18 @@ from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_por
 from headrace.ingest.kafka.protocols import ReaderEvent, Record, Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
 from headrace.ingest.logs.ndjson import DirectoryLog
+from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing, parse_push_interval
 from headrace.learner.loop.ports import LearnerClocks
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models.factory import open_model
-from headrace.learner.spec.model_spec import load_spec
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, leave_without
 from tests.bench.learner.partition_processes import measure_processes
 from tests.deploy.demo.written_log import write_log
 from tests.learner.in_memory import InMemoryModel
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from headrace.learner.loop.learner import Learner
-    from headrace.learner.spec.model_spec import ModelSpec
 
 _MODELS = Path(__file__).parents[3] / "deploy" / "models"
 PARTITIONS, LEARNERS = (1, 2, 8, 32), (1, 2)

@@ -7,9 +7,10 @@ million times, so only functions that run once a batch or once a push are stages
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from headrace.learner.kernels.pending_deltas import PendingDeltas
@@ -21,9 +22,6 @@ from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.loop.pushes import Pushes
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 STAGES: tuple[tuple[Any, str, str], ...] = (
     (loop.Learner, "step", "rest of the loop"),

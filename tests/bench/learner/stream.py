@@ -10,9 +10,9 @@ possible log loss is therefore known: that of the truth.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,9 +20,6 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.hashing import field_ids
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 IDS, NUMBERS = 26, 13
 VALUES = np.geomspace(10, 4_000_000, IDS).astype(np.int64)

@@ -1,7 +1,5 @@
 """Tests the output of `tests.bench.learner`, and the interval in which it measures `steady_lr`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

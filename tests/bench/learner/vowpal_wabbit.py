@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ from vowpalwabbit import Workspace
 from tests.bench.learner.alone import Learned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from tests.bench.learner.stream import Stream
 
 _ALWAYS = "--quiet --no_stdin --loss_function logistic --link logistic"

@@ -18,8 +18,6 @@ learner could serve at four times the rate: the benchmark shows that learners ca
 that four learn faster than one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -28,47 +26,38 @@ import threading
 import time
 import urllib.request
 from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticSite, SyntheticStream
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain, DrainTimeout
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services import LocalServices, free_port
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.kafka import (
-    BY_KEY,
-    EventTopics,
-    KafkaReader,
-    KafkaSettings,
-    KafkaWriter,
-    Source,
-    ensure_topics,
-    examples_topic,
-    topics_for,
-)
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.offset_store import committed_by
-from headrace.ingest.runtime import wall_ms
-from headrace.learner.spec import load_spec
-from headrace.pserver import Shape
-from headrace.pserver.redis_backend import StoreSettings, open_store
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+from headrace.pserver.store import Shape
 from tests.bench.bench_options import bench_parser
 from tests.bench.pipeline.scaling_rule import Autoscaler, ScalingRule, rule_of_chart
 from tests.chaos.accounting import differences, quantile_ms
 from tests.chaos.counting import count
 from tests.chaos.sampler import read_metrics
 from tests.chaos.trail import follow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.deploy.demo.synthetic import SyntheticEvents
 
 MODEL = path_of("demo")
 PARTITIONS, BUCKETS, MOST_LEARNERS = 4, 8, 4

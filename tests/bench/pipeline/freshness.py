@@ -20,12 +20,14 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
@@ -34,15 +36,9 @@ from headrace.ingest.examples.batch import Kind, unpack
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import examples_topic
 from tests.bench.bench_options import bench_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from headrace.ingest.kafka.settings import KafkaSettings
 
 SPEC = Path(__file__).parents[3] / "deploy" / "models" / "news.toml"
 EVENTS_PER_S = 2_000

@@ -17,12 +17,10 @@ import math
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.deploy.chart.helm import render
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _TOLERANCE = 0.1
 _RATE = re.compile(r"rate / (\d+) > lag / (\d+) \?")

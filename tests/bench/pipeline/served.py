@@ -15,16 +15,15 @@ seconds of the log earlier: the cost of staleness alone.
 `--quick` takes the first hours, at twice that speed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +37,6 @@ from headrace.ingest.logs.ndjson import DirectoryLog
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week import WEEK, lagging, leave_without, read_events
 from tests.bench.pipeline.served_comparison import served_beside_learned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SPEC = Path(__file__).parents[3] / "deploy" / "models" / "news.toml"
 QUICK_HOURS, QUICK_SPEEDS = 5.0, (1200.0,)

@@ -5,19 +5,16 @@ from counters of a process. Both accuracies are of the same impressions, so that
 due to freshness alone.
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from headrace.ingest.examples import unpack as unpack_examples
-from headrace.ingest.kafka import examples_topic, read_all, scores_topic
-from headrace.learner.loop import unpack as unpack_scores
-from headrace.learner.validation import Outcomes, join_outcomes
-
-if TYPE_CHECKING:
-    from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.loop import Scores
-    from headrace.learner.spec import ModelSpec
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.learner.loop.scores import Scores
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.validation.outcomes import Outcomes, join_outcomes
 
 
 class ServedComparison(NamedTuple):

@@ -20,19 +20,19 @@ compiles after a start shows here, on a busy machine as well.
 The last period is long after the start. A busy machine is slow in every period, so compare with it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -43,11 +43,6 @@ from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.topics import examples_topic
 from tests.bench.bench_options import bench_parser
 from tests.bench.pipeline.freshness import SPEC, Asking, Probes, Traffic, figures, probe, times
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
 
 PERIODS_S = (0.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 QUICK_PERIODS_S = (0.0, 2.0, 5.0, 10.0)

@@ -1,7 +1,5 @@
 """The autoscaler of `tests.bench.elastic` follows the chart and the rules of Kubernetes."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.deploy.models.shipped import path_of

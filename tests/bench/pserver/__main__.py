@@ -22,8 +22,6 @@ sub-hash.
 Ratios are medians over runs that take turns within one process, because machines differ and drift.
 """
 
-from __future__ import annotations
-
 import json
 
 from rich.console import Console

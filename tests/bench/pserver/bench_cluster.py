@@ -4,33 +4,25 @@ Ids are random, since ids are hashes. The rows of one entry are therefore spread
 of their bucket, as in a real log.
 """
 
-from __future__ import annotations
-
 import secrets
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeySettings
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.node_connection import Call
-from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import OffsetSpan, Push, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
-
-    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 ROWS_A_PUSH = 1000
 SOURCE = "bench/0"

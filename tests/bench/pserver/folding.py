@@ -6,18 +6,12 @@ bytes more per row. The figure is the servers' own processor time, because it do
 other work on the machine.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from headrace.deploy.local.services.valkey import ValkeyCluster
 from tests.bench.pserver.bench_cluster import Bench, flush, used_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 _BUCKETS = 8
 _ROWS_WRITTEN = 24_000  # of each bucket, in one entry

@@ -1,18 +1,13 @@
 """Measures lookups of single rows by a process that holds only the tails of the logs."""
 
-from __future__ import annotations
-
 import statistics
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.replica.partial_replica import PartialReplica
 from tests.bench.pserver.bench_cluster import ROWS_A_PUSH, Bench
-
-if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 
 def measure_lookups(nodes: ValkeyCluster, rows: int, rounds: int, repeats: int) -> dict[str, float]:

@@ -1,18 +1,13 @@
 """Measures rows pushed, folded and pulled, beside plain commands that move the same bytes."""
 
-from __future__ import annotations
-
 import statistics
 import time
-from typing import TYPE_CHECKING
 
+from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import row_bytes
 from tests.bench.pserver.bench_cluster import ROWS_A_PUSH, Bench, ratio, turns
-
-if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 
 def measure_push(nodes: ValkeyCluster, width: int, count: int) -> dict[str, float]:

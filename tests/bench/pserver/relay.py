@@ -13,8 +13,6 @@ AdaGrad. `full` relays rows as they are, `final` what the forward pass reads, `h
 floats of 16 bits. No statistic reads the counters of these rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

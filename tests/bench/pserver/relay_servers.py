@@ -19,33 +19,27 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.deploy.local.services.services import LocalServices
+from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.redis_store import open_store
-from headrace.pserver.replica.replica import Folded, Replica
+from headrace.pserver.relay.relay_section import RelayForm
+from headrace.pserver.replica.replica import Change, Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from headrace.serving.relaying.relay_loop import RelayPolicy
 from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
 from headrace.serving.replicas.follower import Follower, Following
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from headrace.deploy.local.services.valkey import ValkeyCluster
-    from headrace.pserver.relay.relay_section import RelayForm
-    from headrace.pserver.replica.replica import Change
 
 MODEL = parse_spec(
     """

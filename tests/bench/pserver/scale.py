@@ -4,16 +4,11 @@ Wall time is reported beside the replica's own processor time, which other work 
 lengthens less.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
+from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.replica.replica import Replica
 from tests.bench.pserver.bench_cluster import Bench, flush, used_bytes
-
-if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 
 def measure_memory(nodes: ValkeyCluster, rounds: int) -> dict[str, float]:

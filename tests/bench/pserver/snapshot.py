@@ -11,36 +11,29 @@ primaries, fills a model with N rows of 18 floats (default: a million), and meas
 in seconds and rows per second, and the bytes of a row in the files. --quick: 200,000 rows.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from headrace.deploy.local.services.valkey import ValkeyCluster
-from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.restoration import restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 from headrace.pserver.store import Shape
 from tests.bench.bench_options import bench_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headrace.pserver.redis_backend.redis_store import RedisStore
-    from headrace.pserver.snapshots.manifest import Manifest
 
 BUCKETS = 64
 WIDTH = 18

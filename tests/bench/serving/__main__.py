@@ -18,8 +18,6 @@ times for 1, 50, 200 and 1,000 candidates (`by_candidates`).
 (`client_us`). locust times a request from when it was sent, not from its due time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import multiprocessing
@@ -27,9 +25,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import uvloop
@@ -43,9 +42,6 @@ from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving import locusts
 from tests.bench.serving.asking import answers_per_second, ready, requests, waits_ms
 from tests.bench.serving.learning import push_to
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODELS = Path(__file__).parents[3] / "deploy" / "models"
 SPECS = {"lr": MODELS / "news.toml", "deepfm": MODELS / "news_deepfm.toml"}

@@ -8,23 +8,17 @@ A client library would take longer for a request than the server takes for its a
 two cores. Requests are therefore bytes, and only status and length of an answer are read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
 
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.serving.api.openapi import examples
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from headrace.learner.spec.model_spec import ModelSpec
 
 CONNECTIONS = 8
 _DIFFERENT = 64

@@ -15,11 +15,9 @@ sliced by one field of twelve values.
     restore_seconds                   from the table, as after a crash
 """
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -29,7 +27,7 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.examples.batch import pack as pack_examples
 from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
@@ -38,11 +36,6 @@ from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
 from headrace.serving.evaluation.windows import Windows, figures
 from tests.bench.bench_options import bench_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.features.fields import FieldSet
 
 BATCH = 2_000
 RATE_PER_S = 2_000

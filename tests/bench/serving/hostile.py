@@ -18,8 +18,6 @@ without an attack.
 `attacker_cores`, `server_cores`: processor time of the two during the attack, by its duration.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client
@@ -30,7 +28,9 @@ import resource
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import psutil
@@ -44,10 +44,6 @@ from headrace.ingest.runtime.process import rare_collections
 from headrace.serving.api.fast_path_probe import choose_protocol
 from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS
 from tests.bench.bench_options import bench_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
 
 CONNECTIONS = 1_000
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

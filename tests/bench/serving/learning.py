@@ -11,23 +11,21 @@ import contextlib
 import secrets
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.spec.model_spec import load_spec
+from headrace.ingest.features.fields import FieldSet
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import OffsetSpan, Push, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from multiprocessing.connection import Connection
-    from pathlib import Path
-
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.learner.spec.model_spec import ModelSpec
 
 BUCKETS = 16
 ROWS = 250_000

@@ -4,22 +4,18 @@ locust runs in a process of its own, because it replaces all of Python's sockets
 shares two cores with the server, the shards and the pusher, so its processor time is missing there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests.bench.serving.asking import CONNECTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _USERS = Path(__file__).with_name("users.py")
 _AT_ONCE = 1000

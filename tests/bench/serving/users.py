@@ -5,8 +5,6 @@ when a request is sent. `constant_throughput` is at most the rate: a user that w
 sends its next request late, and the delay is not recorded.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

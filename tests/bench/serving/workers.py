@@ -11,15 +11,14 @@ of each process. The first is the parent, and the follower is among the others.
 `requests_per_second`: one candidate. `candidates_per_second`: 200 candidates.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import uvloop
@@ -31,9 +30,6 @@ from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving.__main__ import CANDIDATES, SPECS
 from tests.bench.serving.asking import answers_per_second, ready, requests
 from tests.bench.serving.learning import Pushing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SPEC = SPECS["lr"]
 

@@ -5,8 +5,6 @@ package with KEDA's formula imports the clients of all its triggers. The program
 below `~/.cache/headrace` (`HEADRACE_CLUSTER_HOME`), in a folder that is named after the sources.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

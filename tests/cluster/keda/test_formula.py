@@ -1,7 +1,5 @@
 """KEDA evaluates the formula of the learners as the chart and the benchmark of learners expect."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any, NamedTuple

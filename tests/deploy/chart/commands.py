@@ -1,13 +1,9 @@
 """Checks arguments and variables of a container against the command line of headrace."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from headrace.deploy.cli.main import app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _WITHOUT_OPTION = {"HEADRACE_REDIS_USER", "HEADRACE_REDIS_PASSWORD"}
 """Variables for secrets, which no option takes."""

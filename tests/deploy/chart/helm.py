@@ -3,8 +3,6 @@
 The only file that calls helm-python-sdk, which is young. It could be replaced by `helm template`.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

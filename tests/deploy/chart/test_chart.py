@@ -1,7 +1,5 @@
 """The chart renders objects that Kubernetes accepts, and commands that headrace accepts."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The compose file and the image are valid, and call headrace as it wants to be called."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,17 +1,13 @@
 """Jobs of the chart try again what waiting can fix, and fail at once for an operator's mistake."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 from tests.deploy.chart.helm import EXAMPLES, containers_of, example, render
 from tests.deploy.in_process import Commands, headrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

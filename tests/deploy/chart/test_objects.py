@@ -1,7 +1,5 @@
 """The objects beside the chart are valid, and say of headrace what is true."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A release of the chart has the objects that it should, and they refer to each other."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

@@ -4,12 +4,9 @@ A process of its own: `python -m tests.deploy.cli.kernels_of_a_stream SPEC`. In 
 tests, these may have loaded kernels that the warm-up lacks.
 """
 
-from __future__ import annotations
-
 import gc
 import secrets
 import sys
-from typing import TYPE_CHECKING
 
 import orjson
 from numba.core.dispatcher import Dispatcher
@@ -17,16 +14,9 @@ from numba.core.dispatcher import Dispatcher
 from headrace.deploy.local.kernel_warmup import SHOWN_MS, warm
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka import (
-    EventTopics,
-    ListReader,
-    ListTransactions,
-    ListWriter,
-    Source,
-    examples_topic,
-    memory_ports,
-    scores_topic,
-)
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, memory_ports
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
 from headrace.ingest.runtime.clock import steady_ms
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.guard.batch_guard import BatchGuard
@@ -35,14 +25,11 @@ from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerPorts
 from headrace.learner.models.factory import open_model
-from headrace.learner.spec.model_spec import load_spec
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
 from headrace.serving.requests.sample_requests import sample_fields
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
 
 _PARTITIONS, _REQUESTS, _CANDIDATES = 3, 1500, 3
 

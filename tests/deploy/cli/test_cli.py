@@ -1,13 +1,11 @@
 """The command line: what it refuses, how fast, in which words; flags before variables."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +15,6 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 from tests.deploy.command import headrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEMO = str(path_of("demo"))
 SECONDS = 30.0

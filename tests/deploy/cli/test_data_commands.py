@@ -1,10 +1,8 @@
 """Tests `headrace check`, and what `headrace run` refuses before it starts anything."""
 
-from __future__ import annotations
-
 import json
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +11,9 @@ from headrace.deploy.local import log_run
 from headrace.deploy.local.log_run import RunSettings, run_log
 from headrace.deploy.local.pipeline import PipelineSettings
 from headrace.deploy.termination import REFUSED
+from headrace.ingest.logs.layout import LogLayout
 from headrace.learner.errors import MissingTorch
 from tests.deploy.command import headrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs.layout import LogLayout
 
 T0_MS = 1_700_000_000_000
 SPEC = """

@@ -1,17 +1,12 @@
 """`headrace export` writes the newest snapshot of a model for a device."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import onnxruntime
 
 from headrace.learner.local.in_memory_model import InMemoryModel
 from tests.deploy.in_process import Commands, headrace
 from tests.learner.shop import shop_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

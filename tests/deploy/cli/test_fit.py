@@ -1,11 +1,9 @@
 """`headrace fit` as a process: killed, started again, and refused."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +13,6 @@ import pytest
 
 import headrace
 from tests.deploy.command import HEADRACE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.thorough
 

@@ -1,10 +1,9 @@
 """Compiling beforehand: requests and clicks really go down the whole pipeline."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,9 +20,6 @@ from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.loading import served_by
 from headrace.serving.replicas.status import TableRowSource
 from headrace.serving.requests.candidates import EventCandidates
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 @pytest.mark.parametrize("name", ["demo", "news", "news_ids", "news_window"])

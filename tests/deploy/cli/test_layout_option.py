@@ -1,8 +1,6 @@
 """Commands that learn tables guess a layout if none is given."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from headrace.learner.batch.event_source import EventLogSource
 from headrace.learner.batch.sources import FilePosition, UnreadableData
 from headrace.learner.batch.table_source import TableSource
 from headrace.learner.spec.model_spec import parse_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPEC = parse_spec(
     '[model]\nname = "m"\n[fields]\nberth = { number = 1, transform = "id" }\n', "m.toml"

@@ -1,7 +1,5 @@
 """Log lines of a process: JSON, time with its zone, and repeats counted."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json
@@ -10,8 +8,8 @@ import re
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,12 +18,10 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.process_logs import CountingHandler, HeldLines, JsonLines, TextLines
 from headrace.deploy.termination import UNREACHABLE
-from headrace.ingest.kafka import KafkaSettings, ensure_topics, topics_for
 from headrace.ingest.kafka.client_log import client_log
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from tests.deploy.command import headrace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DEADLINE_S = 90.0
 

@@ -1,20 +1,15 @@
 """`headrace ingest replay` as live traffic: its options, and the warning about a missing server."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from headrace.deploy.cli.ingest.ingest_replay import _answers, _Asking, _client
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.logs import Line
-from headrace.learner.spec import load_spec
+from headrace.ingest.logs.ndjson import Line
+from headrace.learner.spec.model_spec import load_spec
 from tests.deploy.in_process import Commands, headrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

@@ -1,9 +1,8 @@
 """Passwords come from the environment or a URL, and are never printed or passed as arguments."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import redis
@@ -23,10 +22,6 @@ from headrace.deploy.models.shipped import path_of
 from headrace.deploy.termination import REFUSED
 from headrace.pserver.redis_backend.acl import ROLES
 from tests.deploy.in_process import Commands, headrace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

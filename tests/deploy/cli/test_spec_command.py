@@ -1,19 +1,14 @@
 """`headrace spec`: checks specs, and prints a schema that they conform to."""
 
-from __future__ import annotations
-
 import json
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jsonschema
 
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.termination import REFUSED
 from tests.deploy.command import headrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEWS = path_of("news")
 

@@ -1,10 +1,9 @@
 """Tests --topics-prefix: every command that connects has it, and its connections use it."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -12,12 +11,7 @@ from headrace.deploy.cli.main import app
 from headrace.deploy.connections import environment_names, kafka_settings
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.errors import KafkaRefused
-from headrace.learner.spec import load_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import click
+from headrace.learner.spec.model_spec import load_spec
 
 VARIABLE = "HEADRACE_TOPICS_PREFIX"
 MODEL = path_of("demo")

@@ -1,9 +1,8 @@
 """Commands that read a log of which a file is cut off."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,10 +11,6 @@ from headrace.deploy.models.shipped import path_of
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from tests.deploy.command import headrace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 START_MS = 1_767_225_600_000
 

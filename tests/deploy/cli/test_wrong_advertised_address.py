@@ -1,10 +1,10 @@
 """Commands against a Kafka whose brokers advertise an address where no broker listens."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,6 @@ from headrace.deploy.local.services.kafka import HOST, KafkaNode
 from headrace.deploy.local.services.ports import free_port
 from tests.deploy.command import headrace
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from subprocess import CompletedProcess
 
 SPEC = Path(__file__).parents[3] / "examples" / "news_site" / "site.toml"
 COMMANDS = {

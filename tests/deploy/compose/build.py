@@ -5,8 +5,6 @@ on two cores, once), unless the Docker of this machine has Compose. It is kept b
 `~/.cache/headrace` (`HEADRACE_COMPOSE_HOME`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,14 +1,13 @@
 """A Docker daemon of its own, and the Compose file as a project in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import yaml
 
@@ -18,9 +17,6 @@ from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.compose.build import compose_command
 from tests.deploy.compose.stand_ins import STAND_INS
 from tests.deploy.image.build import PLAIN, ROOT, buildah
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILE = ROOT / "deploy/compose/compose.yaml"
 _READY_S = 120.0

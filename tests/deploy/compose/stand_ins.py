@@ -6,21 +6,16 @@ images have the users, folders, owners, volumes and commands of the original one
 KafkaDockerWrapper reads the `KAFKA_*` variables. `valkey-cli` is a script that sends one command.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headrace.deploy.local.services.valkey import server_binary
 from tests.deploy.image.build import bootstrapped, buildah, missing
 from tests.deploy.prometheus import PROMETHEUS
 from tests.running_server import jars
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STAND_INS = {
     "kafka": "localhost/headrace-kafka:stand-in",

@@ -1,7 +1,5 @@
 """`make image` builds what an engine here can start."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

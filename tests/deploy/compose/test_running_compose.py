@@ -1,21 +1,17 @@
 """The Compose file starts every part; killed containers come back, and data outlives containers."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 import yaml
 
-from headrace.ingest.runtime import wall_ms
+from headrace.ingest.runtime.clock import wall_ms
 from tests.deploy.compose.build import compose_lacks
 from tests.deploy.compose.engine import FILE, Engine, Project
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 _TEMPORARY = (429, 503)

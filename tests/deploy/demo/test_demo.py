@@ -1,14 +1,12 @@
 """A short demo with all real parts: the summary, the page and the metrics."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import psutil
@@ -17,13 +15,9 @@ import pytest
 from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.browser import CHROMIUM, needs_chromium, screenshot, text_of
 from tests.deploy.browser import document as document_at
-from tests.deploy.command import running
-from tests.deploy.prometheus import PROMETHEUS, needs_prometheus, scraping
+from tests.deploy.command import Running, running
+from tests.deploy.prometheus import PROMETHEUS, Scraping, needs_prometheus, scraping
 from tests.docs.monitoring import MONITORING, queries
-
-if TYPE_CHECKING:
-    from tests.deploy.command import Running
-    from tests.deploy.prometheus import Scraping
 
 SCREENSHOTS = Path(__file__).parents[3] / "run" / "screenshots"
 """Folder for the screenshots of the last run. Git ignores it."""

@@ -4,18 +4,16 @@ The promise of the demo depends on these two alone: a model that goes on learnin
 one that stopped, and close to the truth.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from headrace.deploy.demo.synthetic import Event, SyntheticSite, SyntheticStream
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.reports.model_comparison import ModelComparison
+from headrace.deploy.reports.model_comparison import ComparisonSnapshot, ModelComparison
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
@@ -25,12 +23,6 @@ from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.deploy.demo.synthetic import Event
-    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
 
 START_MS = 1_700_000_000_000
 STEP_MS = 200

@@ -1,7 +1,5 @@
 """The announcement of a demo, and its report of drift and recovery."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

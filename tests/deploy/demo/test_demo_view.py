@@ -1,7 +1,5 @@
 """The texts of the demo have the figures of the demo."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

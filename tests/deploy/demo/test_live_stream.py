@@ -1,16 +1,10 @@
 """The rate of the live stream, and that it ends with its last click."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
-
-if TYPE_CHECKING:
-    from headrace.deploy.demo.synthetic import SyntheticEvents
+from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticSite, SyntheticStream
 
 
 def test_the_throttle_keeps_the_target_rate_if_the_machine_keeps_up() -> None:

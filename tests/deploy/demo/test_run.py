@@ -1,29 +1,24 @@
 """`headrace run` with every real part, on a small log: exact counts, served, stopped, gone."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 import signal
 import tempfile
 import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
+import psutil
 import pytest
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.models.shipped import path_of
 from tests.deploy.command import headrace, running
 from tests.deploy.demo.written_log import write_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import psutil
 
 START_MS = 1_700_000_000_000
 DEMO = path_of("demo")

@@ -1,21 +1,14 @@
 """The synthetic stream: its truth is true, it moves, and a seed gives it again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticSite, SyntheticStream
 from tests.deploy.demo.written_log import write_log
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.deploy.demo.synthetic import SyntheticEvents
 
 START_MS = 1_700_000_000_000
 SEEDS = (1, 2, 3)

@@ -1,11 +1,11 @@
 """Two environments with a model of one name share a Kafka and a store: each counts its own."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,18 +15,12 @@ from headrace.ingest.joiner.committed_state import read_state
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import partition_counts
-from headrace.learner.spec.model_spec import load_spec
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from tests.deploy.command import headrace
 from tests.deploy.demo.written_log import write_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.learner.spec.model_spec import ModelSpec
 
 START_MS = 1_700_000_000_000
 DEMO = path_of("demo")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-
     from headrace.deploy.demo.synthetic import SyntheticStream
 
-    Floats = npt.NDArray[np.float64]
+
+Floats = npt.NDArray[np.float64]
 
 
 class WrittenLog(NamedTuple):

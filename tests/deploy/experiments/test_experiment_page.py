@@ -1,23 +1,19 @@
 """`headrace experiment show|list` and the page, over a folder."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+import pytest
 
 from headrace.deploy.cli.experiments.experiment_table import table_of
 from headrace.deploy.reports import tracking
 from headrace.deploy.reports.experiment_page import render_experiment
 from headrace.deploy.reports.tracking.tracked_run import promotion_run
-from headrace.learner.experiments import PromotionRules, live
+from headrace.learner.experiments import live
 from headrace.learner.experiments.history import ArmRecord, encoded
-from headrace.learner.experiments.live import PublishedHistory
-from headrace.serving.promotion import Promotion, PromotionStage
+from headrace.learner.experiments.live.history_topic import PublishedHistory
+from headrace.learner.experiments.promotion_rules import PromotionRules
+from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.in_process import Commands, headrace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 __all__ = ["headrace"]
 

@@ -1,27 +1,24 @@
 """`headrace experiment list|show|stop|promote` when something is missing: told before anything."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.deploy.cli.experiments import experiment_promotion
 from headrace.deploy.cli.experiments.promoted_processes import process_commands
 from headrace.ingest.errors import MissingTopic
-from headrace.learner.experiments import ArmRecord, PromotionRules, live
-from headrace.learner.experiments.history import encoded
+from headrace.learner.experiments import live
+from headrace.learner.experiments.experiment_file import Experiment
+from headrace.learner.experiments.history import ArmRecord, encoded
+from headrace.learner.experiments.promotion_rules import PromotionRules
 from headrace.serving import promotion
-from headrace.serving.deployments import Deployments
-from headrace.serving.promotion import DeployedState, Promotion, PromotionStage
+from headrace.serving.deployments.deployment_records import Deployments
+from headrace.serving.promotion.promotion_controller import DeployedState
+from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.in_process import Commands, Ended, headrace
 from tests.docs.pages import command_of
 from tests.learner.experiments.experiment_runs import FILE, write_files
-
-if TYPE_CHECKING:
-    from headrace.learner.experiments import Experiment
 
 __all__ = ["headrace"]
 

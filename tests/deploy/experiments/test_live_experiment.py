@@ -3,36 +3,26 @@
 One experiment is killed and continued, and one is not killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.ingest.examples import part_of
 from headrace.ingest.examples.batch import pack
-from headrace.ingest.kafka import (
-    KafkaSettings,
-    KafkaWriter,
-    Source,
-    TopicSpec,
-    ensure_topics,
-    partition_counts,
-)
-from headrace.learner.experiments.live import EXPERIMENTS_TOPIC, read_histories
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, partition_counts
+from headrace.learner.experiments.experiment_file import Experiment
+from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, read_histories
 from tests.deploy.command import Running, headrace, running
 from tests.learner.experiments.experiment_runs import FILE, write_files
 from tests.learner.streams import random_examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.learner.experiments import Experiment
 
 NAMES = ("killed", "whole")
 PARTITIONS = 2

@@ -1,25 +1,20 @@
 """A promoted arm continues with its rows at its position: each example counts once."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from headrace.deploy.reports.observer import copy_rows
 from headrace.ingest.kafka.reading.bounded_reader import offsets_at
-from headrace.learner.experiments import load_experiment
-from headrace.learner.experiments.live import LiveSettings, run_live_experiment
+from headrace.learner.experiments.experiment_file import load_experiment
+from headrace.learner.experiments.live.live_process import LiveSettings, run_live_experiment
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.spec.model_spec import load_spec
 from tests.deploy.command import headrace, running
 from tests.deploy.learners.learned_model import FAR_MS, LearnedModel, counts_of
 from tests.serving.served_models import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FILE = """
 [experiment]

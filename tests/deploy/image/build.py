@@ -6,8 +6,6 @@ kept below `~/.cache/headrace/image` (`HEADRACE_IMAGE_HOME`). `HEADRACE_IMAGE_BA
 base image, such as docker.io/library/python:3.13-slim.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -8,8 +8,6 @@ and ends before the next one starts. `cpu_s` is the processor time of all its pr
 The load of the machine changes the time on the clock more than the processor time.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil
@@ -17,20 +15,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
+from tests.deploy.command import Running
 from tests.deploy.image.build import DEEP, PLAIN, missing, size_mb
 from tests.deploy.image.container import unpacked
 from tests.deploy.image.parts import COMMANDS, PartsInContainers
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from tests.deploy.command import Running
 
 
 def measured(folder: Path, image: str, model: str) -> dict[str, dict[str, float]]:

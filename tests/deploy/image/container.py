@@ -5,21 +5,17 @@ left. `/tmp` and `/dev/shm` are in memory. Containers share the network of the h
 reach the Kafka and the Valkey of the tests on loopback addresses.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.deploy.command import Running
 from tests.deploy.image.build import buildah, inspected
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOME_UID = 1_000_680_000
 """A user such as OpenShift draws for a namespace; no image has its name."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
@@ -12,9 +14,6 @@ import httpx
 from headrace.deploy.local.services.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from tests.deploy.command import Running
     from tests.deploy.image.container import UnpackedImage
 

@@ -1,12 +1,11 @@
 """The image runs every part on a read-only root, as a user without a name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,10 +15,6 @@ from headrace.deploy.models.shipped import path_of
 from tests.deploy.image.build import DEEP, PLAIN, missing
 from tests.deploy.image.container import UnpackedImage, unpacked
 from tests.deploy.image.parts import GENEROUS_S, PartsInContainers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.long
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.deploy.local.services.waiting import wait_until
@@ -13,9 +15,6 @@ from headrace.pserver.errors import Unreachable
 from tests.deploy.command import HEADRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from tests.deploy.learners.learned_model import LearnedModel
 
 BUCKETS = 8

@@ -1,14 +1,13 @@
 """A model with examples in Kafka, learned by learners in this process and counted per row."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from confluent_kafka import TopicPartition
@@ -26,15 +25,10 @@ from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import Shape
 from tests.learner.streams import part, random_examples, random_spec
 from tests.running_server import SHARED_PARTITIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 DEADLINE_S = 240.0
 """A learner's kernels compile within it, in a fresh clone on a busy machine."""

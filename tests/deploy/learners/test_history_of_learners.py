@@ -1,9 +1,8 @@
 """Histories on the real Kafka and Valkey, while learners die: every click once, no wrong item."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from headrace.deploy.reports.observer import copy_rows
 from headrace.ingest.examples.batch import concatenate
@@ -17,10 +16,6 @@ from tests.learner.inputs.history_reference import (
     clicks_of,
     read_histories,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def _model(kafka: str, valkey: str, name: str, folder: Path) -> LearnedModel:

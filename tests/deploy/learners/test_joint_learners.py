@@ -1,13 +1,12 @@
 """Two learners started by torchrun step the layers of a deep model together, on real servers."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,10 +18,6 @@ from headrace.learner.spec.model_spec import parse_spec
 from tests.deploy.command import headrace, running
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
 from tests.learner.models.deep.joining import spec_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 BUCKETS = 4
 DEADLINE_S = 90.0

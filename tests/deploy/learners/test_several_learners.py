@@ -4,20 +4,15 @@ Real processes on the real Kafka and Valkey. One is killed, one is asked to leav
 take over their partitions. Then the counters of the rows are compared with the events.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from headrace.deploy.reports.observer import copy_rows
 from tests.deploy.learners.crew import BUCKETS, crew
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def check_counts(model: LearnedModel) -> None:

@@ -1,10 +1,9 @@
 """A run on a Kafka with events: the same logs go on, for any model, and older ones are refused."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -18,16 +17,10 @@ from headrace.deploy.models.shipped import path_of
 from headrace.ingest.errors import BackfillRefused
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
-from headrace.ingest.logs import DirectoryLog
+from headrace.ingest.logs.ndjson import DirectoryLog
 from headrace.ingest.replay.replayer import ReplaySettings, replay
-from headrace.learner.spec import load_spec
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from tests.ingest.logs.event_directories import clicked, shown, write_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.learner.spec import ModelSpec
 
 EVENTS = 50
 

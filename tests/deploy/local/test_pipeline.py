@@ -1,13 +1,12 @@
 """The parts of a local pipeline: their command lines."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
+from headrace.deploy.local import log_run, standing_pipeline
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.progress import SilentSetupProgress
@@ -61,10 +60,8 @@ def test_the_server_of_a_local_pipeline_follows_deployments(
 ) -> None:
     given: list[PipelineSettings] = []
     monkeypatch.setattr("headrace.deploy.process_logs.show_warnings_only", lambda: None)
-    monkeypatch.setattr("headrace.deploy.local.keep_up", lambda settings, _: given.append(settings))
-    monkeypatch.setattr(
-        "headrace.deploy.local.run_log", lambda settings, *_: given.append(settings.pipeline)
-    )
+    monkeypatch.setattr(standing_pipeline, "keep_up", lambda settings, _: given.append(settings))
+    monkeypatch.setattr(log_run, "run_log", lambda settings, *_: given.append(settings.pipeline))
     CliRunner().invoke(app, [*words, "--model", str(path_of("demo"))])
     [settings] = given
     pipeline = LocalPipeline(settings, SilentSetupProgress())

@@ -1,7 +1,5 @@
 """Progress of a start, as a user sees it on a terminal and in a log."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests the commands that `headrace up` prints: the shell sends events that the joiner accepts."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -8,9 +8,9 @@ import numpy as np
 
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack
+from headrace.pserver.snapshots.manifest import Manifest
 
 if TYPE_CHECKING:
-    from headrace.pserver.snapshots.manifest import Manifest
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
 

@@ -3,10 +3,9 @@
 No servers: the checks are pure, and what servers say of themselves is written down here.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,9 +26,6 @@ from headrace.pserver.inspection.nodes import ClusterMember, NodeSurvey, parse_m
 from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION
 from headrace.pserver.rows.row_codec import row_bytes
 from headrace.pserver.store import Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SPEC = load_spec(path_of("demo"))
 BUCKETS = 8

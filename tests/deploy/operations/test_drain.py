@@ -1,22 +1,18 @@
 """A drain waits for transactions that are open, or were committed a moment ago."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from headrace.deploy.local.drain import Drain
-from headrace.deploy.operations import held_topic
+from headrace.deploy.operations.examples_topic import held_topic
 from headrace.ingest.examples.batch import Examples, pack
-from headrace.pserver import MemoryStore, Shape
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.store import Shape
 from tests.deploy.learners.learned_model import LearnedModel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 TIMEOUT_S = 30
 

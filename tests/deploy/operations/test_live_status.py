@@ -1,10 +1,9 @@
 """`headrace status`: the processes and the coverage of fields, in 80 columns."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
@@ -19,9 +18,6 @@ from tests.ingest.events_of import START_MS, Happened
 from tests.ingest.joiner.joined import Joined
 from tests.serving.served_models import eventually, memory_store
 from tests.serving.server_in_thread import SETTINGS, ready, running
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T0_MS = 1_700_000_000_000
 PARTITIONS = 2

@@ -1,10 +1,10 @@
 """`headrace pserver inspect`, `doctor` and `drop` on real servers, as an operator runs them."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +18,9 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, examples_topic
-from headrace.pserver import inspection
-from headrace.pserver.inspection import buckets
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.inspection import buckets, model_survey
+from headrace.pserver.inspection.model_survey import Survey
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.node_connection import Call
@@ -30,13 +31,6 @@ from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.deploy.in_process import Commands, headrace
 from tests.pserver.rows.entries import Pusher, blob_of, deltas_of
 from tests.running_server import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.inspection.model_survey import Survey
 
 __all__ = ["headrace"]
 
@@ -239,7 +233,7 @@ def test_examples_that_arrive_during_a_survey_are_no_lag(
     kafka: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings, topic, look = KafkaSettings(kafka), examples_topic(spec.name), inspection.survey
+    settings, topic, look = KafkaSettings(kafka), examples_topic(spec.name), model_survey.survey
     ensure_topics(settings, [TopicSpec(topic, 1)])
 
     def survey_while_examples_arrive(*arguments: Any) -> Survey:
@@ -250,7 +244,7 @@ def test_examples_that_arrive_during_a_survey_are_no_lag(
         writer.close()
         return found
 
-    monkeypatch.setattr(inspection, "survey", survey_while_examples_arrive)
+    monkeypatch.setattr(model_survey, "survey", survey_while_examples_arrive)
     _, found = inspected(headrace, *to, "--kafka", kafka)
     assert [each["lag"] for each in found["buckets"]] == [0] * BUCKETS
     monkeypatch.undo()

@@ -1,7 +1,5 @@
 """An operator lists what is parked, and asks to learn or to drop it."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

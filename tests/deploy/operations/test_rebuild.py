@@ -1,18 +1,19 @@
 """A model as it was, rebuilt from examples in Kafka: as exact as a model that stopped then."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from headrace.deploy.cli.pserver.pserver_restore import moment_ms
 from headrace.deploy.errors import BadOption
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import BoundedReader, offsets_at
@@ -20,19 +21,13 @@ from headrace.learner.errors import RecoveryRefused
 from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.learner.recovery.rebuilder import BEGINNING, RebuildSettings, open_rebuild, rebuild
 from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from tests.deploy.learners.learned_model import FAR_MS, LearnedModel, counts_of
 from tests.deploy.operations.rebuilt_rows import rows_of
 from tests.learner.streams import Bench
 from tests.pserver.snapshots.snapshot_world import taken
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.pserver.snapshots.manifest import Manifest
 
 BUCKETS = 4
 

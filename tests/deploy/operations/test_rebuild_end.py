@@ -5,18 +5,16 @@ learned all batches before them. A rebuild that takes an earlier batch as its en
 them.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from headrace.ingest.examples.batch import Kind, pack
+from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import examples_topic
@@ -29,19 +27,12 @@ from headrace.learner.recovery.rebuilder import (
     rebuild,
 )
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.snapshots.manifest import FILE, encode
+from headrace.pserver.snapshots.manifest import FILE, Manifest, encode
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import BucketAnswer
-from tests.deploy.learners.learned_model import counts_of
+from tests.deploy.learners.learned_model import Counts, counts_of
 from tests.deploy.operations.rebuilt_rows import rows_of
 from tests.learner.streams import part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.pserver.snapshots.manifest import Manifest
-    from tests.deploy.learners.learned_model import Counts
 
 BUCKETS, BATCHES, SIZE = 4, 9, 20
 

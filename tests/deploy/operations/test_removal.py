@@ -1,9 +1,7 @@
 """Whether a model is in use: what a learner, a server and a keeper leave, and silence."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,9 +12,6 @@ from headrace.pserver.inspection.usage import WATCH_S, signs_of_use
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.store import Shape
 from tests.pserver.rows.entries import WIDTH, Pusher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 BUCKETS = 4
 

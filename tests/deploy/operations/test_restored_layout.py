@@ -1,7 +1,5 @@
 """The number of sub-hashes of a restored bucket: `headrace pserver restore --buckets`."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`doctor` reports missing and old snapshots."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.deploy.operations.model_checks import NewestSnapshot, check_snapshots

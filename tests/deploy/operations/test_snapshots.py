@@ -1,7 +1,5 @@
 """Snapshots from the command line, with the real Kafka, the real Valkey and real learners."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,13 +19,9 @@ from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.learner.errors import MarkOutsideTopic, WrongExamples
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.redis_backend.node_connection import Call
+from headrace.pserver.redis_backend.redis_store import RedisStore
 from tests.deploy.command import HEADRACE
 from tests.deploy.learners.learned_model import FAR_MS, SUB_HASHES, LearnedModel, counts_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 BUCKETS = 8
 

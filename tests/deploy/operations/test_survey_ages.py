@@ -1,7 +1,5 @@
 """The ages of buckets, in a survey that takes long."""
 
-from __future__ import annotations
-
 from headrace.deploy.operations.inspection import survey_json
 from headrace.pserver.inspection.buckets import BucketSurvey
 from headrace.pserver.inspection.model_survey import Survey

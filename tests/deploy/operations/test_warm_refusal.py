@@ -1,7 +1,5 @@
 """A warm start waits for the joiner of the new model, so that no example is learned twice."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.deploy.cli.pserver.pserver_restore import check_joined

@@ -1,19 +1,14 @@
 """A larger model begun with a smaller one's snapshot, from the command line, with real servers."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from headrace.deploy.reports.observer import copy_rows
 from headrace.learner.spec.model_spec import parse_spec
 from tests.deploy.in_process import Commands, headrace
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

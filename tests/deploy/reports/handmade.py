@@ -1,8 +1,6 @@
 """Small batches of examples and scores, written down by hand."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +8,6 @@ import pyarrow as pa
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
 from headrace.learner.loop.scores import Scores
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def examples(

@@ -1,12 +1,10 @@
 """The summary of a fit says what was learned and left out, how well, and what comes next."""
 
-from __future__ import annotations
-
 from headrace.deploy.reports.fit_report import fit_in_words
-from headrace.ingest.events import Reason
-from headrace.ingest.survey import RefusedEvents
-from headrace.learner.batch import FitSummary
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.survey.findings import RefusedEvents
 from headrace.learner.batch.row_order import RowOrder
+from headrace.learner.batch.trainer import FitSummary
 
 DONE = FitSummary("2026-shop-1a2b", 1_200, 50_000, 1, 0.9123, None, 0.21, 2_300)
 

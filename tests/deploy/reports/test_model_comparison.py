@@ -1,7 +1,5 @@
 """The live model and the frozen one, compared on the same impressions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,20 +1,15 @@
 """The server is asked what it says of its model once it has what the rows have, or in the end."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.deploy.reports import observer
 from headrace.deploy.reports.observer import ServerStatus, ask_caught_up, copied
+from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
 from tests.pserver.laws.new_stores import new_store
 from tests.pserver.rows.entries import WIDTH, Pusher
-
-if TYPE_CHECKING:
-    from headrace.pserver.replica.replica import Replica
 
 BUCKETS = 2
 PUSHES = 5

@@ -1,12 +1,11 @@
 """The ranking client sends the requests of a log to a server and counts their results."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pytest
@@ -15,9 +14,6 @@ from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.ranking_client import RankingClient, RankingSettings, requests_of
 from headrace.ingest.logs.ndjson import Line
 from headrace.learner.spec.model_spec import load_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 START_MS = 1_700_000_000_000
 FIELDS = load_spec(path_of("news")).fields

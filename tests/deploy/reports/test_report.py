@@ -1,8 +1,8 @@
 """The report: recounted from topics and rows, and written whole."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -39,17 +39,13 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs.layout import ClickLayout, EventLayout, LogLayout
-from headrace.learner.loop.guard import quarantine_letter
+from headrace.learner.loop.guard.batch_guard import quarantine_letter
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable
 from tests.deploy.reports.handmade import examples, scores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 SPEC = load_spec(path_of("demo"))
 

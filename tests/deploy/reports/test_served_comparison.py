@@ -1,7 +1,5 @@
 """Scores joined with outcomes: what counts, what does not, whatever order they came in."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,19 +1,14 @@
 """The progress of a fit: no rate of nothing, and no examples while they are staged."""
 
-from __future__ import annotations
-
 import io
 import logging
 import math
-from typing import TYPE_CHECKING
 
+import pytest
 from rich.console import Console
 
 from headrace.deploy.terminal.progress_bars import ShownRate, StepView
-from headrace.learner.batch import FitProgress
-
-if TYPE_CHECKING:
-    import pytest
+from headrace.learner.batch.trainer import FitProgress
 
 
 class Clock:

@@ -1,14 +1,10 @@
 """Notes of commands that wait."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+
+import pytest
 
 from headrace.deploy.terminal.waiting_note import waiting_for
-
-if TYPE_CHECKING:
-    import pytest
 
 DEADLINE_S = 60.0
 

@@ -1,7 +1,5 @@
 """Text is wrapped at the width of a terminal, and only there."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -9,16 +7,13 @@ import pty
 import struct
 import subprocess
 import termios
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
 from headrace.deploy.termination import REFUSED
 from tests.deploy.command import HEADRACE, headrace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COMMAND = "`headrace pserver init --model news.toml --redis redis://HOST:PORT`"
 ERROR = (

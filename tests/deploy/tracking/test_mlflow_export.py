@@ -1,11 +1,9 @@
 """Exports to an MLflow server over HTTP, through MLflow's own client."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +24,6 @@ from headrace.deploy.reports.tracking.tracked_run import (
 from headrace.learner.experiments.history import ArmRecord, encoded
 from tests.deploy.in_process import Commands, headrace
 from tests.deploy.tracking.mlflow_server import fake_mlflow
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

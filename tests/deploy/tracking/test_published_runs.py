@@ -1,20 +1,18 @@
 """Runs from the topics of a real Kafka: experiments and promotions."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from headrace.deploy.reports.tracking.run_sources import find_run, published_runs
-from headrace.ingest.kafka import KafkaSettings, KafkaWriter, Source, ensure_topics
-from headrace.learner.experiments import ArmRecord, PromotionRules
-from headrace.learner.experiments.history import encoded
-from headrace.learner.experiments.live import EXPERIMENTS_TOPIC, experiments_spec
-from headrace.serving.deployments import write_deployments
-from headrace.serving.promotion import Promotion, PromotionStage, deployments_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics
+from headrace.learner.experiments.history import ArmRecord, encoded
+from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, experiments_spec
+from headrace.learner.experiments.promotion_rules import PromotionRules
+from headrace.serving.deployments.topic_follower import write_deployments
+from headrace.serving.promotion.promotion_state import Promotion, PromotionStage, deployments_of
 
 HISTORY = [
     ArmRecord("log", 0, "log", settings={"topic": "examples.news"}),

@@ -4,16 +4,15 @@ python -m venv mlflow && mlflow/bin/pip install mlflow
 HEADRACE_TEST_MLFLOW=mlflow/bin/mlflow python -m pytest -m long tests/deploy/tracking
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -23,10 +22,6 @@ from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
 from headrace.deploy.reports.tracking.run_exporter import RunExporter
 from headrace.deploy.reports.tracking.tracked_run import experiment_run
 from headrace.learner.experiments.history import ArmRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SERVER = os.environ.get("HEADRACE_TEST_MLFLOW", "")
 WITHIN_S = 240.0

@@ -1,9 +1,9 @@
 """The queue of exports: complete without an outage, bounded and counted during one."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from headrace.deploy.reports.tracking.history_follower import HistoryFollower
 from headrace.deploy.reports.tracking.run_exporter import (
@@ -14,11 +14,6 @@ from headrace.deploy.reports.tracking.run_exporter import (
 )
 from headrace.deploy.reports.tracking.tracked_run import RunKind, RunPoint, RunState, TrackedRun
 from headrace.learner.experiments.history import ArmRecord, encoded
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 PATIENCE_S = 60.0
 

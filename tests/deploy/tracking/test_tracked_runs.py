@@ -1,10 +1,9 @@
 """Records of runs: made from reports, histories, promotions and windows, kept, found, compared."""
 
-from __future__ import annotations
-
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,9 +34,6 @@ from headrace.serving.evaluation.windows import WindowMetrics
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.in_process import Commands, headrace
 from tests.learner.experiments.experiment_runs import FILE, write_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["headrace"]
 

@@ -1,14 +1,10 @@
 """Lists every command with its options, from the functions of `deploy/cli`."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from headrace.deploy.cli.main import app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 HEAD = """# Command line
 

@@ -1,9 +1,8 @@
 """Lists the routes of the collector and of a server, from their OpenAPI documents."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -15,13 +14,10 @@ from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
-from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.spec.schema import attribute_docstrings
 from tests.ingest.collector.collecting import TOPICS
 from tests.serving.served_models import Serving, memory_store, news
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEAD = """# HTTP
 

@@ -1,17 +1,12 @@
 """Lists the sections and keys of a layout, from the structs that parse it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
 from headrace.ingest.logs.layout import BagLayout, ClickLayout, EventLayout, FileLayout
 from headrace.learner.spec.schema import attribute_docstrings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEAD = """# Layout
 

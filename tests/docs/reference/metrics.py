@@ -1,11 +1,10 @@
 """Lists the metrics of every process, from the objects that make them."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Histogram, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from headrace.ingest.archive.archiver import full_of, rows_written
@@ -37,11 +36,6 @@ from headrace.serving.replicas.replica_metrics import (
 )
 from headrace.serving.scoring.loop import ScoringTotals
 from headrace.serving.scoring.scoring_metrics import ScoringCollector
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from prometheus_client import Metric
 
 HEAD = """# Metrics
 

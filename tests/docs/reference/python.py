@@ -1,16 +1,12 @@
 """Lists the Python names that users import, with their signatures and docstrings."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from headrace.learner.spec.schema import attribute_docstrings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEAD = """# Python
 
@@ -30,7 +26,7 @@ def page() -> str:
     parts = [HEAD]
     for name, chosen in MODULES.items():
         module = importlib.import_module(name)
-        names = chosen or tuple(getattr(module, "__all__", ()))
+        names = chosen or sorted(getattr(module, "__all__", ()))
         if not names:
             continue
         parts.append(f"\n## `{name}`\n")

@@ -1,10 +1,9 @@
 """Lists the sections and keys of a model spec, from the structs that parse it."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.inspect import BoolType, EnumType, FloatType, IntType, Metadata, VarTupleType
@@ -20,9 +19,6 @@ from headrace.learner.spec.model_spec import SECTIONS
 from headrace.learner.spec.optimizer_spec import GROUP, WEIGHTS
 from headrace.learner.spec.schema import attribute_docstrings
 from headrace.learner.spec.statistics_spec import STATISTIC, CrossedStatistic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 HEAD = """# Model spec
 

@@ -1,7 +1,5 @@
 """Tests the archiver: every record is in Parquet once, by hour, also after kills."""
 
-from __future__ import annotations
-
 import errno
 import json
 import random
@@ -12,7 +10,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 import pyarrow.parquet
@@ -33,10 +33,6 @@ from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topic
 from headrace.ingest.runtime.status import unpack
 from tests.ingest.joiner.partition import Partition, shown, tick
 from tests.ingest.joiner.partition import records as shown_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -221,8 +217,9 @@ def test_the_archiver_refuses_a_gap_and_a_recreated_topic(tmp_path: Path) -> Non
 
 _PROGRAM = """
 import sys, threading, signal
-from headrace.ingest.kafka import EventTopics, KafkaSettings
-from headrace.ingest.archive import ArchiveSettings, run_archiver
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
+from headrace.ingest.archive.archiver import ArchiveSettings, run_archiver
 bootstrap, url, *topics = sys.argv[1:]
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -1,7 +1,5 @@
 """Events, routes and headers of requests to the collector."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

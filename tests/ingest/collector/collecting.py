@@ -1,11 +1,9 @@
 """A collector without a network: its application over a Kafka producer in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import httpx
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,9 +18,6 @@ from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
 from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
 from headrace.ingest.kafka.settings import KafkaSettings
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
 
 NOW_MS = 1_767_225_600_000
 TOPICS = {EventKind.IMPRESSION: "impressions", EventKind.CLICK: "clicks"}

@@ -1,17 +1,12 @@
 """Events over eight connections to a collector, each sent until it is acknowledged."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONNECTIONS = 8
 GENEROUS_S = 60.0

@@ -1,7 +1,5 @@
 """Tests the bounds of a body before its events are split."""
 
-from __future__ import annotations
-
 import gzip
 import tracemalloc
 

@@ -1,23 +1,19 @@
 """Tests that the client of the collector delivers every event, also after failed requests."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from headrace.ingest.client import ClientSettings, CollectorClient, NotDelivered, UndeliverableEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FAST = ClientSettings(batch_events=10, linger_ms=5, first_wait_s=0.001, longest_wait_s=0.01)
 

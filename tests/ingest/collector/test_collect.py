@@ -1,7 +1,5 @@
 """Tests the answers of the collector, and the messages in Kafka when they arrive."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

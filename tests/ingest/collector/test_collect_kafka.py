@@ -4,8 +4,6 @@ That Kafka also has a listener with passwords, which tests the settings passed t
 client.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,8 +12,10 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import httpx
@@ -49,10 +49,6 @@ from tests.deploy.command import Running, running
 from tests.ingest.collector.eight_connections import GENEROUS_S, TOKEN, Sent, sending
 from tests.ingest.kafka.kafka_with_passwords import KafkaWithPasswords
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SETTINGS = CollectorSettings(port=0, tokens=[TOKEN])
 

@@ -1,11 +1,11 @@
 """The collector under stalled bodies and outages; its tokens and its page."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -18,9 +18,6 @@ from headrace.ingest.http.http_errors import BadTokens
 from tests.ingest.collector.collected_events import CLICKS, IMPRESSIONS, JSON, line
 from tests.ingest.collector.collecting import collecting, until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 TOKEN = "a token of sixteen characters"
 
 

@@ -1,7 +1,5 @@
 """Limits and counts of a collector's clients, by their token."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests the partition keys of a replay and of the collector: requests stay in one partition."""
 
-from __future__ import annotations
-
 import orjson
 
 from headrace.ingest.collector.backpressure import CollectorLimits

@@ -1,14 +1,13 @@
 """Tests dead letters: their content, which are open, and that a repaired event returns once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -21,7 +20,7 @@ from headrace.ingest.dead_letters.letter import (
     pack_settled,
     unpack,
 )
-from headrace.ingest.dead_letters.letter_retry import Retried, retry
+from headrace.ingest.dead_letters.letter_retry import Repairs, Retried, retry
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
 from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, FunctionRepairs, as_line
 from headrace.ingest.errors import Fenced
@@ -33,11 +32,6 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from tests.ingest.events_of import spec_of
 from tests.ingest.joiner.joined import Joined
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headrace.ingest.dead_letters.letter_retry import Repairs
 
 NOW_MS = 1_767_225_600_000
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,7 +1,5 @@
 """Compares the JSON scanner with the plain decoder, for events of every kind of field."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.ingest.events.contract import (

@@ -4,8 +4,6 @@
 Both read texts that JSON allows, nearly allows and does not allow.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

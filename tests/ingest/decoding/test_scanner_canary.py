@@ -4,8 +4,6 @@ The scanner takes the canonical text of a number from the bytes of the message. 
 as long as Python writes floats the way it does today.
 """
 
-from __future__ import annotations
-
 import random
 
 import orjson

@@ -1,7 +1,5 @@
 """Tests the contract with producers: which messages are events, and why others are refused."""
 
-from __future__ import annotations
-
 import json
 
 import orjson

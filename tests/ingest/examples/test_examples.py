@@ -1,7 +1,5 @@
 """Tests packing and unpacking of examples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,17 +1,11 @@
 """A plain reference for the ids of crosses, one number at a time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.ingest.features.hashing import field_ids, fmix64
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
 
 _FACTOR = 0x165667B19E3779F9
 

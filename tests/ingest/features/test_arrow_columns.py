@@ -1,7 +1,5 @@
 """Columns of a table are encoded as events with the same values are."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.ingest.features import ArrowColumns, Encoder, SpecText, parse_fields
+from headrace.ingest.features.arrow_columns import ArrowColumns
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.spec_text import SpecText
 
 FIELDS = """
 [fields.id]

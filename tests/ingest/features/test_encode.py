@@ -1,24 +1,18 @@
 """Tests the encoder: columns as single events, in the joiner as in the server."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.hashing import ABSENT, field_id, hash_text
 from headrace.ingest.features.spec_text import SpecText
 from tests.ingest.features.crosses import cross_ids
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded
 
 _SPEC = """
 [fields.item]

@@ -1,7 +1,5 @@
 """Tests the weights of examples: a field of the impression, and down-sampling of negatives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The fields, labels and examples of a spec, and the refusals of invalid ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.ingest.features.fields import (

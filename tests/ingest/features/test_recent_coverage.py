@@ -1,7 +1,5 @@
 """Recent coverage: counts of the last ten minutes, and the fields that they are about."""
 
-from __future__ import annotations
-
 from headrace.ingest.features.field_sources import carried_fields, input_fields
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.recent_coverage import SLOT_MS, SLOTS, RecentCoverage

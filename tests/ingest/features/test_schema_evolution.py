@@ -3,9 +3,7 @@
 `ingest.features.fields` has the rules; each is a test here.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import orjson
 import pyarrow as pa
@@ -20,9 +18,6 @@ from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, joiner_group
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 T0_MS = 1_700_000_000_000
 TOPICS = EventTopics()

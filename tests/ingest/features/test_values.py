@@ -1,7 +1,5 @@
 """Tests values and their hashes: the same everywhere, forever."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import orjson

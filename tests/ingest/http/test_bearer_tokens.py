@@ -1,7 +1,5 @@
 """Tests the comparison of tokens."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

@@ -1,10 +1,9 @@
 """Tests the bounds of a connection before a handler sees a request, and offers of an upgrade."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import httptools
 import pytest
@@ -18,9 +17,6 @@ from headrace.ingest.http.listen_settings import ListenSettings
 from headrace.ingest.http.server import SingleWriteProtocol
 from tests.effort import examples
 from tests.memory_connection import MemoryConnection, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 LIMITS = ConnectionLimits(
     head_bytes=2_000, headers=20, head_timeout_s=10.0, pipelined=4, connections=3

@@ -1,20 +1,16 @@
 """A producer on Java's HttpClient, which offers an upgrade to HTTP/2 with its defaults."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.ingest.http.server import Draining, Readiness, run_app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PROGRAM = """
 import java.net.URI;

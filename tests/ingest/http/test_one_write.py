@@ -1,17 +1,13 @@
 """Tests that the writes of one turn of the event loop are sent as one, and that none is lost."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from headrace.ingest.http.server import BatchingTransport, HeadAsGet, SingleWriteProtocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Transport(asyncio.Transport):

@@ -1,11 +1,10 @@
 """Files of tokens that change while a server runs."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +16,6 @@ from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from tests.deploy.command import running
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 OLD, NEW, FIXED = "the-old-long-secret", "the-new-long-secret", "a-fixed-long-secret"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import uvicorn
@@ -27,10 +29,6 @@ from headrace.ingest.http.unproven_connections import (
 )
 from tests.effort import examples
 from tests.memory_connection import MemoryConnection, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from weakref import WeakKeyDictionary
 
 POST = b"POST / HTTP/1.1\r\nHost: server\r\nContent-Length: 0\r\n\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: server\r\n\r\n"

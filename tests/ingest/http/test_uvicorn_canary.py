@@ -4,8 +4,6 @@ None of them is documented. pyproject.toml pins uvicorn and httptools to a minor
 these tests fails after an update, read the new `httptools_impl.py` before you move the pin.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

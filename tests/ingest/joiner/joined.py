@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
@@ -22,9 +22,6 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
 from tests.article_fields import ARTICLE_FIELDS
 from tests.ingest.events_of import Example, Happened, examples_in, spec_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
 WEEK = Path(os.environ.get("HEADRACE_WEEK", ROOT.parent / "shared/data/ebnerd_week1"))

@@ -1,8 +1,6 @@
 """One run of a joiner over Kafka in memory."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -10,14 +8,9 @@ from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.topics import examples_topic
 from tests.ingest.events_of import TOPICS, examples_in, fields_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.ingest.kafka.protocols import Record
 
 PARTITIONS = 2
 MODEL = "test"

@@ -1,24 +1,17 @@
 """Builds events of one partition in short form, and joins them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import orjson
 
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide
-from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.joiner.core.join import DeadEvents, PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
-    from headrace.ingest.joiner.core.join import DeadEvents
 
 T0_MS = 1_700_000_000_000
 WINDOW_MS = 100

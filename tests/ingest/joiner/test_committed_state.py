@@ -1,7 +1,5 @@
 """The metadata of a joiner's committed offsets is read back, or refused with the reason."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.ingest.errors import BadCheckpoint

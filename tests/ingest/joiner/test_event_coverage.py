@@ -1,11 +1,10 @@
 """The coverage of declared fields in the impressions that a joiner reads."""
 
-from __future__ import annotations
-
 import json
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.ingest.features.fields import parse_fields
@@ -15,14 +14,9 @@ from headrace.ingest.joiner.event_coverage import LEAST_IMPRESSIONS, EventCovera
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.kafka.fakes import ListTransactions
 from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
-from headrace.ingest.survey import survey_log
+from headrace.ingest.survey.log_survey import survey_log
 from tests.ingest.events_of import START_MS, TOPICS, happen
 from tests.ingest.joiner.joiner_run import MODEL, PARTITIONS, JoinerRun
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 SPEC = """
 [examples]

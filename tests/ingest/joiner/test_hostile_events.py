@@ -1,9 +1,7 @@
 """Events of any content against the real size limits: none can end a joiner."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +19,6 @@ from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES, examples_topic
 from tests.effort import examples
 from tests.ingest.joiner.joined import DEADLINE_S, Joined
 from tests.ingest.joiner.partition import Partition, records, shown, tick
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 END = tick(10**6)
 SIZES = st.sampled_from([0, 1, 10, 1_000, 60_000, 200_000, 900_000])

@@ -1,7 +1,5 @@
 """Tests the rules of the joiner core, one by one."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

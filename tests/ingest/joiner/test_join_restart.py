@@ -5,20 +5,22 @@ times and restored from its checkpoint by reading again. Events come late, out o
 with few ids, so that everything collides. Sources fall idle and wall time passes.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core import window_state as window
+from headrace.ingest.joiner.core.checkpoint import JoinerCounters
 from headrace.ingest.joiner.core.input import EventSide
+from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.joiner.core.rules import FOREVER
+from headrace.ingest.kafka.protocols import Record
 from tests.ingest.joiner.partition import (
     T0_MS,
     Partition,
@@ -28,14 +30,6 @@ from tests.ingest.joiner.partition import (
     shown,
     tick,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.joiner.core.checkpoint import JoinerCounters
-    from headrace.ingest.joiner.core.join import PartitionJoiner
-    from headrace.ingest.kafka.protocols import Record
 
 SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 

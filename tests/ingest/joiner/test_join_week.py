@@ -1,7 +1,5 @@
 """Tests the pure core on a week of real traffic: every impression and click is counted."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests the joiner process against a real broker: kills, stops, metrics."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -9,7 +7,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -22,13 +20,10 @@ from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, joiner_group
-from headrace.ingest.logs import DirectoryLog
+from headrace.ingest.logs.ndjson import DirectoryLog
 from headrace.ingest.replay.replayer import replay
 from tests.ingest.events_of import Happened, fields_of, happen
 from tests.ingest.joiner.joined import DEADLINE_S, WEEK, WEEK_SPEC, Joined
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PARTITIONS = 2
 

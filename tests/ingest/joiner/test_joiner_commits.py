@@ -1,10 +1,8 @@
 """A joiner commits progress, windows that wall time closes, and nothing of an abort."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -13,15 +11,10 @@ from headrace.ingest.examples.batch import unpack
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
-from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.protocols import Committed, Record, Source
+from headrace.ingest.kafka.transactions import Outgoing
 from tests.ingest.events_of import TOPICS, Happened, happen
 from tests.ingest.joiner.joiner_run import EXAMPLES, PARTITIONS, JoinerRun, saved
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from headrace.ingest.kafka.protocols import Record
-    from headrace.ingest.kafka.transactions import Outgoing
 
 
 def test_a_joiner_without_new_events_commits_nothing() -> None:

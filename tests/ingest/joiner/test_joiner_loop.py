@@ -1,10 +1,8 @@
 """Tests the joiner loop over Kafka in memory: interruptions never lose or repeat examples."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -18,9 +16,6 @@ from headrace.ingest.kafka.transactions import Outgoing
 from tests.effort import seeds
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
 from tests.ingest.joiner.joiner_run import EXAMPLES, PARTITIONS, JoinerRun, saved
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])

@@ -1,7 +1,5 @@
 """Tests the metrics of a joiner: progress, window state and dead letters."""
 
-from __future__ import annotations
-
 import pytest
 from prometheus_client import CollectorRegistry
 

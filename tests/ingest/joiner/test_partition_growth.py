@@ -1,10 +1,8 @@
 """Tests that topics grow under a running joiner without losing or doubling an example."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -21,9 +19,6 @@ from headrace.ingest.joiner.partition_growth import (
 from headrace.ingest.kafka.topics import partition_counts, topics_for
 from tests.ingest.joiner.joined import Joined
 from tests.ingest.keyed_events import identities, labels_of, send_by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BEFORE, AFTER = 2, 6
 SPEC = """

@@ -1,7 +1,5 @@
 """Tests that a ring buffer keeps its elements, and uses memory only for them."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 

@@ -1,7 +1,5 @@
 """Tests that the hash index of a ring finds its elements and no others, after any history."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,25 +1,20 @@
 """Tests joiners that share the partitions of a model and are killed: every event is joined once."""
 
-from __future__ import annotations
-
 import random
+import subprocess
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.label_policy import Policy
-from headrace.ingest.logs import DirectoryLog
+from headrace.ingest.logs.ndjson import DirectoryLog
 from headrace.ingest.replay.replayer import ReplaySettings, replay
 from tests.ingest.events_of import happen, spec_of
 from tests.ingest.joiner.joined import WEEK, WEEK_SPEC, Joined
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
 
 PARTITIONS = 4
 

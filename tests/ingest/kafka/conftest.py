@@ -1,8 +1,6 @@
 """The settings of a real broker, a topic with two partitions, and a reader of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,10 +8,7 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from tests.ingest.kafka.made_topics import make_topic
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    FreshName = Callable[[str], str]
+FreshName = Callable[[str], str]
 
 
 @pytest.fixture

@@ -1,19 +1,15 @@
 """A Kafka whose clients connect through a proxy that delays, copies and cuts single requests."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.deploy.local.services.kafka import HOST, KafkaNode
 from headrace.deploy.local.services.ports import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
 REQUESTS = {

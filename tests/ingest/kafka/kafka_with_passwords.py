@@ -1,7 +1,5 @@
 """A Kafka broker with a second listener that asks for passwords."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.deploy.local.services.kafka import HOST, KafkaNode

@@ -4,18 +4,13 @@ It has transactions, groups and committed offsets, and starts in milliseconds. I
 of admin clients about topics, and a reader of committed records gets aborted ones, too.
 """
 
-from __future__ import annotations
-
 import ctypes
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import confluent_kafka
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Request(Enum):

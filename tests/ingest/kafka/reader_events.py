@@ -1,20 +1,13 @@
 """Writes records to a real broker, and collects what a reader returns."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from headrace.ingest.kafka.producer import KafkaWriter
-from headrace.ingest.kafka.protocols import AtEnd, Record
+from headrace.ingest.kafka.protocols import AtEnd, ReaderEvent, Record, Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
 from tests.ingest.kafka.made_topics import DEADLINE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka.protocols import ReaderEvent, Source
-    from headrace.ingest.kafka.reading.consumer import KafkaReader
-    from headrace.ingest.kafka.settings import KafkaSettings
 
 
 def write(settings: KafkaSettings, source: Source, values: list[bytes]) -> None:

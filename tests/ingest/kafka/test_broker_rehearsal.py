@@ -1,17 +1,12 @@
 """The rehearsal of a broker makes real transactions and leaves nothing behind."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.runtime.broker_rehearsal import BrokerRehearsal
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def wait_for_deletion(settings: KafkaSettings, name: str) -> None:

@@ -1,13 +1,11 @@
 """The log of the Kafka client: levels that fit what a line means."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
 
-from headrace.ingest.kafka import KafkaSettings
 from headrace.ingest.kafka.client_log import client_log
+from headrace.ingest.kafka.settings import KafkaSettings
 
 ASKING = "GETPID [rdkafka#producer-15] [thrd:main]: Failed to acquire transactional PID from broker"
 

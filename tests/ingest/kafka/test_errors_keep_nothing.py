@@ -1,9 +1,7 @@
 """Errors of an outage keep no frame of the process, and with it no window and no message."""
 
-from __future__ import annotations
-
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -16,9 +14,6 @@ from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 from tests.kept_memory import OUTAGES, Held, collector_off, kept_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOURCE = Source("topic", 0)
 

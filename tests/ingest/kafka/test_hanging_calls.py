@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -14,9 +15,6 @@ from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 from headrace.ingest.kafka.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOURCE = Source("topic", 0)
 WAIT_S = 60.0

@@ -1,9 +1,8 @@
 """Reads and writes a real broker."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import confluent_kafka
 import pytest
@@ -27,6 +26,7 @@ from headrace.ingest.kafka.protocols import (
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import (
     EventTopics,
     ensure_topics,
@@ -36,12 +36,7 @@ from headrace.ingest.kafka.transactions import KafkaTransactions
 from tests.ingest.kafka.made_topics import DEADLINE_S, make_topic
 from tests.ingest.kafka.reader_events import numbered, poll_until, until_end, values, write
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka.settings import KafkaSettings
-
-    FreshName = Callable[[str], str]
+FreshName = Callable[[str], str]
 
 
 # -------------------------------------------------------------------- reader

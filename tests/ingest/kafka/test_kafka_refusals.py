@@ -1,10 +1,8 @@
 """Errors of Kafka name the address, topic or setting at fault."""
 
-from __future__ import annotations
-
 import secrets
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import confluent_kafka
 import pytest
@@ -31,10 +29,7 @@ from headrace.ingest.kafka.topics import (
 )
 from tests.ingest.kafka.made_topics import DEADLINE_S, make_topic
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    FreshName = Callable[[str], str]
+FreshName = Callable[[str], str]
 
 
 def test_a_wrong_kafka_address_is_refused_with_its_name() -> None:

@@ -5,11 +5,10 @@ the connection of its client breaks, so the client sends it again. Kafka has no 
 requests about transactions, so the first copy would take effect in a later transaction.
 """
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -29,10 +28,6 @@ from tests.ingest.kafka.kafka_behind_proxy import (
     KafkaBehindProxy,
 )
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.long
 

@@ -1,9 +1,8 @@
 """A broker that loses the end of a log and appends to it again, on a real Kafka."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -19,10 +18,6 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.ingest.kafka.transactions import KafkaTransactions
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SOURCE, OTHER = Source("events", 0), Source("events", 1)
 

@@ -1,10 +1,9 @@
 """Calls go on while the coordinator of a group or a transaction moves to another broker."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -18,9 +17,6 @@ from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 from headrace.ingest.runtime import broker_rehearsal
 from headrace.ingest.runtime.broker_rehearsal import BrokerRehearsal
 from tests.ingest.kafka.mock_broker import MockBroker, Request, mock_broker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOVING = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE]
 SOURCE = Source("events", 0)

@@ -4,28 +4,19 @@ An open transaction also stands for one committed a moment ago. Until its marker
 answers readers of committed records in the same way.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka import (
-    KafkaReader,
-    KafkaSettings,
-    KafkaWriter,
-    TopicSpec,
-    ensure_topics,
-    offsets_at,
-    read_all,
-)
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import AtEnd, ReaderEvent, Record, Source
+from headrace.ingest.kafka.reading.bounded_reader import offsets_at, read_all
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from tests.ingest.joiner.joined import Joined
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TIMEOUT_S = 30
 FAR_MS = 10**14

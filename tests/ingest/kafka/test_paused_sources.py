@@ -1,18 +1,14 @@
 """Pauses and resumes the partitions of a real broker."""
 
-from __future__ import annotations
+from typing import Any, cast
 
-from typing import TYPE_CHECKING, Any, cast
+import confluent_kafka
+from confluent_kafka import TopicPartition
 
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
 from tests.ingest.kafka.reader_events import numbered, poll_until, until_end, values, write
-
-if TYPE_CHECKING:
-    import confluent_kafka
-    from confluent_kafka import TopicPartition
-
-    from headrace.ingest.kafka.reading.consumer import KafkaReader
-    from headrace.ingest.kafka.settings import KafkaSettings
 
 
 def test_a_paused_source_is_silent_and_resumes_at_its_position(

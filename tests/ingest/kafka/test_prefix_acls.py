@@ -3,12 +3,11 @@
 The rules are those of `deploy/chart/examples/objects/environment.yaml`.
 """
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -43,9 +42,6 @@ from tests.ingest.events_of import happen, spec_of
 from tests.ingest.joiner.joined import Joined
 from tests.ingest.kafka.kafka_with_passwords import KafkaWithPasswords
 from tests.running_server import jars, running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OBJECTS = Path(__file__).parents[3] / "deploy/chart/examples/objects/environment.yaml"
 OWN, FOREIGN = TopicNames("team-a."), TopicNames("team-b.")

@@ -1,10 +1,8 @@
 """Single messages are read again by their offsets, from lists and from a real broker."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -16,12 +14,8 @@ from headrace.ingest.kafka.protocols import Committed, PartitionAssigned, Record
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka.settings import KafkaSettings
 
 SOURCE, OTHER = Source("t", 0), Source("t", 1)
 

@@ -1,7 +1,5 @@
 """An event is taken once no source may still deliver an earlier one."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

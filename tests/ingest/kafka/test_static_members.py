@@ -1,10 +1,8 @@
 """A named member of a group that restarts gets its partitions back; the others keep theirs."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +11,6 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from tests.ingest.joiner.joined import DEADLINE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SESSION_S = 6.0
 """The session timeout of a named member: a longer absence gives its partitions away."""

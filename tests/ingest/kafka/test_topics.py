@@ -1,14 +1,13 @@
 """Tests topics with an operator's settings: harmful ones are refused, other ones reported."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import TopicMismatch
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
@@ -17,12 +16,6 @@ from headrace.ingest.kafka.retention import FOREVER_MS, read_retention
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
 from tests.ingest.joiner.partition import fields_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 
 def test_changed_topic_settings_are_reported_and_too_few_replicas_are_refused(

@@ -1,20 +1,15 @@
 """`headrace topics grow` as a command, on a real Kafka: running models, and every example once."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, partition_counts, topics_for
 from tests.deploy.command import GENEROUS_S, headrace, running
 from tests.ingest.joiner.joined import Joined
 from tests.ingest.keyed_events import MODEL, identities, labels_of, send_by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 BEFORE, AFTER = 2, 6
 FIELDS = """

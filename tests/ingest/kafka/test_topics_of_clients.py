@@ -1,10 +1,9 @@
 """Topics that clients created by writing to them: the refusal names the commands that help."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -13,10 +12,6 @@ from headrace.ingest.kafka.topics import EventTopics
 from tests.deploy.command import GENEROUS_S, headrace, running
 from tests.ingest.joiner.joined import Joined
 from tests.ingest.keyed_events import FIELDS, MODEL, labels_of, send_by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 PARTITIONS = "3"
 

@@ -1,12 +1,10 @@
 """Tests the prefix of an environment's names: its mapping, and two environments on one Kafka."""
 
-from __future__ import annotations
-
 import ast
 import re
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -29,9 +27,6 @@ from headrace.ingest.kafka.topics import (
     partition_counts,
 )
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LEGAL = st.text("abcXYZ019._-", max_size=12)
 

@@ -1,11 +1,10 @@
 """Tests that messages and offsets are written together or not at all, on a real broker."""
 
-from __future__ import annotations
-
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
@@ -18,9 +17,6 @@ from headrace.ingest.kafka.reading.offset_store import committed_offsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Member:

@@ -1,7 +1,5 @@
 """A Kafka call that hangs ends its process, and SIGTERM is obeyed meanwhile."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,15 +1,9 @@
 """Directories of events, as a replay reads them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import zstandard
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 START_MS = 1_700_000_000_000
 

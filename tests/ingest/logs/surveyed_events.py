@@ -1,19 +1,14 @@
 """Events of a log to survey, and the survey of them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.survey.findings import LogSurvey
 from headrace.ingest.survey.log_survey import survey_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.ingest.survey.findings import LogSurvey
 
 T0_MS = 1_700_000_000_000
 NOW_MS = T0_MS + 86_400_000 * 30

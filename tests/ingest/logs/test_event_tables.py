@@ -1,11 +1,10 @@
 """Tests tables as logs: files become events by a layout, in order of time, without loss."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -15,12 +14,8 @@ import zstandard
 from headrace.ingest.events.contract import Reason, read_event
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import load_layout, parse_layout
+from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.table_log import TableLog
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs.ndjson import Line
 
 START_MS = 1_700_000_000_000
 

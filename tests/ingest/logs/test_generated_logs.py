@@ -1,7 +1,5 @@
 """Generated logs of many dialects make the events of their truth, or are refused by name."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -16,9 +14,10 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.ingest.features import SpecError
-from headrace.ingest.features.cells import text_of
-from headrace.ingest.logs import TableLog, guess_layout
+from headrace.ingest.features.cells.values import text_of
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.ingest.logs.table_log import TableLog
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 CLOCKS = {  # patterns -> the unit to which they cut a time, in milliseconds

@@ -1,27 +1,20 @@
 """Tests guessed layouts: the columns of a file say which are times, clicks, ids and bags."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from headrace.ingest.features.cells import milliseconds_of
+from headrace.ingest.features.cells.times import milliseconds_of
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.decimal_commas import are_decimal_commas
-from headrace.ingest.logs.layout import BagLayout, parse_layout
+from headrace.ingest.logs.layout import BagLayout, LogLayout, parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.table_log import TableLog
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs.layout import LogLayout
 
 ROWS = 40
 START = datetime(2026, 1, 5, 8, tzinfo=UTC)

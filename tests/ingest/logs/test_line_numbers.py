@@ -1,24 +1,19 @@
 """The numbers of lines are those of the file, however it is read."""
 
-from __future__ import annotations
-
 import csv
 import io
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.ingest.features import SpecError
+from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs import line_numbers, table_file
 from headrace.ingest.logs.layout import FileLayout
 from headrace.ingest.logs.line_numbers import CsvLines, after_skipped
 from headrace.ingest.logs.table_file import TableBlock, TableFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXT = st.lists(st.sampled_from(["a", ",", '"', "\n", "\r\n", "\r", ""]), max_size=40)
 

@@ -1,26 +1,20 @@
 """Tables with objects, counts of clicks and Arrow's many types become logs of flat events."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from headrace.ingest.features.spec_text import SpecError
-from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.layout import LogLayout, parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.table_log import TableLog
 from headrace.learner.suggestion.column_profile import profile_of
 from headrace.learner.suggestion.log_sample import sample_log
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs.layout import LogLayout
 
 PLAYS = [
     {

@@ -1,12 +1,11 @@
 """Files as spreadsheets, databases, loggers and data frames write them: read right, or refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -14,18 +13,13 @@ import pytest
 import zstandard
 
 from headrace.ingest.features.spec_text import SpecError
-from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.layout import LogLayout, parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.opening import open_log
 from headrace.ingest.logs.table_log import TableLog
 from headrace.ingest.survey.log_survey import survey_log
-from headrace.learner.suggestion import suggest_spec
+from headrace.learner.suggestion.spec_suggestion import suggest_spec
 from tests.ingest.logs.surveyed_events import FIELDS, T0_MS, click, impression
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.logs.layout import LogLayout
 
 AT = datetime(2026, 3, 1, 8, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)

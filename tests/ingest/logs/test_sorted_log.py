@@ -1,19 +1,14 @@
 """Tests the sorting of logs, in memory and in runs on disk."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from headrace.ingest.logs.ndjson import DirectoryLog
 from headrace.ingest.logs.sorted_log import SortedLog
 from tests.ingest.logs.event_directories import START_MS, clicked, shown, write_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 500
 

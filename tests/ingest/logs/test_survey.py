@@ -1,9 +1,8 @@
 """Tests the survey of a log: every fault of a log has a count, an example and a remedy."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,6 @@ from tests.ingest.logs.surveyed_events import (
     surveyed,
     without,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_a_log_without_faults_has_full_coverage_and_no_warning(tmp_path: Path) -> None:

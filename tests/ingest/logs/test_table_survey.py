@@ -1,10 +1,9 @@
 """Surveys of tables report what the events made of their rows would be refused for."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -27,9 +26,6 @@ from tests.ingest.logs.surveyed_events import (
     surveyed,
     without,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAYOUT = parse_layout('[event]\ntimestamp = "time"\n[click]\ntimestamp = "clicked"', "l.toml")
 

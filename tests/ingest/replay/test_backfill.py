@@ -1,7 +1,5 @@
 """A log of the past is refused where topics have newer events, before anything is sent."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.ingest.errors import BackfillRefused

@@ -1,17 +1,12 @@
 """A log as live traffic: times of now at any pace, ids of its own in each pass."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from headrace.ingest.logs import DirectoryLog
-from headrace.ingest.replay import LiveLog, LivePace
+from headrace.ingest.logs.ndjson import DirectoryLog
+from headrace.ingest.replay.live_log import LiveLog, LivePace
 from tests.ingest.logs.event_directories import clicked, shown, write_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW_MS = 1_900_000_000_000
 

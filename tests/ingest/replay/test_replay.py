@@ -1,13 +1,12 @@
 """Tests a replay of files into Kafka: order, keys, ticks, pace."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -16,16 +15,9 @@ from headrace.ingest.events.contract import read_event
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
-from headrace.ingest.logs import DirectoryLog
-from headrace.ingest.logs.ndjson import NoEventsError
+from headrace.ingest.logs.ndjson import DirectoryLog, Line, NoEventsError
 from headrace.ingest.replay.replayer import ReplayHooks, ReplayProgress, ReplaySettings, replay
 from tests.ingest.logs.event_directories import START_MS, clicked, shown, write_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.logs.ndjson import Line
 
 WINDOW_MS = 1_000
 PARTITIONS = 3

@@ -1,32 +1,25 @@
 """Tests that a killed replay resumes: every line is in Kafka once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import BadCheckpoint, OffsetGone
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.protocols import ReadPosition, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
-from headrace.ingest.logs import DirectoryLog
+from headrace.ingest.logs.ndjson import DirectoryLog
 from headrace.ingest.replay.replayer import ReplayHooks, ReplayProgress, ReplaySettings, replay
 from tests.ingest.logs.event_directories import clicked, shown, write_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from headrace.ingest.kafka.protocols import ReadPosition
 
 IMPRESSIONS = 9_000
 CLICKS = range(0, IMPRESSIONS, 10)
@@ -35,9 +28,10 @@ DEADLINE_S = 60
 _PROGRAM = """
 import sys, threading
 from pathlib import Path
-from headrace.ingest.kafka import EventTopics, KafkaSettings
-from headrace.ingest.logs import DirectoryLog
-from headrace.ingest.replay import ReplayHooks, ReplaySettings, replay
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
+from headrace.ingest.logs.ndjson import DirectoryLog
+from headrace.ingest.replay.replayer import ReplayHooks, ReplaySettings, replay
 bootstrap, name, data, *topics = sys.argv[1:]
 replay(KafkaSettings(bootstrap), [DirectoryLog(Path(data))], 1000, threading.Event(),
        topics=EventTopics(*topics),

@@ -1,10 +1,8 @@
 """A background thread ends with `stop`, also if it never began."""
 
-from __future__ import annotations
-
 import threading
 
-from headrace.ingest.runtime import BackgroundThread
+from headrace.ingest.runtime.background_thread import BackgroundThread
 
 
 class _Waiting(BackgroundThread):

@@ -1,7 +1,5 @@
 """Tests CachedDispatch, which examines the types of a kernel's arguments once."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any, NamedTuple

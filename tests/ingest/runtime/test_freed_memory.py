@@ -1,7 +1,5 @@
 """Tests that freed memory returns to the operating system, and only when there is some."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Kernels compile where nothing can be written, and load the machine code of an image there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -100,7 +98,7 @@ def test_a_joiner_and_a_learner_work_on_a_read_only_root_without_a_home(tmp_path
     code = """
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.models.shipped import path_of
-from headrace.learner.spec import load_spec
+from headrace.learner.spec.model_spec import load_spec
 
 print(warm(load_spec(path_of("demo"))) > 1)
 """

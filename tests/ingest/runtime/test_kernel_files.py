@@ -1,15 +1,10 @@
 """A file of machine code is read whole and under its own digest, or not at all."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from headrace.kernel_files import read, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STAMP, OTHER = b"s" * 32, b"o" * 32
 

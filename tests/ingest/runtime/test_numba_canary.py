@@ -5,8 +5,6 @@ update, read the numba change before you move the pin; `njit(cache=True, nogil=T
 fallback.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

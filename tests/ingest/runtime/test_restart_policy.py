@@ -1,6 +1,6 @@
 """Tests the restart policy: pauses grow with quick failures, and a long life clears the count."""
 
-from headrace.ingest.runtime import RestartHistory, RestartPolicy
+from headrace.ingest.runtime.restart_policy import RestartHistory, RestartPolicy
 
 POLICY = RestartPolicy(first_pause_s=0.1, longest_pause_s=0.5, quick_s=10.0, quick_failures=5)
 

@@ -1,26 +1,19 @@
 """Tests the frame of a long-running process: metrics, garbage collection, and its clean end."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.http.http_errors import AddressTaken
 from headrace.ingest.runtime.process import running_process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client import Metric
 
 LOOPBACK = "127.0.0.1"
 DEADLINE_S = 60.0

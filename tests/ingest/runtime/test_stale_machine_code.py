@@ -4,8 +4,6 @@ The tests load the same files several times, as processes do. Each change keeps 
 time of the file, as an update by pip may.
 """
 
-from __future__ import annotations
-
 import collections
 import importlib
 import itertools
@@ -87,7 +85,7 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic, overload
 
-from headrace.ingest.runtime import inlined
+from headrace.ingest.runtime.numba_kernels import inlined
 
 BY = 5
 {}

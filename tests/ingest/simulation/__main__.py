@@ -1,7 +1,5 @@
 """Search for a seed that shows a fault: `python -m tests.ingest.simulation --seeds N`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

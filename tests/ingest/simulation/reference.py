@@ -1,18 +1,13 @@
 """A plain reference for the rules of joining: Python over lists, without eviction."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.ingest.events.contract import IMPRESSION_ID, TIME, Reason, is_tick, read_event
 from headrace.ingest.joiner.core.checkpoint import JoinerCounters
 from headrace.ingest.joiner.core.input import EventSide
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.kafka.protocols import Record
+from headrace.ingest.kafka.protocols import Record
 
 NEVER, FOREVER = -(1 << 61), 1 << 61
 WAIT = -(1 << 62)

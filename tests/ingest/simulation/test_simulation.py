@@ -1,7 +1,5 @@
 """The joiner core makes the examples of a slow and obvious reference, also across restarts."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.ingest.features.label_policy import Policy

@@ -1,14 +1,14 @@
 """A world drawn from a seed: two producers, a broker and a joiner that is killed at times."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.joiner.core.input import EventSide
+from headrace.ingest.kafka.protocols import Record
 from tests.ingest.joiner.partition import (
     T0_MS,
     WINDOW_MS,
@@ -19,10 +19,6 @@ from tests.ingest.joiner.partition import (
     tick,
 )
 from tests.ingest.simulation.reference import Made, Reference
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.kafka.protocols import Record
 
 _SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 _KINDS = ("shown", "clicked", "closed")

@@ -1,30 +1,19 @@
 """Tables to fit, and fits of them."""
 
-from __future__ import annotations
-
 import json
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.ingest.logs import parse_layout
-from headrace.learner.batch import (
-    BatchTrainer,
-    FitFolder,
-    FitSettings,
-    TableSource,
-)
+from headrace.ingest.logs.layout import LogLayout, parse_layout
+from headrace.learner.batch.fit_folder import FitFolder
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.batch.trainer import BatchTrainer, FitSettings, FitSummary
 from tests.learner.shop import shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.ingest.logs import LogLayout
-    from headrace.learner.batch import FitSummary
 
 LAYOUT = """
 [file]

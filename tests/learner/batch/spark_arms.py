@@ -3,8 +3,6 @@
 It runs in an environment of its own, like `spark_job`, and prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

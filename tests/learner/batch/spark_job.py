@@ -6,8 +6,6 @@ It runs in an environment of its own, which Spark needs (`headrace.spark`). `--k
 executor while it learns. `--stream` scores and learns a stream, whose query fails midway.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -15,21 +13,18 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import headrace.spark
 from headrace.spark import HeadraceEstimator, HeadraceModel
 from tests.learner.batch.spark_stream import one_pass_over, trained_once
 from tests.learner.batch.staged_files import counters
 from tests.learner.shop import CROSS, shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 SPEC, ROWS, FILES = shop_spec(CROSS), 40_000, 8
 

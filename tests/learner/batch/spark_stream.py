@@ -1,33 +1,26 @@
 """Trains on a stream of Spark whose micro-batches fail and are repeated."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 import headrace.spark
-from headrace.learner.batch import RunSpec, rows_of
-from headrace.learner.local import TableEncoder, times_of
-from headrace.spark import StreamTrainer
+from headrace.learner.batch.store_fit.partition_tasks import LearnTask, RunSpec
+from headrace.learner.batch.store_fit.run_store import rows_of
+from headrace.learner.local.table_examples import TableEncoder, times_of
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.spark import HeadraceEstimator, StreamTrainer
 from tests.learner.batch.staged_files import counters, one_pass
 from tests.learner.shop import CROSS, shop_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from headrace.learner.batch import LearnTask
-    from headrace.learner.spec import ModelSpec
-    from headrace.spark import HeadraceEstimator
 
 PARTS, ROWS = 3, 3000
 

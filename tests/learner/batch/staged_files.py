@@ -1,29 +1,22 @@
 """Staged files for tests, the counters of one pass over their examples, and workers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.batch.store_fit.partition_tasks import LearnTask
 from headrace.learner.batch.store_fit.staged_file import STAGED, staged
-from headrace.learner.batch.store_fit.store_trainer import learn_files
+from headrace.learner.batch.store_fit.store_trainer import Worker, learn_files
 from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import Store
 from tests.learner.in_memory import cut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.batch import LearnTask
-    from headrace.learner.batch.store_fit.store_trainer import Worker
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver import Store
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 
 def write(path: Path, examples: Examples, size: int = 20) -> str:

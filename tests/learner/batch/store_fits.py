@@ -1,33 +1,24 @@
 """Fits of a shop's log into a parameter server, for tests: in memory, and as commands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from headrace.ingest.logs import parse_layout
-from headrace.learner.batch import (
-    FitFolder,
-    StageFolder,
-    StoreFitSettings,
-    StoreTrainer,
-    TableSource,
-)
+from headrace.ingest.logs.layout import parse_layout
+from headrace.learner.batch.fit_folder import FitFolder
+from headrace.learner.batch.store_fit.partition_tasks import LearnTask
+from headrace.learner.batch.store_fit.staged_run import StageFolder
+from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings, StoreTrainer, Worker
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.batch.trainer import FitSummary
 from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.store import Store
 from tests.learner.batch.staged_files import counters, run_here
 from tests.learner.shop import CROSS, shop_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from headrace.learner.batch import FitSummary, LearnTask
-    from headrace.learner.batch.store_fit.store_trainer import Worker
-    from headrace.learner.spec import ModelSpec
-    from headrace.pserver import Store
 
 LAYOUT = '[event]\ntimestamp = "timestamp_ms"\n[click]\ncolumn = "clicked"\n'
 ROWS, SPEC = 60_000, shop_spec(CROSS)

@@ -1,9 +1,7 @@
 """A fit of archived examples ends where a learner goes on: each example is learned once."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,29 +9,21 @@ import pytest
 from headrace.ingest.archive.archiver import Archiver, ArchiveSettings
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
 from headrace.ingest.kafka.fakes import ListReader
-from headrace.learner.batch import (
-    ArchiveSource,
-    BatchTrainer,
-    FilePosition,
-    FitFolder,
-    FitSettings,
-    StageFolder,
-    StoreFitSettings,
-    StoreTrainer,
-)
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.batch.archive_source import ArchiveSource
+from headrace.learner.batch.fit_folder import FitFolder
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.batch.store_fit.staged_run import StageFolder
+from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings, StoreTrainer
+from headrace.learner.batch.trainer import BatchTrainer, FitSettings, FitSummary
 from headrace.learner.loop.pacing import LearnerPacing
-from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, restore
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.snapshots.catalog import find_snapshot
+from headrace.pserver.snapshots.restoration import restore
+from headrace.pserver.snapshots.storage import SnapshotStorage
 from tests.learner.batch.staged_files import one_store, run_here
 from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
 from tests.learner.streams import random_examples, random_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.kafka.protocols import Record, Source
-    from headrace.learner.batch import FitSummary
-    from headrace.learner.spec.model_spec import ModelSpec
 
 PARTITIONS = 3
 BATCHES = 20

@@ -1,12 +1,10 @@
 """The data files of a fit: at any URL of fsspec, and the refusal of data that does not fit."""
 
-from __future__ import annotations
-
 import json
 import socket
 import tempfile
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import fsspec
 import pyarrow as pa
@@ -16,24 +14,17 @@ import pyarrow.parquet
 import pytest
 from fsspec.registry import known_implementations
 
-from headrace.ingest.features import SpecError
-from headrace.ingest.logs import parse_layout
-from headrace.learner.batch import (
-    BatchTrainer,
-    FilePosition,
-    FitFolder,
-    FitSettings,
-    StageFolder,
-    TableSource,
-    UnreadableData,
-)
-from headrace.learner.local import InMemoryModel
-from headrace.pserver.snapshots import StorageFailed
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout import parse_layout
+from headrace.learner.batch.fit_folder import FitFolder
+from headrace.learner.batch.sources import FilePosition, UnreadableData
+from headrace.learner.batch.store_fit.staged_run import StageFolder
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.batch.trainer import BatchTrainer, FitSettings
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.pserver.snapshots.snapshot_errors import StorageFailed
 from tests.learner.batch.staged_files import counters
 from tests.learner.shop import shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAYOUT = '[event]\ntimestamp = "timestamp_ms"\n[click]\ncolumn = "clicked"\n'
 ROWS = 2_000

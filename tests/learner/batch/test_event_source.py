@@ -1,17 +1,13 @@
 """A log of events as the source of an experiment: an event dated far ahead changes no other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import orjson
 import pytest
 
-from headrace.learner.batch import EventLogSource, FilePosition
+from headrace.learner.batch.event_source import EventLogSource
+from headrace.learner.batch.sources import FilePosition
 from tests.learner.shop import BEGIN_MS, shop_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS, YEAR_2205_MS = 300, 7_415_712_000_000
 

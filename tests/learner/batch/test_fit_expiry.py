@@ -3,35 +3,31 @@
 One line dated far ahead would be the present of its buckets, so it is refused.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.learner.batch.store_fit.run_store import rows_of
-from headrace.learner.local import InMemoryModel
-from headrace.pserver import BucketAnswer, OffsetSpan, Push, Shape
-from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
-from headrace.pserver.redis_backend import open_store
-from headrace.pserver.rows import RowDeltas
-from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, restore
+from headrace.learner.batch.trainer import FitSummary
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.pserver.rows.deltas import RowDeltas
+from headrace.pserver.snapshots.catalog import find_snapshot
+from headrace.pserver.snapshots.restoration import restore
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.store import BucketAnswer, OffsetSpan, Push, Shape, Store
 from tests.learner.batch.store_fits import run, trainer
 from tests.learner.shop import BEGIN_MS, CROSS, shop_rows, shop_spec
 from tests.pserver.rows.entries import SOURCE, blob_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.learner.batch import FitSummary
-    from headrace.pserver import Store
 
 ROWS, AFTER_S, DEADLINE_S = 4000, 864, 60
 YEAR_2205_MS = 7_415_712_000_000

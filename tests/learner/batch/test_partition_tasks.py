@@ -1,9 +1,9 @@
 """The tasks of a distributed fit, without Spark: what they stage, learn and score."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,6 @@ from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
 from tests.learner.shop import CROSS, shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ROWS, SPEC = 3000, shop_spec(CROSS)
 RUN = RunSpec(SPEC.text, "shop-1")

@@ -3,8 +3,6 @@
 HEADRACE_SPARK_PYTHON names the Python of an environment with `headrace[spark]`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """The number of a micro-batch as an offset: what a model's marks say about it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,16 +10,16 @@ from headrace.learner.batch.store_fit.spark_micro_batches import (
     SparkMicroBatch,
     SparkMicroBatchState,
 )
-from headrace.learner.batch.store_fit.staged_file import STAGED, StagedFileLearner, staged_places
+from headrace.learner.batch.store_fit.staged_file import (
+    STAGED,
+    StagedFileLearner,
+    StagedPlace,
+    staged_places,
+)
 from headrace.learner.loop.pacing import LearnerPacing, PushInterval
 from tests.learner.batch.staged_files import counters, one_pass, write
 from tests.learner.in_memory import InMemoryModel
 from tests.learner.streams import part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.learner.batch.store_fit.staged_file import StagedPlace
 
 EVERY_BATCH = LearnerPacing(staleness=PushInterval(examples=1))
 ROWS = 120

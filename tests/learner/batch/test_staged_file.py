@@ -1,14 +1,14 @@
 """Attempts at one staged file count each row once, however they end and overlap."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.batch.store_fit.staged_file import (
     STAGED,
@@ -18,19 +18,12 @@ from headrace.learner.batch.store_fit.staged_file import (
     staged_places,
 )
 from headrace.learner.loop.pacing import LearnerPacing, PushInterval
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from tests.effort import seeds
 from tests.learner.batch.staged_files import counters, one_pass, write
 from tests.learner.in_memory import InMemoryModel
 from tests.learner.streams import part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.spec.model_spec import ModelSpec
 
 FILES, ROWS, BATCH = 3, 400, 20
 EVERY_BATCH = LearnerPacing(staleness=PushInterval(examples=1))

@@ -1,38 +1,27 @@
 """A fit into a parameter server: every row once, however its processes and machines end."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.learner.batch import (
-    BatchTrainer,
-    FitFolder,
-    FitSettings,
-    UnreadableData,
-    WorkerFailed,
-)
-from headrace.learner.batch.store_fit.store_trainer import learn_files
+from headrace.learner.batch.fit_folder import FitFolder
+from headrace.learner.batch.sources import UnreadableData
+from headrace.learner.batch.store_fit.partition_tasks import LearnTask
+from headrace.learner.batch.store_fit.store_trainer import Worker, WorkerFailed, learn_files
+from headrace.learner.batch.trainer import BatchTrainer, FitProgress, FitSettings, FitSummary
 from tests.effort import seeds
 from tests.learner.batch import store_fits
 from tests.learner.batch.staged_files import Ended, one_store
 from tests.learner.batch.store_fits import ROWS, SPEC, fit_command, run, source, trainer, wait_for
 from tests.learner.shop import shop_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from headrace.learner.batch import FitProgress, FitSummary, LearnTask
-    from headrace.learner.batch.store_fit.store_trainer import Worker
 
 
 @pytest.fixture(scope="module")

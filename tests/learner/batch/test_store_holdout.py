@@ -1,20 +1,26 @@
 """Early stopping of a fit into a parameter server: one decision, and every row once."""
 
-from __future__ import annotations
-
 import re
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.learner.batch import StageFolder, StoreTrainer, UnreadableData
+from headrace.ingest.examples.batch import Examples
 from headrace.learner.batch.held_out_epochs import EpochDecision
+from headrace.learner.batch.sources import UnreadableData
 from headrace.learner.batch.store_fit import store_trainer
-from headrace.pserver import MissingModel
+from headrace.learner.batch.store_fit.partition_tasks import LearnTask
+from headrace.learner.batch.store_fit.staged_run import StageFolder
+from headrace.learner.batch.store_fit.store_trainer import StoreTrainer, Worker
+from headrace.learner.batch.trainer import FitSummary
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.pserver.errors import MissingModel
 from tests.learner.batch.staged_files import Ended, one_pass, one_store, run_here
 from tests.learner.batch.store_fits import (
     SPEC,
@@ -25,15 +31,6 @@ from tests.learner.batch.store_fits import (
     wait_for,
 )
 from tests.learner.shop import shop_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.batch import FitSummary, LearnTask
-    from headrace.learner.batch.store_fit.store_trainer import Worker
-    from headrace.learner.local.in_memory_model import InMemoryModel
 
 ROWS, SHARE = 50_000, 0.25
 HELD_OUT: dict[str, Any] = {"holdout": SHARE, "rows_a_file": 16_000}  # two files for each epoch

@@ -1,17 +1,15 @@
 """The loss of a fit of several processes: each row once, in memory that they share."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import numpy as np
 import pytest
 
-from headrace.ingest.kafka import Source
+from headrace.ingest.kafka.protocols import Source
 from headrace.learner.batch.held_out_epochs import add_scores
 from headrace.learner.batch.store_fit.staged_file import SummedLoss
-from headrace.learner.loop import ExampleBatch
-from headrace.learner.validation import LogLossSum
+from headrace.learner.loop.merging import ExampleBatch
+from headrace.learner.validation.log_loss_sum import LogLossSum
 from headrace.learner.validation.shared_loss import SharedLoss
 from tests.learner.streams import random_examples, random_spec
 

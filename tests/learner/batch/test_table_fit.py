@@ -1,11 +1,9 @@
 """A fit of tables: what it learns, when it stops, and how it goes on after a kill."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,23 +12,16 @@ import pyarrow.parquet
 import pytest
 
 import headrace
-from headrace.ingest.events import AHEAD_MS, Reason
-from headrace.ingest.survey import survey_log
-from headrace.learner.batch import (
-    BatchTrainer,
-    FilePosition,
-    FitFolder,
-    FitSettings,
-    TableSource,
-)
-from headrace.learner.batch.fit_folder import FitState
-from headrace.learner.local import InMemoryModel
-from headrace.learner.spec import parse_spec
+from headrace.ingest.events.contract import AHEAD_MS, Reason
+from headrace.ingest.survey.log_survey import survey_log
+from headrace.learner.batch.fit_folder import FitFolder, FitState
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.batch.trainer import BatchTrainer, FitSettings
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import parse_spec
 from tests.learner.batch.fitted_tables import ROWS, fit, layout, rows_of_files, write
 from tests.learner.shop import BEGIN_MS, shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW_MS = BEGIN_MS + 10 * ROWS * 1000
 """The moment at which a log is read."""

@@ -1,10 +1,9 @@
 """A fit of tables leaves out or refuses rows, files and layouts with the reason."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,25 +12,17 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from headrace.ingest.events import Reason
-from headrace.ingest.logs import parse_layout
-from headrace.learner.batch import (
-    BatchTrainer,
-    FilePosition,
-    FitFolder,
-    FitSettings,
-    TableSource,
-    UnreadableData,
-)
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.logs.layout import parse_layout
+from headrace.learner.batch.fit_folder import FitFolder
 from headrace.learner.batch.prefetch import in_order, read_ahead
-from headrace.learner.local import InMemoryModel
-from headrace.learner.spec import parse_spec
+from headrace.learner.batch.sources import FilePosition, UnreadableData
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.batch.trainer import BatchTrainer, FitSettings
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import parse_spec
 from tests.learner.batch.fitted_tables import LAYOUT, ROWS, fit, layout, rows_of_files, write
 from tests.learner.shop import shop_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,11 @@
 """A model with a calibration layer beside the same model without one."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
+from headrace.learner.spec.model_spec import ModelSpec
 from tests.learner.streams import Bench, random_spec
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
 
 SECTION = '[calibration]\nkind = "platt"\nalpha = 0.01\n'
 

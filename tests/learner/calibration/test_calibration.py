@@ -1,7 +1,5 @@
 """Platt calibration: learned online, pushed and served like all other rows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,14 +1,12 @@
 """Isotonic calibration: many knots, and answers that rise with the model's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.calibration.isotonic import IsotonicScaling
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
@@ -20,9 +18,6 @@ from tests.learner.calibration.calibration_pairs import layer_of, pair
 from tests.learner.few_rows import Model, assert_same, drawn
 from tests.learner.shipped_specs import MODELS
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
 
 ALPHA = 0.3
 SECTION = f'[calibration]\nkind = "isotonic"\nalpha = {ALPHA}\n'

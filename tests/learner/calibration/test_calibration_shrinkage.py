@@ -1,12 +1,10 @@
 """A mixture of the model and the click rate: never much worse than either, for any model."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind
@@ -17,10 +15,7 @@ from headrace.learner.validation.progressive import log_loss, normalized_entropy
 from tests.learner.calibration.calibration_pairs import layer_of, pair
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 ALPHA = 0.02
 SECTION = f'[calibration]\nkind = "shrinkage"\nalpha = {ALPHA}\n'

@@ -1,12 +1,10 @@
 """Weights in calibration: a heavy example counts as the many it replaces."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from headrace.learner.calibration.isotonic import IsotonicScaling
@@ -15,10 +13,7 @@ from headrace.learner.spec.calibration_spec import Calibration
 from tests.learner.calibration.calibration_pairs import pair
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 KINDS = ["platt", "isotonic"]
 PROMISED = 0.01

@@ -1,23 +1,16 @@
 """Experiments whose arms learn in tasks."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from headrace.learner.experiments.executors.remote_arms import RemoteArms
+from headrace.learner.experiments.executors.remote_arms import Execute, RemoteArms
 from headrace.learner.experiments.executors.staged_log import StagedLog
+from headrace.learner.experiments.experiment_file import Experiment
 from headrace.learner.experiments.run_folder import RunFolder
 from headrace.learner.experiments.runner import ExperimentRunner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from headrace.learner.experiments.executors.remote_arms import Execute
-    from headrace.learner.experiments.experiment_file import Experiment
-    from tests.learner.experiments.experiment_runs import ListedBlocks
+from tests.learner.experiments.experiment_runs import ListedBlocks
 
 CHUNK = 170
 """Examples: no multiple of the 50 of a block, nor of a rung."""

@@ -1,27 +1,20 @@
 """A small experiment over a log in memory, for tests of the runner."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
-from headrace.ingest.examples import part_of
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.label_policy import Policy
 from headrace.learner.batch.sources import ExampleBlock, FilePosition
-from headrace.learner.experiments.experiment_file import load_experiment
+from headrace.learner.experiments.experiment_file import Experiment, load_experiment
+from headrace.learner.experiments.history import ArmRecord, ExperimentProgress, ExperimentResult
 from headrace.learner.experiments.run_folder import RunFolder, read_history
 from headrace.learner.experiments.runner import ExperimentRunner
 from tests.learner.streams import FIELDS, STATISTICS, random_examples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.history import ArmRecord, ExperimentProgress, ExperimentResult
 
 SPEC = FIELDS + STATISTICS + "[optimizer]\nalpha = 0.1\n"
 FILE = """

@@ -1,16 +1,17 @@
 """Kafka in memory for live experiments: partitions that grow, and a topic of experiments."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.examples import part_of
 from headrace.ingest.examples.batch import pack
-from headrace.ingest.kafka import ListReader, ListWriter, Record, Source
-from headrace.learner.batch import FilePosition
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.kafka.fakes import ListReader, ListWriter
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.experiments.experiment_file import Experiment
+from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
 from headrace.learner.experiments.live.history_topic import (
     PublishedFolder,
     PublishedHistory,
@@ -19,12 +20,6 @@ from headrace.learner.experiments.live.history_topic import (
 from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.topic_source import TopicSource
 from tests.learner.experiments.experiment_runs import log_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.learner.experiments.experiment_file import Experiment
-    from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
 
 FIRST = FilePosition()
 TOPIC = "examples.test"

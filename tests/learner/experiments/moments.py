@@ -1,15 +1,9 @@
 """Moments of growing samples: what an experiment knows after each of its batches."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Reals = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.float64]
 
 
 def running_moments(values: Reals) -> tuple[Reals, Reals, Reals]:

@@ -1,7 +1,5 @@
 """Confidence sequences and decisions: coverage, agreement of the equations, and who is promoted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,28 +1,26 @@
 """Executors: arms learned by tasks decide as in the serial runner, with kills and all."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from headrace.learner.experiments.executors.arm_task import read_checkpoint_model, run_arm_task
+from headrace.learner.experiments.executors.arm_task import (
+    ArmTask,
+    BlockScores,
+    read_checkpoint_model,
+    run_arm_task,
+)
 from headrace.learner.experiments.executors.execution import open_executor
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
 from headrace.learner.experiments.executors.staged_log import chunk_sizes
 from headrace.learner.experiments.experiment_file import RungSection
+from headrace.learner.experiments.history import ExperimentProgress
 from tests.learner.experiments.executor_runs import remote_runner, run_remotely
 from tests.learner.experiments.experiment_runs import log_of, run_stopped, write_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores
-    from headrace.learner.experiments.history import ExperimentProgress
 
 
 class Killed(Exception):

@@ -1,20 +1,15 @@
 """Experiment files and spaces: what they mean, and what is refused."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headrace.ingest.features import SpecError
+from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.experiments.space import changed_spec
-from headrace.learner.spec import parse_spec
+from headrace.learner.spec.model_spec import parse_spec
 from tests.learner.experiments.experiment_runs import FILE, write_files
 from tests.learner.shipped_specs import MODELS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_arms_are_listed_then_drawn_and_depend_on_the_seed_alone(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """The runner: arms learn as they would alone, and a killed run goes on as it would have."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,22 +9,18 @@ import pytest
 from headrace.learner.batch.sources import FilePosition
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.experiment_file import load_experiment
+from headrace.learner.experiments.history import ExperimentProgress
 from headrace.learner.experiments.run_folder import BusyExperiment, OtherExperiment, RunFolder
 from headrace.learner.experiments.rungs import ComparedArm, Rungs, compared_arm, within_error
 from headrace.learner.experiments.runner import ExperimentRunner
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.loop import Scores
-from headrace.learner.validation import join_outcomes
+from headrace.learner.loop.scores import Scores
+from headrace.learner.validation.outcomes import join_outcomes
 from tests.learner.experiments.experiment_runs import (
     log_of,
     run_stopped,
     write_files,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.learner.experiments.history import ExperimentProgress
 
 FIRST = FilePosition()
 ONE_ARM = """

@@ -1,17 +1,15 @@
 """The worth of fields: equal to retraining without them, with intervals that hold."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from threading import Event
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from headrace.ingest.examples import part_of
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.batch.sources import FilePosition
 from headrace.learner.experiments.arm import FieldSelection
@@ -24,15 +22,9 @@ from headrace.learner.experiments.field_importance import (
     spec_without,
 )
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.experiments.experiment_runs import SPEC, ListedBlocks
 from tests.learner.streams import random_examples
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.spec.model_spec import ModelSpec
 
 MINUTE_MS = 60_000
 OPTIONS = ImportanceOptions(batch_ms=MINUTE_MS)

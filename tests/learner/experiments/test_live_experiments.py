@@ -3,18 +3,19 @@
 Kafka is in memory here: partitions that grow while a runner reads, and a topic of experiments.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.ingest.kafka import ListWriter, Record, Source
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.kafka.fakes import ListWriter
+from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.live.history_topic import (
     DivergedHistory,
@@ -26,18 +27,13 @@ from headrace.learner.experiments.live.history_topic import (
 from headrace.learner.experiments.live.live_process import no_examples
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.experiments.live.topic_source import ExamplesExpired
-from headrace.learner.local import InMemoryModel
+from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
 from tests.effort import seeds
 from tests.learner.experiments.experiment_runs import write_files
 from tests.learner.experiments.live_broker import PARTITIONS, TOPIC, Broker, Killed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.examples import Examples
 
 
 @pytest.mark.thorough

@@ -1,13 +1,12 @@
 """Outcomes and losses: each impression is settled once, with the label of a window."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.ingest.examples import Examples, Kind, part_of
-from headrace.ingest.features import Encoded
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.features.encoder import Encoded
 from headrace.learner.experiments.losses import (
     LossPieces,
     LossTable,

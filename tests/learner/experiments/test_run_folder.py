@@ -1,10 +1,8 @@
 """The folder of an experiment refuses what it cannot continue."""
 
-from __future__ import annotations
-
 import pickle
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from headrace.learner.experiments.run_folder import (
     read_state,
 )
 from headrace.learner.experiments.rungs import Rungs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NOW = b"experiments.rungs\nRungs\n"
 

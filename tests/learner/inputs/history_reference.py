@@ -1,22 +1,15 @@
 """The histories that rows should have, from the examples alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
 from headrace.learner.inputs.click_histories import ClickHistories
 from headrace.learner.inputs.click_slots import item_id
 from headrace.learner.inputs.example_inputs import FeatureColumns
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.table import RowTable
 from tests.learner.streams import START_MS
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.table import RowTable
 
 LAST = 5
 HISTORY = f"""

@@ -1,7 +1,5 @@
 """A replica with only the required rows gives the scores of a full one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

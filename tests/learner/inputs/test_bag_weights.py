@@ -1,7 +1,5 @@
 """Pooling, decay and a limit of the items of bags: equal to slow references, in every model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,16 +1,14 @@
 """Histories from the stream: what a user clicked last, in training as in serving."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.spec_text import SpecError
-from headrace.learner.local import LocalModel
+from headrace.learner.local.local_model import LocalModel
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
@@ -25,9 +23,6 @@ from tests.learner.inputs.history_reference import (
     newest_of,
 )
 from tests.learner.streams import BUCKETS, FIELDS, START_MS, Bench, part
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DIN = """architecture = "din"

@@ -1,8 +1,6 @@
 """Histories of clicks in rows: the newest items, whatever the order, and never a wrong one."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from random import Random
 
 import numpy as np
 from hypothesis import given, settings
@@ -17,13 +15,9 @@ from headrace.learner.inputs.click_slots import (
     write_click,
 )
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
+from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from headrace.pserver.rows.deltas import RowDeltas
 
 BUCKETS, WIDTH, NUMBER = 16, 2, np.uint64(7)
 USER, LAST, START_S = np.uint64(0x123456789ABCDEF0), 5, 1_700_000_000

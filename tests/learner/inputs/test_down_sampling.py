@@ -1,7 +1,5 @@
 """A model of down-sampled negatives predicts like one of all negatives."""
 
-from __future__ import annotations
-
 import numpy as np
 import orjson
 import pytest

@@ -1,9 +1,5 @@
 """Admission and expiry in the loop: learner, keeper and server agree on which rows there are."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,8 +9,10 @@ from headrace.learner.kernels.row_ids import rare_id
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models.logistic import LogisticRegression
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.replica.replica import Replica
 from tests.learner.in_memory import InMemoryModel, cut, records_of
 from tests.learner.streams import (
     BUCKETS,
@@ -24,10 +22,6 @@ from tests.learner.streams import (
     random_examples,
     random_spec,
 )
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.replica.replica import Replica
 
 # a pair of user and item is seen some 18 times: half of them are refused to the end
 HARD = [COUNT.replace("= 4", "= 20"), PROBABILITY.replace("0.2", "0.03")]

@@ -1,16 +1,14 @@
 """Learned weights of bag items: their formula, their gradients, and the same in serving."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.errors import NotExportable
 from headrace.learner.kernels.row_values import parameters_of
@@ -19,7 +17,7 @@ from headrace.learner.local.onnx_export import export_onnx
 from headrace.learner.spec.model_spec import ModelSpec, SpecError, parse_spec
 from tests.learner.kernels.slow_optimizers import Coordinate, kept
 from tests.learner.models.slow_factorization import SlowFactorization
-from tests.learner.models.slow_logistic import Row, item_weights, weight_of
+from tests.learner.models.slow_logistic import Row, Seen, item_weights, weight_of
 from tests.learner.streams import (
     BUCKETS,
     FIELDS,
@@ -29,12 +27,6 @@ from tests.learner.streams import (
     part,
     random_examples,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.examples.batch import Examples
-    from tests.learner.models.slow_logistic import Seen
 
 POOLINGS = ["mean", "sqrt"]
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\ninit_scale = 0.1\n'

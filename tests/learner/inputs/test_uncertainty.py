@@ -1,7 +1,5 @@
 """Uncertainty falls with what was seen, and bounds the effect of one more outcome."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

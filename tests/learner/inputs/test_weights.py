@@ -1,7 +1,5 @@
 """An example of weight k moves a model as k examples would, and counts as one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from headrace.learner.spec.optimizer_spec import Optimizer
+from headrace.learner.spec.optimizer_spec import Optimizer
 
 DAY_S = 86_400
 KEPT = {"sgd": "w", "adagrad": "wn", "ftrl": "zn", "adam": "wmvt", "coin": "mnv"}

@@ -1,22 +1,16 @@
 """A new model does not take shows whose clicks are on their way for negatives."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
-from headrace.ingest.examples import Kind
-from headrace.learner.inputs import INTERCEPT, LabelledColumns, weigh_shows
-from headrace.learner.kernels import view_of
-from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.rows import find_or_add
+from headrace.ingest.examples.batch import Kind
+from headrace.learner.inputs.click_delays import weigh_shows
+from headrace.learner.inputs.example_inputs import INTERCEPT, LabelledColumns
+from headrace.learner.kernels.pending_deltas import view_of
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.rows.table import find_or_add
 from tests.bench.generated.contenders import learn_spec, spec_text, stream_of
 from tests.bench.generated.log_generator import generate, plans
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
 
 T0_S = 1_700_000_000
 SPEC = '[model]\nname = "m"\n{}\n[fields]\nitem = {{ number = 1, transform = "id" }}\n'

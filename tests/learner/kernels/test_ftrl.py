@@ -1,7 +1,5 @@
 """FTRL-Proximal, compiled, compared with the algorithm as the paper prints it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,7 @@
 """A canary for each intrinsic: what breaks first when numba or llvmlite change underneath."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +21,6 @@ from headrace.learner.intrinsics.simd import (
     with_sign,
 )
 from headrace.learner.intrinsics.simd_rows import add_two, raise_four
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 X = np.array([4.0, -9.0, 0.25, -0.0, 1.0, -2.0, 16.0, 3.0], np.float32)
 Y = np.array([1.0, -1.0, 2.0, -2.0, -3.0, 3.0, -4.0, 4.0], np.float32)

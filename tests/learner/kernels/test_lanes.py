@@ -1,7 +1,5 @@
 """Vectors of eight floats give the same bits as single numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Probabilities of log-odds."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.learner.models.deep.kernels import probabilities

@@ -1,7 +1,5 @@
 """Compiled optimizers compared with their papers' algorithms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

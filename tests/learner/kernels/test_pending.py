@@ -1,7 +1,5 @@
 """Pending deltas stay with their rows when the view is compacted or grows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,9 +1,9 @@
 """`headrace.sklearn.HeadraceClassifier` is a scikit-learn classifier with the service's model."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import headrace
 from headrace.sklearn import HeadraceClassifier
 from tests.learner.shop import CROSS, shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NOT_EXPECTED = {
     "check_sample_weight_equivalence_on_dense_data": (

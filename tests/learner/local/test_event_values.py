@@ -1,7 +1,5 @@
 """A value of an event means the same in `learn` and in `predict`, with each type of Python."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,8 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from headrace.learner.local import LocalModel
-from headrace.learner.spec import parse_spec
+from headrace.learner.local.local_model import LocalModel
+from headrace.learner.spec.model_spec import parse_spec
 
 SPEC = parse_spec('[model]\nname = "i"\n[fields]\nitem = { number = 1, transform = "id" }\n', "i")
 BAGS = parse_spec('[model]\nname = "i"\n[fields]\nitem = { number = 1, transform = "bag" }\n', "i")

@@ -1,21 +1,14 @@
 """A snapshot is loaded only if its own spec still means the model that was saved."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from headrace.learner.local import in_memory_model
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import WrongModel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.learner.spec.model_spec import ModelSpec
 
 SPEC = '[model]\nname = "a"\n[fields.user]\nnumber = 1\ntransform = "id"\n'
 

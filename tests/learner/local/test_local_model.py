@@ -1,12 +1,11 @@
 """`headrace.LocalModel`: the service's path from events to predictions, in one process."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -15,30 +14,20 @@ import pyarrow.parquet
 import pytest
 
 import headrace
-from headrace.deploy.models import path_of
-from headrace.ingest.events import AHEAD_MS
-from headrace.ingest.examples import concatenate, unpack
-from headrace.ingest.joiner import Joiner, JoinerPacing
-from headrace.ingest.kafka import (
-    EventTopics,
-    ListReader,
-    ListTransactions,
-    Source,
-    examples_topic,
-    memory_ports,
-)
-from headrace.ingest.runtime import wall_ms
-from headrace.learner.kernels import PendingDeltas, view_of
+from headrace.deploy.models.shipped import path_of
+from headrace.ingest.events.contract import AHEAD_MS
+from headrace.ingest.examples.batch import Examples, concatenate, unpack
+from headrace.ingest.joiner.loop import Joiner, JoinerPacing
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.loop.merging import ExampleBatch, MergedBatches
-from headrace.learner.models import open_model
-from headrace.pserver import Shape
-from headrace.pserver.snapshots import NoSnapshot
+from headrace.learner.models.factory import open_model
+from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
+from headrace.pserver.store import Shape
 from tests.learner.shop import BEGIN_MS, CROSS, shop_rows, shop_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.ingest.examples import Examples
 
 YEAR_2205_MS = 7_415_712_000_000
 OPTIMIZER = """
@@ -326,7 +315,7 @@ def test_a_snapshot_of_another_spec_is_refused(tmp_path: Path) -> None:
     model = headrace.LocalModel(spec_of("immediate"))
     model.learn(*events(10))
     model.save(tmp_path)
-    from headrace.pserver import WrongModel
+    from headrace.pserver.errors import WrongModel
 
     with pytest.raises(WrongModel):
         headrace.LocalModel.load(tmp_path, spec=spec_of("window"))
@@ -352,7 +341,7 @@ def test_a_local_model_needs_neither_a_kafka_client_nor_a_redis_client() -> None
         "import sys\n"
         "for name in ('confluent_kafka', 'redis', 'fastapi'): sys.modules[name] = None\n"
         "import headrace\n"
-        "from headrace.deploy.models import path_of\n"
+        "from headrace.deploy.models.shipped import path_of\n"
         "model = headrace.LocalModel(path_of('demo'))\n"
         "model.learn([{'impression_id': 'a', 'timestamp_ms': 1_700_000_000_000}])\n"
         "print(model.predict([{'item_id': 1}]).shape)\n"

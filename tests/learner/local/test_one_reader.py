@@ -1,7 +1,5 @@
 """One table makes the same examples, in each format of file and of data frame."""
 
-from __future__ import annotations
-
 import csv
 import json
 import tempfile
@@ -17,11 +15,15 @@ import pyarrow.parquet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.ingest.features import Encoder, SpecText, parse_fields
-from headrace.ingest.logs import TableLog, parse_layout
-from headrace.learner.batch import FilePosition, TableSource
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.table_log import TableLog
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.batch.table_source import TableSource
 from headrace.learner.local.event_input import rows_of
-from headrace.learner.spec import parse_spec
+from headrace.learner.spec.model_spec import parse_spec
 
 FIELDS = """
 [fields]

@@ -1,33 +1,28 @@
 """An exported file answers as the service does, in a runtime of another project."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
 
+from headrace.ingest.features.encoder import Encoded
 from headrace.learner.errors import MissingOnnx, NotExportable
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import SUPPORTED, export_onnx
+from headrace.learner.spec.model_spec import ModelSpec
 from tests.learner.inputs.history_reference import HISTORY
 from tests.learner.streams import COUNT, PROBABILITY, START_MS, random_examples, random_spec
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.spec.model_spec import ModelSpec
-
 CLOSE = 1e-6
 LINEAR = ("logistic_regression", "factorization_machine")
-OWN = 'architecture = "module"\nmodule = "headrace.learner.models.deep.networks:DeepFM"\n'
+ARCHITECTURES = "headrace.learner.models.deep.networks.architectures"
+OWN = f'architecture = "module"\nmodule = "{ARCHITECTURES}:DeepFM"\n'
 PLATT = '[calibration]\nkind = "platt"\nalpha = 0.01\n'
 DECAY = '[optimizer.embeddings]\nname = "adagrad"\ndecay_per_day = 0.3\n'
 

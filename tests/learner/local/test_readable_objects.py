@@ -1,7 +1,5 @@
 """The text of public objects, as a notebook or a traceback shows it."""
 
-from __future__ import annotations
-
 import headrace
 
 SPEC = """

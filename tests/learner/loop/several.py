@@ -8,27 +8,22 @@ and a figure is the same on every machine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.kafka.protocols import Record
 from headrace.learner.loop.exchange import DirectExchange
-from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.merging import ExampleBatch
+from headrace.learner.loop.pacing import LearnerPacing, PushInterval
 from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.store import BucketAnswer, Push
 from tests.learner.in_memory import InMemoryModel, records_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.kafka.protocols import Record
-    from headrace.learner.loop.learner import Learner
-    from headrace.learner.loop.merging import ExampleBatch
-    from headrace.learner.loop.pacing import PushInterval
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.errors import Unreachable
-    from headrace.pserver.store import BucketAnswer, Push
 
 _MOST_TURNS = 200_000
 

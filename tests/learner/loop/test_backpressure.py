@@ -1,8 +1,7 @@
 """A learner stops pushing before logs fill the store's memory, and loses nothing."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +9,10 @@ import pytest
 from headrace.learner.loop.pacing import AT_EASE, LearnerPacing, PushInterval, parse_push_interval
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import BucketAnswer, Push
 from tests.learner.in_memory import InMemoryModel, cut, records_of
 from tests.learner.streams import BUCKETS, counted, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.pserver.rows.row_codec import FoldedRows
-    from headrace.pserver.store import BucketAnswer, Push
 
 LIMIT_BYTES = 20_000
 IMPRESSIONS = 3_000

@@ -1,33 +1,27 @@
 """A learner that holds few rows learns the same model as one with all rows, bit for bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.errors import GroupBroken, NotPulled
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.exchange import DirectExchange
+from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.models.sync_group import SoloGroup
+from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import BucketAnswer
 from tests.effort import seeds
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.learner import Learner
-    from headrace.pserver.errors import Unreachable
-    from headrace.pserver.rows.row_codec import FoldedRows
-    from headrace.pserver.store import BucketAnswer
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'

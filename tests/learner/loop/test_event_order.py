@@ -1,7 +1,5 @@
 """One learner learns the examples of all partitions in the order of event time, at any speed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,11 +1,9 @@
 """A learner goes on while its topics grow, on a real Kafka."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from headrace.ingest.joiner.partition_growth import grow, open_windows
 from headrace.ingest.kafka.reading.bounded_reader import high_watermarks, read_all
@@ -17,9 +15,6 @@ from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.store import Shape
 from tests.ingest.joiner.joined import DEADLINE_S, Joined
 from tests.ingest.keyed_events import FIELDS, MODEL, identities, send_by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_a_running_learner_learns_the_examples_of_added_partitions_once(

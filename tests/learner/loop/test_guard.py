@@ -1,39 +1,31 @@
 """A batch that would break the model is quarantined and leaves no trace."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pytest
 
 from headrace.ingest.dead_letters.letter import Letter, unpack
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
-from headrace.learner.kernels import PendingDeltas
+from headrace.learner.kernels.pending_deltas import PendingDeltas
 from headrace.learner.loop.guard.batch_guard import BatchGuard, MiniBatchGuard
 from headrace.learner.loop.guard.stream_change import GuardLimits
 from headrace.learner.loop.guard.surprise import SurpriseLimits
+from headrace.learner.loop.merging import ExampleBatch
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models.factory import open_model
-from headrace.learner.models.sync_group import MiniBatchEvidence
+from headrace.learner.models.protocols import Model
+from headrace.learner.models.sync_group import MiniBatchEvidence, SyncGroup
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.row_codec import FoldedRows
 from tests.learner.in_memory import InMemoryModel, cut, records_of
 from tests.learner.streams import BUCKETS, random_examples, random_spec
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.learner.kernels import PendingDeltas
-    from headrace.learner.loop.merging import ExampleBatch
-    from headrace.learner.models.protocols import Model
-    from headrace.learner.models.sync_group import SyncGroup
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 BATCH = 120
 BAD = 60

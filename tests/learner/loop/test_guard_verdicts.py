@@ -1,23 +1,17 @@
 """The guard tells unlearnable batches from suspect ones, and a fault from a change that lasts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import Source
-from headrace.learner.kernels import PendingDeltas, view_of
-from headrace.learner.loop.guard.batch_guard import BatchGuard, MiniBatchGuard, Suspect
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
+from headrace.learner.loop.guard.batch_guard import BatchGuard, MiniBatchGuard, Suspect, Verdict
 from headrace.learner.loop.guard.stream_change import GuardLimits
 from headrace.learner.loop.merging import ExampleBatch
-from headrace.pserver import Shape
+from headrace.pserver.store import Shape
 from tests.learner.streams import part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.guard.batch_guard import Verdict
 
 BATCH = 120
 NO_SCORES = "expected finite scores"

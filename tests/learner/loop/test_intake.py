@@ -1,7 +1,5 @@
 """A recreated topic of examples never loses or double-counts examples silently."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -9,8 +7,8 @@ import numpy as np
 import pytest
 
 from headrace.ingest.errors import DamagedMessage, ExamplesMissing
-from headrace.ingest.examples import DamagedMessages
 from headrace.ingest.examples.batch import pack, unpack
+from headrace.ingest.examples.damaged_messages import DamagedMessages
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.source_order import OrderPatience

@@ -1,10 +1,8 @@
 """A bucket has learned exactly the messages that its marks say, after losses and with zombies."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -23,9 +21,6 @@ from headrace.learner.loop.marks.parked_marks import (
 from headrace.learner.loop.marks.topic_marks import offsets_in, topic_of
 from headrace.pserver.push_fence import marks_after, passes_fence
 from headrace.pserver.store import BucketAnswer, OffsetSpan, Push
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BUCKETS, MESSAGES, EXAMPLES = 3, 6, 5
 SOURCE = "id-of-topic/0"

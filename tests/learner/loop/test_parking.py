@@ -1,34 +1,28 @@
 """A suspect batch is parked: it stays in Kafka, and is learned later, or dropped as asked."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 
-from headrace.ingest.dead_letters import Letter, unpack
+from headrace.ingest.dead_letters.letter import Letter, unpack
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.guard import BatchGuard, Suspect
+from headrace.learner.loop.guard.batch_guard import BatchGuard, Suspect, Verdict
+from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.marks.parked_marks import ParkedRequest, parked_messages
 from headrace.learner.loop.marks.parked_requests import ask
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.pserver.snapshots import SnapshotFacts, SnapshotStorage, restore, write_snapshot
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.snapshots.restoration import restore
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
 from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
 from tests.learner.streams import random_examples, random_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-    import pytest
-
-    from headrace.ingest.examples import Examples
-    from headrace.learner.loop.guard import Verdict
-    from headrace.learner.loop.learner import Learner
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.row_codec import FoldedRows
 
 BATCH, BATCHES, BAD = 40, 12, 5
 PACE = LearnerPacing(push_interval_ms=10, backlog_interval_ms=10, parked_limit=3)

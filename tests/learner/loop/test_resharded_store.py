@@ -1,17 +1,15 @@
 """A learner goes on with the new buckets of its model, on a real Kafka and a real cluster."""
 
-from __future__ import annotations
-
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.process import LearnerSettings, run_learner
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Resharded
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
@@ -20,11 +18,6 @@ from headrace.pserver.snapshots.resharding import reshard
 from headrace.pserver.store import Shape
 from tests.ingest.joiner.joined import DEADLINE_S, Joined
 from tests.ingest.keyed_events import FIELDS, MODEL, identities, send_by_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.learner.spec.model_spec import ModelSpec
 
 pytestmark = pytest.mark.servers
 

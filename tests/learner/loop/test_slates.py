@@ -1,9 +1,6 @@
 """The candidates of a request get the same scores in any order, and in any number of partitions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +18,9 @@ from headrace.learner.inputs.slates import (
 )
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.in_memory import InMemoryModel, records_of
 from tests.learner.streams import FIELDS, START_MS, STATISTICS, Bench, random_examples
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
 
 ARCHITECTURES = {
     "logistic_regression": "",

@@ -1,14 +1,15 @@
 """One setting bounds how much a learner has learned before others can see it."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.loop.merging import ExampleBatch
 from headrace.learner.loop.pacing import (
     AT_EASE,
     BadPushInterval,
@@ -17,18 +18,12 @@ from headrace.learner.loop.pacing import (
     PushTimer,
     parse_push_interval,
 )
+from headrace.learner.loop.pushes import LearningProgress
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.store import Push
 from tests.learner.in_memory import InMemoryModel, records_of
 from tests.learner.loop.several import Turns
 from tests.learner.streams import counted, part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.merging import ExampleBatch
-    from headrace.learner.loop.pushes import LearningProgress
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.store import Push
 
 BATCH, IMPRESSIONS = 40, 900
 TURN_MS = 2

@@ -1,20 +1,15 @@
 """Intervals of a learner do not depend on the machine's wall clock."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from headrace.ingest.kafka.reading.source_order import OrderPatience
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerClocks
 from tests.learner.in_memory import InMemoryModel, cut, records_of
 from tests.learner.streams import random_examples, random_spec
-
-if TYPE_CHECKING:
-    import pytest
 
 HOUR_NS = 3_600 * 10**9
 DEADLINE_S = 60.0

@@ -1,11 +1,9 @@
 """Good traffic raises no suspicion, however it is cut; each fault does, soon."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -21,9 +19,6 @@ from headrace.learner.loop.guard.surprise import (
     factors_of_shares,
 )
 from tests.learner.in_memory import cut
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 LIMITS = SurpriseLimits()
 WINDOW_MS = 60_000

@@ -1,9 +1,7 @@
 """A learner checks the settings of its topics, on a real Kafka."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -14,9 +12,6 @@ from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.store import Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MODEL = """
 [model]

@@ -1,7 +1,5 @@
 """The share of Kafka's examples that are not learned, by which an alert fires before retention."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.ingest.kafka.protocols import Source

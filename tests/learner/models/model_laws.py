@@ -1,18 +1,12 @@
 """Laws of every model: what it learns depends on the examples, and not on how they arrive."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import Kind
-from tests.learner.streams import BUCKETS, part
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from tests.learner.streams import Bench
+from headrace.ingest.examples.batch import Examples, Kind
+from tests.learner.streams import BUCKETS, Bench, part
 
 
 class SlowModel(Protocol):

@@ -4,19 +4,13 @@ Coordinates of rows are `slow_optimizers.Coordinate`, so this is the reference o
 a model as well. Initial vectors are computed here from their definition.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
 from tests.learner.kernels.slow_optimizers import Coordinate, kept
 from tests.learner.models.slow_logistic import Row, SlowLogistic, mixed, weight_of
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
 
 _ALL = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

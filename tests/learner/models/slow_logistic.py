@@ -5,21 +5,15 @@ check against McMahan et al. 2013 (Algorithm 1; section 4.1 for admission, here 
 counted one by one) and Ktena et al. 2019.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import xxhash
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.fields import Field
 from headrace.learner.inputs.example_inputs import INTERCEPT
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.fields import Field
-    from headrace.learner.spec.model_spec import ModelSpec, Statistic
+from headrace.learner.spec.model_spec import ModelSpec, Statistic
 
 _ALL = (1 << 64) - 1
 _NOTHING = -32768

@@ -1,7 +1,5 @@
 """A model that has learned nothing predicts the base rate of its spec."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.learner.local.local_model import LocalModel

@@ -1,11 +1,9 @@
 """`loss = "choice"`: the user clicks one of the candidates of a request, or none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -13,16 +11,11 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.inputs.slates import request_ends
 from headrace.learner.models.explanations import log_odds_of
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.validation.progressive import log_loss
 from tests.learner.streams import FIELDS, START_MS, Bench, part, random_examples
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from headrace.learner.spec.model_spec import ModelSpec
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 CHOICE = 'loss = "choice"\n'
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'

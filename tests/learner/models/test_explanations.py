@@ -1,7 +1,5 @@
 """The parts of a score's log-odds, by field."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

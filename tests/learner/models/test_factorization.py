@@ -1,7 +1,5 @@
 """The factorization machine equals a slow reference; its counters are exact."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The field-weighted machine's log-odds equal the paper's sum over pairs of fields."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest
@@ -10,7 +8,7 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from headrace.learner.models.deep.networks import FieldWeightedFM
+from headrace.learner.models.deep.networks.architectures import FieldWeightedFM
 from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 
 

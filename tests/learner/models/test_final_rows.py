@@ -1,7 +1,5 @@
 """Relayed final weights score as the rows they come from, up to the precision they have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,20 +1,15 @@
 """The sum of all pairs and its gradient equal autograd's."""
 
-from __future__ import annotations
-
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
 
 import torch
+from torch import Tensor
 
 from headrace.learner.models.deep.networks.pairwise import sum_of_pairs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _by_definition(vectors: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Repeated predictions equal the first."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -6,8 +6,6 @@ its file, line, key and the value found stay. It also records whether the JSON S
 spec: rules across keys and the difference of 8 and 8.0 are beyond it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Recorded specs keep their fingerprints and refusals, and the JSON Schema agrees with them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib
@@ -67,7 +65,7 @@ def test_reading_a_spec_imports_no_compiler_no_arrow_and_no_kafka_client() -> No
     script = (
         "import sys\n"
         "import headrace\n"
-        "from headrace.learner.spec import spec_schema\n"
+        "from headrace.learner.spec.schema import spec_schema\n"
         "headrace.load_spec(sys.argv[1]), spec_schema()\n"
         f"print([name for name in {HEAVY} if name in sys.modules])\n"
     )

@@ -1,7 +1,5 @@
 """Figures by decile, slice and window, compared with plain counting."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The benchmark on a drifting stream measures regret against the true probabilities."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.bench.learner.drift import WORLD, Day, make_days, regret, regrets, spec_of

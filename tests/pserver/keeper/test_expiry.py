@@ -1,7 +1,5 @@
 """Expiry: rows too old or too many leave store and replicas, and so does their memory."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

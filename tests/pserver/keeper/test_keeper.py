@@ -1,7 +1,5 @@
 """Keepers fold and trim without loss, though killed, doubled or deceived at any moment."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

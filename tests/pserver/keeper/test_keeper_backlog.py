@@ -1,7 +1,6 @@
 """A keeper that stalls is seen; a shard that does not answer is not taken for a stalled keeper."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -10,8 +9,6 @@ from headrace.pserver.keeper.keeper_backlog import keeper_watches
 from headrace.pserver.store import BucketAnswer, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headrace.pserver.keeper.keeper import Keeper
 
 

@@ -1,33 +1,25 @@
 """A keeper process on a real cluster, while pushes go on."""
 
-from __future__ import annotations
-
 import threading
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.runtime.process import running_process
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper_backlog import Watch
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import BucketAnswer, PollResult, Push, Shape
+from headrace.pserver.store import BucketAnswer, PollResult, Push, Shape, Store
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prometheus_client import CollectorRegistry
-
-    from headrace.pserver.keeper.keeper_backlog import Watch
-    from headrace.pserver.store import Store
 
 BUCKETS = 8
 DEADLINE_S = 60

@@ -1,7 +1,5 @@
 """Metrics of the store behind a keeper."""
 
-from __future__ import annotations
-
 from headrace.pserver.inspection.nodes import NodeMemory
 from headrace.pserver.keeper.store_collectors import (
     LISTED_EVERY_S,

@@ -1,7 +1,5 @@
 """Laws of deletions: entries of the log that remove rows, and folds that remove them for good."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

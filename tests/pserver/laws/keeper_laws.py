@@ -1,7 +1,5 @@
 """Laws of keepers: leases, folds in their order, and trims of what was folded."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

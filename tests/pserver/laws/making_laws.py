@@ -1,9 +1,7 @@
 """Laws of single rows, and of loading, creating and removing a model."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -30,9 +28,6 @@ from tests.pserver.laws.store_world import (
     standing,
 )
 from tests.pserver.rows.entries import SOURCE, Pusher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def folded_bucket(world: World, bucket: int) -> FoldedRows:

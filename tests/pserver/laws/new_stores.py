@@ -1,7 +1,5 @@
 """A store in memory with an empty model."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

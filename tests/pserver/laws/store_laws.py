@@ -1,7 +1,5 @@
 """The laws of every store: one list that runs on the fake and on the real ones."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.pserver.errors import LostLease
 from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import BucketAnswer, Fold, PollResult, Push, Shape, Store, Trim
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.snapshots.resharding import Successor
 
 BUCKETS = 4

@@ -1,26 +1,21 @@
 """The worlds in which the laws of stores run: memory, embedded functions, servers."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from headrace.pserver.memory_store import BucketState, MemoryStore
 from headrace.pserver.memory_successor import MemorySuccessor, remove_old
+from headrace.pserver.redis_backend.bucket_successor import BucketSuccessor
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.store import Shape
+from tests.embedded_valkey.keyspace import Value
 from tests.embedded_valkey.server import EmbeddedValkey
 from tests.pserver.laws.store_laws import BUCKETS
 from tests.pserver.rows.entries import WIDTH
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.pserver.redis_backend.bucket_successor import BucketSuccessor
-    from tests.embedded_valkey.keyspace import Value
 
 
 class MemoryWorld:

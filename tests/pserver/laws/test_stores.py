@@ -1,9 +1,7 @@
 """The laws of a store, in memory, on embedded functions, on a server, on a cluster."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,9 +16,6 @@ from tests.pserver.laws.redis_laws import RedisLaws
 from tests.pserver.laws.store_laws import StoreLaws, World
 from tests.pserver.laws.store_worlds import EmbeddedWorld, MemoryWorld, RedisWorld
 from tests.pserver.rows.entries import WIDTH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class TestMemoryStore(StoreLaws):

@@ -1,7 +1,5 @@
 """Grants the rights of a role to a user of a real server."""
 
-from __future__ import annotations
-
 import redis
 
 from headrace.pserver.redis_backend.acl import ROLES, rule

@@ -3,11 +3,10 @@
 The rules are those that `headrace pserver acl` prints.
 """
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis
@@ -24,9 +23,6 @@ from tests.pserver.laws.store_laws import BUCKETS, StoreLaws, World
 from tests.pserver.laws.store_worlds import RedisWorld
 from tests.pserver.redis_backend.access_grants import PASSWORD, ROLE, grant
 from tests.pserver.rows.entries import WIDTH, Pusher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class OperatorWorld(RedisWorld):

@@ -1,9 +1,7 @@
 """Errors of an outage keep no frame of the process, and with it no push and no copied rows."""
 
-from __future__ import annotations
-
 import traceback
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,9 +11,6 @@ from headrace.pserver.redis_backend.commands import RedisCommands, checked
 from headrace.pserver.redis_backend.node_connection import NodeConnections, WaitLimits
 from headrace.pserver.replica.replica import Replica
 from tests.kept_memory import OUTAGES, collector_off, kept_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,12 @@
 """The store's answers when real servers die, stall, move slots, lose functions and run full."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -24,10 +24,6 @@ from headrace.pserver.store import BucketAnswer, Fold, OffsetSpan, PollResult, P
 from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
 from tests.running_server import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 BUCKETS = 16
 WAITING = WaitLimits(connect_timeout_ms=3000, answer_timeout_ms=3000)

@@ -5,11 +5,10 @@ own, and on an embedded one; the law that should notice has to fail on both. The
 simulation take some of these checks out under faults (tests/simulation/test_mutants.py).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,9 +17,6 @@ from headrace.pserver import redis_backend
 from tests.pserver.laws.redis_laws import RedisLaws
 from tests.pserver.laws.store_worlds import EmbeddedWorld, RedisWorld
 from tests.running_server import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SOURCE = Path(redis_backend.__path__[0], "functions.lua").read_text()
 

@@ -1,11 +1,11 @@
 """Tests that a living model gets more buckets, and learns every offset once, on real servers."""
 
-from __future__ import annotations
-
 import random
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,21 +13,16 @@ from headrace.deploy.cli.pserver.pserver_reshard import reshard as command
 from headrace.deploy.errors import BadOption
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.errors import BucketExists, MissingModel, ModelExists, Resharded
-from headrace.pserver.inspection import survey
+from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.commands import RedisCommands
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.snapshots.resharding import reshard
 from headrace.pserver.snapshots.snapshot_errors import DoesNotFit
+from headrace.pserver.snapshots.writer import SnapshotProgress
 from headrace.pserver.store import Shape
 from tests.pserver.rows.entries import WIDTH
 from tests.pserver.snapshots.snapshot_world import BUCKETS, History, Lively, busy_keeper, rows_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.pserver.snapshots.writer import SnapshotProgress
 
 pytestmark = pytest.mark.servers
 

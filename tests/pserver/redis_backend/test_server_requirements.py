@@ -1,10 +1,8 @@
 """Requirements that a server must meet: the version of its functions, and no eviction."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION
 from headrace.pserver.store import BucketAnswer, LookResult, Shape
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.running_server import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SOURCE = Path(redis_backend.__path__[0], "functions.lua").read_text()
 NUMBER = f"local LIBRARY_VERSION = {LIBRARY_VERSION}"

@@ -1,13 +1,11 @@
 """Links that cannot carry a round of commands within the timeout."""
 
-from __future__ import annotations
-
 import selectors
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +13,6 @@ from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.address import parse_address
 from headrace.pserver.redis_backend.cluster_client import ClusterClient
 from headrace.pserver.redis_backend.node_connection import Call, WaitLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COMMANDS, BYTES = 128, 128 << 10  # 16 MiB: more than the buffers between client and server hold
 CARRIED = 3 << 20

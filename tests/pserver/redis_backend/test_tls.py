@@ -1,8 +1,7 @@
 """The store over TLS: its laws, and refusals of wrong certificates and URLs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +23,6 @@ from tests.pserver.redis_backend.tls import (
     missing_for_tls,
 )
 from tests.pserver.rows.entries import WIDTH, Pusher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 needs_tls = pytest.mark.skipif(missing_for_tls() is not None, reason=str(missing_for_tls()))
 

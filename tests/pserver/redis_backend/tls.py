@@ -1,20 +1,16 @@
 """A Redis or Valkey server that accepts TLS only, with certificates made for the test."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import redis
 
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST = "127.0.0.1"
 _KEY = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

@@ -1,17 +1,13 @@
 """Logs that are pushed to, folded and trimmed, and replicas that follow them."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Fold, Push, Trim
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE
 from tests.pserver.rows.entries import Pusher
-
-if TYPE_CHECKING:
-    from headrace.pserver.memory_store import MemoryStore
-    from headrace.pserver.rows.table import RowTable
 
 
 def following(store: Any, table: RowTable | None = None) -> Replica:

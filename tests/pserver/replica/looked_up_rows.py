@@ -1,11 +1,11 @@
 """Rows that a partial replica finds, beside those of replicas, through random histories."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
@@ -14,6 +14,8 @@ from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.replica.partial_replica import FoundRows, PartialReplica
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import LookResult, PollResult
 from tests.pserver.laws.store_world import (
     BUCKETS,
     World,
@@ -22,14 +24,6 @@ from tests.pserver.laws.store_world import (
 )
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.pserver.rows.truth import Row, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from headrace.pserver.rows.row_codec import FoldedRows
-    from headrace.pserver.store import LookResult, PollResult
 
 SEEDS = 40
 STEPS = 60

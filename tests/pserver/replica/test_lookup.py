@@ -1,8 +1,7 @@
 """Looked-up rows equal those of a full replica, through every event in the life of a store."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +32,6 @@ from tests.pserver.replica.looked_up_rows import (
     expected,
 )
 from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher, blob_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(

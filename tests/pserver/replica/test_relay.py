@@ -1,9 +1,6 @@
 """A reader of a relay has, at every position, the rows of a replica that follows the logs."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ from headrace.pserver.errors import CorruptEntry, StoreError
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.memory_store import BucketState, MemoryStore
 from headrace.pserver.relay.log_relay import LogRelay
 from headrace.pserver.relay.relay_block import RelayPosition, block_header, block_rows
 from headrace.pserver.relay.relay_section import RelayedColumns
@@ -25,9 +23,6 @@ from headrace.pserver.store import Shape
 from tests.effort import examples
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.rows.entries import WIDTH, Pusher
-
-if TYPE_CHECKING:
-    from headrace.pserver.memory_store import BucketState, MemoryStore
 
 ALL = RelayedColumns.all(WIDTH)
 

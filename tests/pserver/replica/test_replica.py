@@ -1,10 +1,9 @@
 """A replica equals the pushes, through every fault of the store."""
 
-from __future__ import annotations
-
 import itertools
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +23,13 @@ from headrace.pserver.rows.deltas import (
     pack,
     unpack,
 )
+from headrace.pserver.rows.row_codec import StoredRows
 from headrace.pserver.store import Delete, Fold, Push, Trim
 from tests.effort import examples
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.replica.followed_logs import fold_and_trim, following, pushed
 from tests.pserver.rows.entries import Pusher
 from tests.pserver.rows.truth import rows_of, truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from headrace.pserver.rows.row_codec import StoredRows
 
 
 class Following(RuleBasedStateMachine):

@@ -1,13 +1,12 @@
 """A replica that follows logs: changes, silent buckets, rewritten and trimmed histories."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from headrace.pserver.errors import MissingBucket, Unreachable
+from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
 from headrace.pserver.rows.deltas import (
     SourceReached,
@@ -19,9 +18,6 @@ from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.replica.followed_logs import fold_and_trim, following, pushed
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
-
-if TYPE_CHECKING:
-    from headrace.pserver.memory_store import MemoryStore
 
 
 def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:

@@ -1,7 +1,5 @@
 """Row deltas and pushes for tests."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Entries and rows survive encoding bit for bit, invalid bytes are refused; the row table."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,19 +1,13 @@
 """Growing tables: rows that stay in place, and readers that go on."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from headrace.pserver.rows import columns
 from headrace.pserver.rows.columns import FEW, own_memory
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable, find
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 def _deltas(first: int, count: int) -> RowDeltas:

@@ -1,26 +1,16 @@
 """Canaries of the intrinsics, which reach into numba; each names the file to look at."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from numba import jit
 
-from headrace.pserver.intrinsics import (
-    inlined_kernel,
-    kernel,
-    prefetch,
-    prefetch_at,
-    prefetch_row,
-    record_of,
-    row_of,
-)
+from headrace.pserver.intrinsics.kernels import inlined_kernel, kernel
+from headrace.pserver.intrinsics.row_prefetch import prefetch, prefetch_at, prefetch_row
+from headrace.pserver.intrinsics.row_view import record_of, row_of
 from headrace.pserver.rows.columns import lay_out
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 ROWS, WIDTH = 5, 37
 LOOK_AT = "numba has changed: look at pserver/intrinsics/"

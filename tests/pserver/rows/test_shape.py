@@ -1,7 +1,5 @@
 """The shape of a model: a bucket is the high bits of an id, so buckets are a power of two."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.pserver.store import Shape

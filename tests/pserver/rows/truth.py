@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.pserver.rows.deltas import NEVER, unpack
+from headrace.pserver.store import Push
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headrace.pserver.replica.replica import Replica
-    from headrace.pserver.store import Push
 
 Row = tuple[int, int, int, int, bytes]
 

@@ -1,28 +1,22 @@
 """Stores that lose buckets, and restores into them."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
-from headrace.pserver.snapshots.restoration import restore
+from headrace.pserver.snapshots.manifest import Manifest
+from headrace.pserver.snapshots.restoration import RestoreResult, restore
+from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import Shape
 from tests.pserver.rows.entries import WIDTH
 from tests.pserver.snapshots.snapshot_world import (
     BUCKETS,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.restoration import RestoreResult
-    from headrace.pserver.snapshots.storage import SnapshotStorage
 
 
 class Stores:

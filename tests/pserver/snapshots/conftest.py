@@ -1,17 +1,12 @@
 """Stores, and a folder of snapshots."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from tests.pserver.snapshots.broken_stores import Stores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(params=["memory", pytest.param("valkey", marks=pytest.mark.servers)])

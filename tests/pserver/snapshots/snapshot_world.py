@@ -1,26 +1,21 @@
 """Models to take snapshots of: pushed to, folded and trimmed while they are copied."""
 
-from __future__ import annotations
-
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack, unpack
+from headrace.pserver.rows.row_codec import StoredRows
+from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 from headrace.pserver.store import BucketAnswer, OffsetSpan, Push, Shape, Store
 from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.rows.truth import Row, rows_of, truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from headrace.pserver.rows.row_codec import StoredRows
-    from headrace.pserver.snapshots.manifest import Manifest
 
 BUCKETS = 4
 HOUR_MS = 3_600_000

@@ -1,7 +1,5 @@
 """The manifest of a snapshot refuses what could reach beyond its folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace.pserver.snapshots.manifest import BadManifest, BucketFile, Manifest, decode, encode

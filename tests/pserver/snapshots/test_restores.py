@@ -1,12 +1,11 @@
 """Restores of snapshots: killed and repeated, refused, and of damaged or missing buckets."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from headrace.pserver.snapshots.restoration import fill_with_nothing, restore
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, DoesNotFit
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
+from headrace.pserver.store import Shape
 from tests.pserver.snapshots.broken_stores import Stores, put_back
 from tests.pserver.snapshots.snapshot_world import (
     BUCKETS,
@@ -28,11 +28,6 @@ from tests.pserver.snapshots.snapshot_world import (
     rows_in,
     taken,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.pserver.store import Shape
 
 
 class Mortal:

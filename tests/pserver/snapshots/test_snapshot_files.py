@@ -1,11 +1,11 @@
 """The files of a snapshot: rows as Parquet, a sealed manifest, and folders that come and go."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,10 +42,6 @@ from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import read_bucket, verify
 from tests.effort import examples
 from tests.pserver.snapshots.snapshot_world import HOUR_MS, NOW_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 DAY_MS = 24 * HOUR_MS
 TOP_ID = np.uint64(1) << np.uint64(63)

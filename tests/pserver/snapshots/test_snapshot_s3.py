@@ -1,11 +1,9 @@
 """Snapshots in object storage: a local moto server speaks S3, and no cloud is used."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -29,9 +27,6 @@ from tests.pserver.snapshots.snapshot_world import (
     take,
     taken,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHAPE = Shape("s3", BUCKETS, WIDTH, "fingerprint", "the spec")
 

@@ -1,10 +1,10 @@
 """Snapshots of running models: exact rows, through kills at any moment."""
 
-from __future__ import annotations
-
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from headrace.pserver.errors import (
     StoreError,
     Unreachable,
 )
+from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
 from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
@@ -33,12 +34,6 @@ from tests.pserver.snapshots.snapshot_world import (
     take,
     taken,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.pserver.memory_store import MemoryStore
 
 
 def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_rows(

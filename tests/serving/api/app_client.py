@@ -1,7 +1,5 @@
 """Sends requests to a server's application in memory."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The parts of a score in the answers of `:predict` and `:rank`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,12 +1,11 @@
 """The fast path: a request in one piece gets the same answer as by way of ASGI."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import uvicorn
@@ -21,11 +20,7 @@ from headrace.serving.api.fast_path_probe import choose_protocol
 from tests.effort import examples
 from tests.memory_connection import until
 from tests.serving.connections import Connection, posted, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.serving.served_models import Serving
+from tests.serving.served_models import Serving
 
 
 def asked(**more: Any) -> bytes:

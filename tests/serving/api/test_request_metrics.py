@@ -1,7 +1,5 @@
 """Request metrics equal those of the client library's counters and histogram."""
 
-from __future__ import annotations
-
 import numpy as np
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import generate_latest

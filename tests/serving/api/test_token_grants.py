@@ -1,8 +1,7 @@
 """Limits of clients by their token: requests per second, models, and the counts of each client."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +9,6 @@ from headrace.ingest.http.http_errors import BadTokens, RequestRefused
 from headrace.ingest.http.token_grants import TokenGrant, TokenLimits, read_grants
 from tests.serving.api.app_client import PREDICT, TOKEN, ask, complete
 from tests.serving.models.two_models import Two
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OTHER = "another-long-secret"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,9 +21,6 @@ from headrace.serving.deployments.deployment_records import (
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.traffic_split import models_of
 from tests.serving.served_models import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FIXED = {"news": "the spec of news"}
 FIRST = {"production": "news"}

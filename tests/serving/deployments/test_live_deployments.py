@@ -1,25 +1,29 @@
 """A model that is deployed to a running server: loaded, answering, switched, and released."""
 
-from __future__ import annotations
-
 import gc
 import json
 import threading
 import time
 import weakref
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.fakes import ListReader
-from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.protocols import ReaderEvent, Record, Source
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.serving.api.app import make_app
 from headrace.serving.deployments.deployed_models import DeployedModels
-from headrace.serving.deployments.deployment_records import alias_change, model_change
+from headrace.serving.deployments.deployment_records import (
+    DeploymentChange,
+    alias_change,
+    model_change,
+)
 from headrace.serving.deployments.deployment_status import DeploymentCollector
 from headrace.serving.deployments.registry_host import RegistryHost
 from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC, TopicFollower
@@ -31,14 +35,6 @@ from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from tests.serving.api.app_client import ask
 from tests.serving.models.two_models import second
 from tests.serving.served_models import Serving, eventually, memory_store, news
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import ThreadPoolExecutor
-    from contextlib import ExitStack
-
-    from headrace.ingest.kafka.protocols import ReaderEvent
-    from headrace.serving.deployments.deployment_records import DeploymentChange
 
 ONLY = Source(DEPLOYMENTS_TOPIC, 0)
 BODY = {"candidates": [{"article_id": "hot"}]}

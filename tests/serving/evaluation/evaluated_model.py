@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import msgspec
 from confluent_kafka import Producer
@@ -38,13 +39,7 @@ from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.faust_agent import changelog_topic
 from headrace.serving.evaluation.messages import RowsBuilder
 from headrace.serving.evaluation.messages import pack as pack_rows
-from tests.serving.evaluation.streams import PARTITIONS, add
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from tests.serving.evaluation.streams import Batch
+from tests.serving.evaluation.streams import PARTITIONS, Batch, add
 
 DEADLINE_S = 90.0
 SPEC = """

@@ -2,24 +2,18 @@
 of several partitions, and the messages of rows that come of them.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import FieldSet
 from headrace.learner.loop.scores import Scores
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.features.fields import FieldSet
 
 BEGIN_MS = 1_700_000_040_000
 """A whole minute."""

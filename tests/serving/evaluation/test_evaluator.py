@@ -1,7 +1,5 @@
 """The evaluator: totals equal a recount, also after a crash at any write."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,9 +1,6 @@
 """A feeder on lists: each batch is written once, across aborts, rebalances and crashes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.batch import pack as pack_examples
-from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Committed, Record, Source
@@ -22,15 +19,11 @@ from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
 from headrace.serving.evaluation.messages import SERVED, RowsBuilder, ServedPrediction, unpack
+from headrace.serving.evaluation.window_pane import PaneSummary
 from headrace.serving.evaluation.windows import total
 from headrace.serving.observers.prediction_message import PredictionMessage
 from tests.serving.evaluation.recount import recount
-from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, traffic
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.serving.evaluation.window_pane import PaneSummary
-    from tests.serving.evaluation.streams import Batch
+from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, Batch, traffic
 
 TOPICS = FeedTopics("examples", "scores", "predictions", "rows")
 PACE = FeedPace(gather_ms=200, most_rows=100, heartbeat_ms=1_000)

@@ -1,7 +1,5 @@
 """Prometheus metrics of evaluation: names, bounded series, and changes only."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 

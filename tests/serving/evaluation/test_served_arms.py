@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
 from headrace.deploy.terminal.tables import served_arms
-from headrace.ingest.kafka import Record, Source
+from headrace.ingest.kafka.protocols import Record, Source
 from headrace.serving.evaluation import windows
 from headrace.serving.evaluation.served_arms import MINUTE_MS, ServedArm, ServedArms
 from headrace.serving.evaluation.windows import WindowMetrics

@@ -1,7 +1,5 @@
 """Tallies add up in any order, and their metrics are exact within the bound."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Published windows: the right minutes, bounded slices, and null for undefined metrics."""
 
-from __future__ import annotations
-
 import io
 import re
 
@@ -12,7 +10,7 @@ from rich.console import Console
 
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.terminal.tables import evaluation_tables
-from headrace.learner.spec import load_spec
+from headrace.learner.spec.model_spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from headrace.serving.evaluation.evaluation_process import EvaluationSettings, rules_of
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator

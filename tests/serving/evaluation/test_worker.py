@@ -1,8 +1,7 @@
 """Evaluation workers on a real Kafka: totals equal a recount after kills and takeovers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,18 +9,12 @@ import pytest
 from headrace.deploy.cli.evaluate import show
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.serving.evaluation.messages import LEARNED
-from headrace.serving.evaluation.window_pane import WHOLE, combine
+from headrace.serving.evaluation.window_pane import WHOLE, PaneSummary, combine
 from headrace.serving.evaluation.windows import WindowMetrics, read_published, total
 from tests.running_server import jars, running_server
 from tests.serving.evaluation.evaluated_model import EvaluatedModel, Worker
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import ALIASES, Traffic, traffic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from headrace.serving.evaluation.window_pane import PaneSummary
 
 SEED = 20
 A_FEW = 6

@@ -1,14 +1,14 @@
 """Observers of answers: bounded in bytes, and alive after any exception."""
 
-from __future__ import annotations
-
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from headrace.ingest.kafka.fakes import ListWriter
+from headrace.serving.models.prediction import ScoredRequest
 from headrace.serving.observers import prediction_log
 from headrace.serving.observers.bounded_worker import BoundedWorker
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
@@ -17,11 +17,6 @@ from headrace.serving.observers.shadows import Shadows
 from tests.serving.api.app_client import ask
 from tests.serving.models.two_models import Stuck, Two
 from tests.serving.served_models import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.serving.models.prediction import ScoredRequest
 
 PREDICT = "/v1/models/news:predict"
 BY_ALIAS = "/v1/models/production:predict"

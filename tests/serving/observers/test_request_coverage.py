@@ -1,9 +1,8 @@
 """The coverage of requests: which fields they have, beside those that the model has learned."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -28,10 +27,6 @@ from tests.serving.served_models import (
     news,
 )
 from tests.serving.server_in_thread import ready, running
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 STATUS = "/v1/models/news"
 FIELDS = ("article", "user", "slate", "topics", "price")

@@ -1,9 +1,6 @@
 """The table of fields on the page: coverage of events beside that of requests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from headrace.ingest.runtime.status import ProcessStatus
 from headrace.serving.page.field_coverage import (
     DIFFERS,
     MISSING_IN_EVENTS,
@@ -12,9 +9,6 @@ from headrace.serving.page.field_coverage import (
 )
 from headrace.serving.page.history import SILENT_MS, History
 from tests.serving.page.told_coverage import T0_MS, joiner, server
-
-if TYPE_CHECKING:
-    from headrace.ingest.runtime.status import ProcessStatus
 
 
 def shown(*statuses: ProcessStatus, at_ms: int = T0_MS) -> list[tuple[object, ...]]:

@@ -1,22 +1,16 @@
 """The table of fields on the page, in a browser."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from headrace.ingest.runtime.status import ProcessStatus
 from headrace.serving import page
 from headrace.serving.page.history import History
 from tests.deploy.browser import document, needs_chromium
 from tests.serving.page.static_site import site
 from tests.serving.page.told_coverage import T0_MS, joiner, said, server
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.ingest.runtime.status import ProcessStatus
 
 
 def drawn(folder: Path, statuses: Sequence[ProcessStatus]) -> list[list[tuple[str, str]]]:

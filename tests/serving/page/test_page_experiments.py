@@ -1,13 +1,13 @@
 """Experiments and promotions on the live page: their topics, and the data that the page draws."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
-from headrace.ingest.kafka import KafkaWriter, Record, Source, ensure_topics
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.learner.experiments.history import ArmRecord, encoded
 from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, experiments_spec
 from headrace.learner.experiments.promotion_rules import PromotionRules
@@ -20,11 +20,6 @@ from headrace.serving.page.experiment_reader import (
 )
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage, deployments_of
 from tests.serving.served_models import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.kafka import TopicSpec
 
 HISTORY = [
     ArmRecord("log", 0, "log", settings={"topic": "examples.news", "offsets": [0]}),

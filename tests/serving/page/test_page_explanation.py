@@ -1,11 +1,10 @@
 """The page of a server in a browser: the explanation of one score."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import Any
 
 import uvicorn
 
@@ -13,10 +12,6 @@ from headrace.serving.page.routes import page_routes
 from tests.deploy.browser import document, needs_chromium
 from tests.serving.api.app_client import complete
 from tests.serving.served_models import Serving, deltas_of_article, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 
 class _NoFigures:

@@ -1,7 +1,5 @@
 """The history of the page: rates, quantiles and tables from the status of processes."""
 
-from __future__ import annotations
-
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

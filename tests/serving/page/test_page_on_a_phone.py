@@ -1,7 +1,5 @@
 """The pages with experiments at the width of a phone, in a browser."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

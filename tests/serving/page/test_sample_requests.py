@@ -1,7 +1,5 @@
 """Requests that are shown to users resemble real ones."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,16 +1,12 @@
 """The thread that reads statuses for the page survives every message and every error."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+
+import pytest
 
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.serving.page import status_reader
 from headrace.serving.page.status_reader import StatusReader
-
-if TYPE_CHECKING:
-    import pytest
 
 DEADLINE_S = 30
 

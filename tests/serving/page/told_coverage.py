@@ -1,7 +1,5 @@
 """The status of joiners and servers that have counted the fields of events and requests."""
 
-from __future__ import annotations
-
 from headrace.ingest.runtime.status import MetricSample, ProcessStatus
 
 T0_MS = 1_700_000_000_000

@@ -1,12 +1,11 @@
 """A server with two models that follows deployments, for promotions on a real Kafka and Valkey."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
@@ -25,9 +24,6 @@ from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from headrace.serving.requests.limits import RequestLimits
 from tests.running_server import SHARED_PARTITIONS
 from tests.serving.served_models import SPEC, Pusher, deltas_of_article, eventually, shape_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHARE = 5.0
 BODY_CANDIDATES = [{"article_id": "hot"}] * 20

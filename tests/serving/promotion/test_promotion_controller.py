@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -26,9 +26,6 @@ from headrace.serving.promotion.promotion_state import (
 )
 from headrace.serving.promotion.promotion_steps import PromotionFigures
 from headrace.serving.promotion.served_loss import ServedLoss, served_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RULES = PromotionRules(steps=(5.0, 100.0), shadow_s=10, step_s=10, longest_s=100, batch_s=60)
 GOOD = ServedFigures(-0.002, -0.001, 400, 400.0, 1.0, 20.0, 1.0, 0)

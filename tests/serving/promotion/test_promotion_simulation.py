@@ -4,8 +4,6 @@ The world has a topic, a server that follows it, and 100 requests per second. Fi
 arrive some seconds late. The controller is killed before and after its transactions.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The state machine of promotions: laws over random figures, and each rule by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

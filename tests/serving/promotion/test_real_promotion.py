@@ -1,9 +1,8 @@
 """Deployments and promotions on a real Kafka and a real Valkey: load, canary, rollback, fencing."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -23,10 +22,6 @@ from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.command import headrace, running
 from tests.serving.promotion.promotion_site import Site, roll_back_bad_canary, running_site
 from tests.serving.served_models import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

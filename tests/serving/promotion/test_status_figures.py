@@ -1,7 +1,5 @@
 """Figures from statuses: rates over the recent past, restarts, processes that are gone."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

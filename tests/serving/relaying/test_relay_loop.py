@@ -1,9 +1,5 @@
 """A server that reads a relay's topic has the rows of the logs, also after failed writes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from headrace.ingest.errors import (
@@ -15,6 +11,7 @@ from headrace.ingest.errors import (
 )
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.pserver.errors import StoreError
+from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_source, relay_topic_spec
@@ -22,9 +19,6 @@ from headrace.serving.relaying.relayed_rows import RelayedRows
 from headrace.serving.replicas.follower import Follower, Following
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.rows.entries import Pusher
-
-if TYPE_CHECKING:
-    from headrace.pserver.memory_store import MemoryStore
 
 POLICY = RelayPolicy(interval_ms=100, base_interval_ms=1_000_000)
 SOURCE = relay_source(SHAPE.model)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 
 from headrace.ingest.errors import Fenced
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.models.final_rows import FinalRows
-from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
+from headrace.pserver.relay.relay_section import RelayForm
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
 from headrace.serving.models.loading import StoreModel
@@ -23,14 +25,6 @@ from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
 from tests.deploy.command import running as command
 from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
 from tests.serving.server_in_thread import ready, running
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.redis_backend.redis_store import RedisStore
-    from headrace.pserver.relay.relay_section import RelayForm
 
 SETTINGS = RelaySettings(RelayPolicy(interval_ms=20))
 

@@ -1,20 +1,14 @@
 """Snapshots of a small model, to be served."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
 from tests.serving.served_models import NOW_MS, Pusher, deltas_of_article, memory_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.memory_store import MemoryStore
-    from headrace.pserver.snapshots.manifest import Manifest
 
 LEARNED_MS = NOW_MS - 86_400_000
 

@@ -1,13 +1,12 @@
 """The row cache: it answers like a full replica, or counts the rows that it lacked."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import numpy as np
@@ -15,9 +14,10 @@ import pytest
 
 from headrace.learner.models.factory import open_model
 from headrace.pserver.errors import Unreachable
+from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack
-from headrace.pserver.store import Delete
+from headrace.pserver.store import Delete, LookResult
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.replicas.caching_follower import CacheBounds, CachingFollower
 from headrace.serving.replicas.follower import Following
@@ -36,12 +36,6 @@ from tests.serving.served_models import (
     news,
 )
 from tests.serving.server_in_thread import SETTINGS, ready, running
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.pserver.memory_store import MemoryStore
-    from headrace.pserver.store import LookResult
 
 GENEROUS = CacheBounds(LEAST_ROWS, miss_deadline_ms=20_000)
 NONE = np.zeros(0, np.uint64)

@@ -1,7 +1,5 @@
 """Streaming counters of the spec: training and serving compute the same values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

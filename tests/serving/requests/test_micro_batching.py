@@ -1,33 +1,25 @@
 """Micro-batching: requests of one candidate share a call, with the scores they get alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.serving.api.fast_path import FastPathProtocol
 from headrace.serving.models.micro_batching import MicroBatcher
-from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.models.predictor import Predictor, Scores
+from headrace.serving.replicas.status import RowSource
+from headrace.serving.requests.candidates import Candidates, EventCandidates
 from headrace.serving.requests.limits import RequestLimits
 from tests.effort import examples
 from tests.serving.api.app_client import complete
 from tests.serving.connections import Connection, posted
-from tests.serving.served_models import deltas_of_article
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pytest
-
-    from headrace.serving.models.predictor import Predictor, Scores
-    from headrace.serving.replicas.status import RowSource
-    from headrace.serving.requests.candidates import Candidates
-    from tests.serving.served_models import Serving
+from tests.serving.served_models import Serving, deltas_of_article
 
 
 def learned() -> Serving:

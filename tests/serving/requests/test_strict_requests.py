@@ -1,7 +1,5 @@
 """Requests that ask the server to refuse fields that no model reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

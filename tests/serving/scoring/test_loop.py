@@ -1,9 +1,8 @@
 """Impressions are scored once each, across aborts, crashes and rebalances."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,9 +21,6 @@ from tests.serving.served_models import (
     memory_store,
     news,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TOPICS = ScoringTopics("impressions", "scored", "dead-letters")
 INPUT, IDLE = Source("impressions", 0), Source("impressions", 1)

@@ -13,7 +13,7 @@ from multiprocessing.popen_spawn_posix import Popen
 import psutil
 import pytest
 
-from headrace.ingest.runtime import RestartPolicy
+from headrace.ingest.runtime.restart_policy import RestartPolicy
 from headrace.pserver.errors import MissingBucket
 from headrace.serving.errors import ServingError
 from headrace.serving.workers.process_pool import ManagedProcess, end_all

@@ -4,7 +4,3 @@
 which those over histories are in `sequence`, and `pairwise` sums products of pairs. `user_module`
 loads a network of the user, and tests it before it learns anything.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

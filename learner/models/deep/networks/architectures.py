@@ -19,17 +19,13 @@ is the weights of all inputs, including the crossed fields that the spec declare
 The sequence networks are in `sequence`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
-from headrace.learner.models.deep.networks.contract import NetworkShape, hidden_layers
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape, hidden_layers
 from headrace.learner.models.deep.networks.pairwise import sum_of_pairs
 from headrace.learner.models.deep.networks.sequence import SequenceNetwork
-from headrace.learner.spec import (
+from headrace.learner.spec.architecture import (
     DCN_V2,
     DEEPFM,
     DIN,
@@ -38,10 +34,7 @@ from headrace.learner.spec import (
     SEQUENCE,
     WIDE_AND_DEEP,
 )
-
-if TYPE_CHECKING:
-    from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
-    from headrace.learner.spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec
 
 _ATTENTION_WIDTH = 36
 """Width of the activation unit, as in the paper's figure 2."""

@@ -7,8 +7,6 @@ those in `networks` (`user_module` loads it). Its parameters are stored in rows 
 server. State that a module keeps anywhere else never reaches a server.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor, nn

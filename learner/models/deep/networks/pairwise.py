@@ -6,20 +6,16 @@ with torch's operators, that is some ten passes over the vectors of a mini-batch
 backward, most of them with memory of their own. Here it is one pass forward, and one backward.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headrace.ingest.runtime import inlined, kernel
-from headrace.learner.intrinsics import LANES, eight, put, take
-from headrace.pserver.intrinsics import row_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.intrinsics.simd import LANES, eight, put, take
+from headrace.pserver.intrinsics.row_view import row_of
 
 _HALF, _ZERO = np.float32(0.5), np.float32(0.0)
 

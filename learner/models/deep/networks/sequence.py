@@ -15,20 +15,12 @@ The papers train on whole sequences and rank all items. Here the loss is the one
 the shown candidate, so that the encoder learns from each example once, in the order of the stream.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from headrace.learner.models.deep.networks.contract import hidden_layers
-from headrace.learner.spec import ATTENTION
-
-if TYPE_CHECKING:
-    from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
-    from headrace.learner.spec import Structure
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape, hidden_layers
+from headrace.learner.spec.architecture import ATTENTION, Structure
 
 
 class RecurrentEncoder(nn.Module):

@@ -10,26 +10,20 @@ that depends on random numbers of the constructor outside parameters would diffe
 makes an instance of its own, and receives only parameters.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from headrace.counted_nouns import counted
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models.deep.networks.contract import NetworkBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headrace.learner.models.deep.networks.contract import NetworkShape
+from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 
 _Returned = TypeVar("_Returned")
 

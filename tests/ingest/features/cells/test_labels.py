@@ -1,7 +1,5 @@
 """A cell of a label is a click, no click, or refused: never the truth of a text."""
 
-from __future__ import annotations
-
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.ingest.features.cells import UnknownWord, clicked_in
+from headrace.ingest.features.cells.labels import UnknownWord, clicked_in
 
 NO: list[Any] = [
     *("0", "0.0", "0.00", "-1", "-2", "", " ", "NA", "N/A", "NaN", "null", "\\N", "-"),

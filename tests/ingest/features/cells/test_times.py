@@ -1,13 +1,12 @@
 """Times are read in the forms that programs write, and never invented."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
-from headrace.ingest.features.cells import form_of, guess_time_format, joined_times, milliseconds_of
+from headrace.ingest.features.cells.time_forms import form_of, guess_time_format
+from headrace.ingest.features.cells.times import joined_times, milliseconds_of
 
 AT = datetime(2026, 3, 1, 20, 5, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)

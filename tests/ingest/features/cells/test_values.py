@@ -1,7 +1,5 @@
 """All carriers of a value give it one text."""
 
-from __future__ import annotations
-
 import enum
 import uuid
 from datetime import UTC, date, datetime
@@ -14,11 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from headrace.ingest.features.cells import (
+from headrace.ingest.features.cells.lists import split
+from headrace.ingest.features.cells.values import (
     array_of,
     event_value,
     plain_event,
-    split,
     texts_of,
     typed,
 )

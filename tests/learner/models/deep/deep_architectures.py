@@ -1,26 +1,20 @@
 """The deep architectures that tests go through: their modules, and lines of specs for them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from headrace.learner.models.deep.networks import (
+import torch
+
+from headrace.learner.models.deep.networks.architectures import (
     DCNv2,
     DeepFM,
     DeepInterestNetwork,
     FieldWeightedFM,
     WideAndDeep,
 )
+from headrace.learner.models.deep.networks.contract import NetworkShape
 from headrace.learner.models.deep.networks.sequence import SequenceNetwork
 from headrace.learner.spec.architecture import Structure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-
-    from headrace.learner.models.deep.networks.contract import NetworkShape
 
 MODULES: dict[str, Callable[[NetworkShape], torch.nn.Module]] = {
     "wide_and_deep": WideAndDeep,

@@ -1,7 +1,5 @@
 """A learner in a process of its own that steps its layers together with the test's."""
 
-from __future__ import annotations
-
 import os
 import sys
 

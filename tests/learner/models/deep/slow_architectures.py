@@ -7,17 +7,17 @@ has one list per output, a sum is taken term by term, in double precision.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from torch import nn
 
-    Vector = list[float]
-    Parameters = Mapping[str, Any]
+
+Vector = list[float]
+Parameters = Mapping[str, Any]
 
 
 @dataclass

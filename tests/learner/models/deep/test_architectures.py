@@ -1,11 +1,9 @@
 """Deep architectures answer as the formulas of their papers, written out in plain numbers."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +12,18 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
+from headrace.ingest.features.encoder import Encoded
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.models.deep.deep_model import DeepModel
 from headrace.learner.models.deep.device_module import DeviceModule
 from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.networks.sequence import SequenceNetwork, latest
 from headrace.learner.spec.architecture import Structure
+from headrace.learner.spec.model_spec import ModelSpec
 from tests.learner.models.deep.deep_architectures import LINES, MODULES, OPTIMIZERS
 from tests.learner.models.deep.slow_architectures import ARCHITECTURES, Inputs, parameters_in
 from tests.learner.models.slow_factorization import SlowFactorization
 from tests.learner.streams import BUCKETS, Bench, part, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.spec.model_spec import ModelSpec
 
 FORMS = [
     NetworkShape(vectors=1, dimensions=1, layers=(1,), cross_layers=1, target=0),

@@ -1,9 +1,7 @@
 """Deep models equal a plain torch loop, and their rows are like any others."""
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +10,14 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
+from headrace.ingest.examples.batch import Examples
 from headrace.learner.errors import UnfitModule
 from headrace.learner.models.deep.deep_model import DeepModel
 from headrace.learner.models.deep.device_module import DeviceModule
-from headrace.learner.models.deep.networks import make_module
+from headrace.learner.models.deep.networks.architectures import make_module
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.architecture import DENSE_NUMBER
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.spec.optimizer_spec import floats
 from tests.learner.models.deep.torch_reference import TorchReference
 from tests.learner.models.model_laws import (
@@ -35,10 +34,6 @@ from tests.learner.streams import (
     random_examples,
     random_spec,
 )
-
-if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.spec.model_spec import ModelSpec
 
 OPTIMIZERS = {
     "sgd": "alpha = 0.03\ndecay_per_day = 10.0",

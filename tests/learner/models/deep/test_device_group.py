@@ -4,19 +4,19 @@ The tolerance: scores within 1e-4 relative or 1e-5, rows within 1e-3 relative or
 CUDA and the CPU (tests.learner.models.deep.test_devices).
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
+
+from collections.abc import Sequence
 
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -28,13 +28,9 @@ from headrace.learner.models.deep.device_group import DeviceGroup, cut_shares, s
 from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
 from headrace.learner.models.deep.passes import Share
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
+from headrace.learner.spec.model_spec import ModelSpec
 from tests.learner.models.deep.deep_architectures import LINES, OPTIMIZERS
 from tests.learner.streams import Bench, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.learner.spec.model_spec import ModelSpec
 
 EXAMPLES = 150
 

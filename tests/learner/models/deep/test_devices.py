@@ -4,11 +4,9 @@ Machines without CUDA run the same path with the CPU in the device's place, and 
 torch's `meta` device, which holds shapes only and refuses tensors of another device.
 """
 
-from __future__ import annotations
-
 import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +20,9 @@ from headrace.learner.models.deep import deep_model
 from headrace.learner.models.deep.device_module import DeviceModule, find_devices
 from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.networks.pairwise import sum_of_pairs
+from headrace.learner.spec.model_spec import ModelSpec
 from tests.learner.models.deep.deep_architectures import LINES, MODULES, OPTIMIZERS
 from tests.learner.streams import Bench, random_examples, random_spec
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
 

@@ -1,23 +1,26 @@
 """Learners that step their layers together learn as one learner with all their examples."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.ports import free_port
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.errors import GroupBroken
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup, join_group
+from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
+from headrace.learner.models.sync_group import MiniBatchEvidence
+from headrace.pserver.rows.deltas import RowDeltas
 from tests.learner.models.deep.joining import EXAMPLES, MINI_BATCH, PATIENCE_S, member, spec_of
 from tests.learner.streams import (
     COUNT,
@@ -26,14 +29,6 @@ from tests.learner.streams import (
     random_examples,
     random_spec,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
-    from headrace.learner.models.sync_group import MiniBatchEvidence
-    from headrace.pserver.rows.deltas import RowDeltas
 
 DENSE, ROUNDS = 1001, 5
 

@@ -3,8 +3,6 @@
 Specs without the constants of `headrace suggest` lose against the click rate on the same log.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models.deep.networks import (
+from headrace.learner.models.deep.networks.architectures import (
     DCNv2,
     DeepFM,
     DeepInterestNetwork,

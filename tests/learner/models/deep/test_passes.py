@@ -1,30 +1,27 @@
 """The passes written by hand equal those of autograd, with one thread or two."""
 
-from __future__ import annotations
-
 import re
 import threading
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
 
+from collections.abc import Iterator
+
 import torch
 
-from headrace.learner.inputs import InputPreparation
+from headrace.learner.inputs.preparation import InputPreparation
 from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
 from headrace.learner.models.deep.device_module import DeviceModule
 from headrace.learner.models.deep.layers import Layers
-from headrace.learner.models.deep.networks import make_module
+from headrace.learner.models.deep.networks.architectures import make_module
 from headrace.learner.models.deep.passes import Share, SoloPasses, WrittenPasses, layer_threads
-from headrace.learner.spec import DEEPFM, WIDE_AND_DEEP, ModelSpec, parse_spec
+from headrace.learner.spec.architecture import DEEPFM, WIDE_AND_DEEP
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.models.deep.deep_architectures import OPTIMIZERS
 from tests.learner.streams import random_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DIMENSIONS = 5
 BOTH = (DEEPFM, WIDE_AND_DEEP)

@@ -4,25 +4,18 @@ Rows are `Coordinate`s, as in the other references; the network is the model's o
 through ordinary parameters and a loss that autograd differentiates.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.models.deep.networks.contract import NetworkBatch
 from tests.learner.kernels.slow_optimizers import Coordinate
 from tests.learner.models.slow_factorization import SlowFactorization
 from tests.learner.models.slow_logistic import Row, Seen, mixed
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from headrace.ingest.examples.batch import Examples
 
 _ALL = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

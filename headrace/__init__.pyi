@@ -1,9 +1,0 @@
-from .ingest.client import CollectorClient as CollectorClient
-from .ingest.features import SpecError as SpecError
-from .learner.local import LearnSummary as LearnSummary
-from .learner.local import LocalModel as LocalModel
-from .learner.local import RefusedEvent as RefusedEvent
-from .learner.spec import ModelSpec as ModelSpec
-from .learner.spec import load_spec as load_spec
-from .learner.spec import parse_spec as parse_spec
-from .learner.validation import ProgressiveValidation as ProgressiveValidation

@@ -1,9 +1,0 @@
-from .letter import Letter as Letter
-from .letter import pack as pack
-from .letter import unpack as unpack
-from .letter_retry import retry as retry
-from .reader import Choice as Choice
-from .reader import DeadLetters as DeadLetters
-from .repairs import FileRepairs as FileRepairs
-from .repairs import FunctionRepairs as FunctionRepairs
-from .repairs import as_line as as_line

@@ -1,9 +1,0 @@
-from .charts import WATCHED as WATCHED
-from .experiment_reader import ExperimentReader as ExperimentReader
-from .field_coverage import DIFFERS as DIFFERS
-from .field_coverage import MISSING_IN_EVENTS as MISSING_IN_EVENTS
-from .field_coverage import MISSING_IN_REQUESTS as MISSING_IN_REQUESTS
-from .field_coverage import UNKNOWN as UNKNOWN
-from .history import History as History
-from .routes import page_routes as page_routes
-from .status_reader import StatusReader as StatusReader

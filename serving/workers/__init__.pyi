@@ -1,1 +1,0 @@
-from .worker_supervisor import run_workers as run_workers
