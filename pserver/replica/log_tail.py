@@ -107,14 +107,6 @@ def _move_living(old, new, buckets, floors):  # type: ignore[no-untyped-def]
 
 
 @counted_kernel
-def _newest(arena, ids, newest):  # type: ignore[no-untyped-def]
-    for i in range(ids.shape[0]):
-        index = arena.slots[_slot_of(arena, ids[i])]
-        if index >= 0:
-            newest[i] = arena.items[index].version
-
-
-@counted_kernel
 def _bring(arena, path, versions, rows):  # type: ignore[no-untyped-def]
     """Bring each row to the arena's version; `path` has room for the longest walk."""
     items = arena.items
@@ -196,12 +188,6 @@ class LogTail:
             self._living -= sum(entry.rows for entry in self._held[bucket])
             self._held[bucket].clear()
         self._move(0)  # dead items could come to life by the versions of another history
-
-    def newest(self, ids: Ids) -> Versions:
-        """Return the version of the newest entry that changes each row, or 0; shape (n,)."""
-        newest = np.zeros(ids.shape[0], np.uint64)
-        _newest(self._arena, ids, newest)
-        return newest
 
     def bring(self, rows: FoldedRows, versions: Versions) -> None:
         """Add to rows, in place, the entries beyond their versions; ids may repeat.

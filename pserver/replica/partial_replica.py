@@ -27,8 +27,7 @@ bits of a full replica at the same version. The argument, for one bucket:
 
 All rows of one bucket are therefore of one version, which is at least the head of m and not older
 than the last poll. A bucket that does not answer is a value in the result; the rows of other
-buckets are there. `advance` brings rows that were looked up before to the present version, as long
-as the tail reaches back to them. A cache of hot rows therefore need not ask the store.
+buckets are there.
 
 Not safe for use from several threads.
 """
@@ -227,28 +226,6 @@ class PartialReplica:
         self._positions[bucket] = advanced(position, version, nonce, header)
         self._watch(EntryApplied(bucket, version, header, deltas))
         return True
-
-    def advance(
-        self, rows: FoldedRows, versions: Versions
-    ) -> tuple[Versions, npt.NDArray[np.bool_]]:
-        """Bring rows that were looked up before, in place, to their present state.
-
-        rows: as of `versions`, (n,), from buckets that have not begun anew since. Returns their
-        versions now, and whether the tail reached back to them, (n,). Where it did not, the row has
-        to be looked up again, and its value is undefined.
-        """
-        buckets = self.shape.bucket_of(rows.ids)
-        reached = np.array([self._version(b) for b in range(self.shape.buckets)], np.uint64)
-        known = (versions >= self._tail.floors[buckets]) & (versions <= reached[buckets])
-        self._tail.bring(rows, versions)
-        return reached[buckets], known
-
-    def newest(self, ids: Ids) -> Versions:
-        """Return the version of the newest known entry that changed each row; shape (n,).
-
-        0, or a version up to the tail's floor, if the tail has none.
-        """
-        return self._tail.newest(ids)
 
     def _look(
         self,

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.pserver.errors import MissingBucket, StoreError
 from headrace.pserver.replica import log_tail as tail
-from headrace.pserver.replica.partial_replica import FoundRows, HistoryReset, PartialReplica
+from headrace.pserver.replica.partial_replica import HistoryReset, PartialReplica
 from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.rows.deltas import RowDeltas, unpack
 from headrace.pserver.store import OffsetSpan, Push
@@ -174,33 +174,6 @@ def test_the_tail_of_a_partial_replica_holds_the_untrimmed_entries() -> None:
             most_bytes = lookup.tail_bytes
     assert lookup.tail_bytes <= most_bytes
     assert by_id(lookup.rows(all_ids())) == expected(world)
-
-
-def test_rows_looked_up_before_are_brought_up_to_date(world: World) -> None:
-    """As in a cache of hot rows, which does not ask the store for them again."""
-    pusher = filled(world, 0, 3)
-    lookup = PartialReplica(world.store, world.shape)
-    cached = lookup.rows(all_ids())
-    quiet = all_ids()[lookup.newest(all_ids()) <= cached.versions]
-    assert np.array_equal(quiet, all_ids())
-    answered(world.store, pusher.next(), pusher.next())
-    lookup.poll()
-    changed = lookup.newest(all_ids()) > cached.versions
-    assert changed.any()
-    assert not changed.all()
-    versions, known = lookup.advance(cached.rows, cached.versions)
-    assert known.all()
-    assert set(versions.tolist()) == {0, 5}
-    now = FoundRows(cached.rows, cached.rows.exist(), versions, {})
-    assert by_id(now) == expected(world)
-
-    world.store.claim(0, "k", LONG_MS)
-    answered(world.store, pusher.next(), pusher.next())
-    world.store.trim([trim_through(fold_all(world, 0, "k"), 6)])
-    lookup.poll()
-    lookup.poll()
-    _, known = lookup.advance(cached.rows, versions)
-    assert np.array_equal(known, lookup.shape.bucket_of(all_ids()) != 0)
 
 
 def test_a_log_entry_of_another_row_width_is_refused() -> None:
