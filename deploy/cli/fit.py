@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 EXIT_STOPPED = 1
 """Exit status of a fit that was stopped before it was done."""
+_REFUSED_ROWS = (
+    "refused: expected a model of every row, got one without the rows above. Correct the data or "
+    "its layout and fit again, or add --accept-refused"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,8 @@ class FitOptions:
     stages the examples and writes the snapshot."""
     restart: bool = setting(False)
     """Discard an unfinished fit and begin again."""
+    accept_refused: bool = setting(False)
+    """End with status 0 although rows were refused, at most half."""
 
 
 def fit(
@@ -75,7 +81,8 @@ def fit(
 
     If interrupted, run it again: it continues after the last saved state. `headrace serving run
     --snapshot` serves the result, `headrace pserver restore` loads it into a parameter server.
-    The exit status is 2 if more than half of the rows are refused, as `headrace check` reports.
+    The exit status is 2 if a row is refused, as `headrace check` reports. The model has the other
+    rows, unless more than half are refused: then none is written.
     """
     from rich.console import Console
 
@@ -83,7 +90,7 @@ def fit(
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.termination import REFUSED, stopped_by_signals
     from headrace.learner.batch.trainer import FitSettings
     from headrace.learner.spec.model_spec import load_spec
 
@@ -125,6 +132,9 @@ def fit(
                 done, spec.name, options.to, trainer.refusals, seconds, resumed=trainer.resumed
             )
         )
+        if trainer.refusals and not options.accept_refused:
+            click.echo(_REFUSED_ROWS, err=True)
+            raise click.exceptions.Exit(REFUSED)
     elif stop.is_set() or options.part.startswith("1/"):
         click.echo("stopped: run the same command again to continue", err=True)
         raise click.exceptions.Exit(EXIT_STOPPED)

@@ -5,13 +5,12 @@ A comma may also separate thousands or the items of a bag. So these columns are 
 """
 
 import re
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 _WITH_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*")
-_NUMBER = re.compile(r"\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d*)?\s*")
+_NUMBER = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d*)?\s*$"
 _PLAIN_OR_COMMA = r"^\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _NO_THOUSANDS = r",(\d\d?|\d{4,})\s*$"
 _LEAST_WITH_COMMA = 0.5
@@ -23,20 +22,13 @@ def has_decimal_comma(text: str) -> bool:
     return _WITH_COMMA.fullmatch(text) is not None
 
 
-def with_point(value: Any) -> Any:
-    """Return the text of a number with a decimal point; other values unchanged."""
-    if not isinstance(value, str) or _NUMBER.fullmatch(value) is None:
-        return value
-    return value.strip().replace(".", "").replace(",", ".")
-
-
 def with_points(column: pa.Array) -> pa.Array:
     """Return a column of texts with decimal points; other columns unchanged."""
     if not pa.types.is_string(column.type):
         return column
-    found = column.dictionary_encode()
-    texts = [with_point(text) for text in found.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(found.indices)
+    bare = pc.replace_substring(pc.utf8_trim_whitespace(column), ".", "")
+    numeric = pc.match_substring_regex(column, _NUMBER)
+    return pc.if_else(numeric, pc.replace_substring(bare, ",", "."), column)
 
 
 def are_decimal_commas(column: pa.Array) -> bool:

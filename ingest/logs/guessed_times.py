@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.ingest.events.contract import EARLIEST_MS
 from headrace.ingest.features.cells.labels import clicked_in
-from headrace.ingest.features.cells.time_forms import form_of
+from headrace.ingest.features.cells.time_forms import DIGITS, form_of
 from headrace.ingest.features.cells.times import ISO, PER_MS, joined_times, milliseconds_of
 
 CLICK_NAME = re.compile(
@@ -74,7 +74,7 @@ def times_of(name: str, column: pa.Array) -> GuessedTimes | None:
     column = _without_blanks(column)
     named = SURELY_TIME.search(name) and not CLICK_NAME.search(name)
     found = form_of(column, _LEAST_OF_NAMED if named else _LEAST_TIMES)
-    if found is None:
+    if found is None or (found.form in DIGITS and not _TIME_NAME.search(name)):
         return None
     return GuessedTimes(name, column, found.form, 1 - column.null_count / len(column), found.other)
 

@@ -22,13 +22,16 @@ def delimiter_of(path: Path) -> str:
             text = unpacked(file, path).read(_MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise refusal_of(path, error) from error
-    first = text.split(b"\n")[0].decode("utf-8", "replace").strip()
+    first, _, rest = text.decode("utf-8", "replace").strip().partition("\n")
+    first = first.strip()
     if first.startswith("sep=") and len(first) == len("sep=") + 1:
         raise SpecError(
             f"{path}: expected the names of columns in the first line, got {first!r}: remove this "
             "line, which only spreadsheets read"
         )
-    return max(_DELIMITERS, key=first.count)
+    # a title or a comment above the names has none
+    known = first if any(map(first.count, _DELIMITERS)) else rest.partition("\n")[0]
+    return max(_DELIMITERS, key=known.count)
 
 
 def value_among(names: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features.cells.labels import ClickWords, are_labels
 from headrace.ingest.features.cells.lists import are_bracketed, split
-from headrace.ingest.features.cells.values import are_untyped, numbers_of
+from headrace.ingest.features.cells.values import are_untyped, cell_of, is_nested, numbers_of
 from headrace.ingest.features.spec_text import SpecError, toml_text
 from headrace.ingest.logs.decimal_commas import are_decimal_commas, with_points
 from headrace.ingest.logs.first_rows import first_rows
@@ -137,7 +137,7 @@ def _refuse_unread(
     would say so. text: the layout so far.
     """
     if shown_at is not None and shown_at.other:
-        value = shown_at.cells.drop_null()[0].as_py()
+        value = cell_of(shown_at.cells.drop_null(), 0)
         raise SpecError(
             f"{path}: expected times of one meaning, got {value!r} in the column "
             f"{shown_at.column!r}, where {shown_at.form} and {shown_at.other} both read every "
@@ -151,7 +151,7 @@ def _refuse_unread(
         if CLICK_NAME.search(name) or not SURELY_TIME.search(name) or not len(cells):
             continue
         raise SpecError(
-            f"{path}: expected times in the column {name!r}, got {str(cells[0].as_py())!r}, which "
+            f"{path}: expected times in the column {name!r}, got {str(cell_of(cells, 0))!r}, which "
             "no known format reads. Save these lines as layout.toml and add --layout layout.toml. "
             f"If the column has times, write timestamp = {toml_text(name)} with their "
             "timestamp_format (numbers from a start: the unit, beside start). If it has none, keep "
@@ -311,12 +311,15 @@ def _counts(column: pa.Array) -> str:
 
 
 def _fields(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:
-    left = [name for name in columns if name not in taken]
+    left = [name for name in columns if name not in taken and not is_nested(columns[name].type)]
+    nested = [name for name in columns if is_nested(columns[name].type)]
     bags = {name: found for name in left if (found := _separator(columns[name]))}
     reserved = {TIME, IMPRESSION_ID, REQUEST_ID} & set(left)
-    if not bags and not reserved:
+    if not bags and not reserved and not nested:
         return []
     lines = ["", "[fields]"]
+    if nested:
+        lines.append(f"# not {' '.join(map(toml_text, nested))}: nested values, no event has them")
     for name in left:
         field = f"{name}_column" if name in reserved else name
         column = toml_text(name)

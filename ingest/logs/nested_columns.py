@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-
-from headrace.ingest.features.cells.values import plain
 
 
 def flat_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -28,35 +25,8 @@ def _pairs(row: dict[str, Any], before: str) -> Iterator[tuple[str, Any]]:
             yield f"{before}{name}", value
 
 
-def leaves_of(column: pa.Field) -> list[str]:
-    """Return the names of the flat columns of a column."""
-    if not pa.types.is_struct(column.type):
-        return [column.name]
-    return [f"{column.name}.{leaf}" for part in column.type.fields for leaf in leaves_of(part)]
-
-
-def flat_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the flat columns of a batch, in plain types."""
-    found: dict[str, pa.Array] = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        found.update(_flat(name, column))
-    return found
-
-
-def without_empty(column: pa.Array) -> pa.Array:
-    """Return the column with null in place of empty texts."""
-    if not pa.types.is_string(column.type):
-        return column
-    empty = pc.equal(column, "")
-    return (
-        pc.if_else(empty, pa.scalar(None, column.type), column) if pc.any(empty).as_py() else column
-    )
-
-
-def _flat(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    if not pa.types.is_struct(column.type):
-        yield name, plain(column)
-        return
-    for place, part in enumerate(column.type.fields):
-        # struct_field keeps the nulls of the object itself
-        yield from _flat(f"{name}.{part.name}", pc.struct_field(column, [place]))
+def flat(table: pa.Table) -> pa.Table:
+    """Return a table without columns of objects; a null object has null in all its columns."""
+    while any(map(pa.types.is_struct, table.schema.types)):
+        table = table.flatten()
+    return table

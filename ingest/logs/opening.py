@@ -1,11 +1,21 @@
-"""Opens a log of events, whatever its form."""
+"""Opens a log of events, whatever its form, and sorts it by event time."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS
 from headrace.ingest.logs.layout import LogLayout
-from headrace.ingest.logs.ndjson import DirectoryLog, EventLog
-from headrace.ingest.logs.sorted_log import SortedLog
+from headrace.ingest.logs.ndjson import DirectoryLog, EventLog, Line
 from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.undecodable import UNDECODABLE
+
+_MEMORY_KIB = 256 << 10
+"""For sorting. A larger log is sorted in a temporary file."""
 
 
 def open_log(path: Path, layout: LogLayout | None = None, *, sort: bool = False) -> EventLog:
@@ -15,3 +25,61 @@ def open_log(path: Path, layout: LogLayout | None = None, *, sort: bool = False)
     """
     log = DirectoryLog(path) if layout is None else TableLog(path, layout)
     return SortedLog(log) if sort else log
+
+
+class _TimeOfLine(msgspec.Struct):
+    timestamp_ms: int | float
+
+
+_time_of = msgspec.json.Decoder(_TimeOfLine).decode
+
+
+class SortedLog:
+    """A log whose lines come in the order of their own times. An impression precedes its click."""
+
+    def __init__(self, log: EventLog, memory_kib: int = _MEMORY_KIB) -> None:
+        """memory_kib: for sorting."""
+        self._log, self._memory_kib = log, memory_kib
+
+    @property
+    def path(self) -> Path:
+        """The file or directory."""
+        return self._log.path
+
+    @property
+    def bytes_total(self) -> int:
+        """Size of the files on disk."""
+        return self._log.bytes_total
+
+    def bytes_read(self) -> int:
+        """Return the bytes read so far."""
+        return self._log.bytes_read()
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the events in order of time. A line without a valid time follows its predecessor.
+
+        All lines are read before the first one is yielded.
+        """
+        # "": a temporary database, which SQLite writes to disk if it exceeds its memory
+        with closing(sqlite3.connect("", check_same_thread=False)) as found:
+            found.execute(f"PRAGMA cache_size = -{self._memory_kib}")
+            found.execute("CREATE TABLE line (time_ms, is_click, key, value, request)")
+            found.executemany("INSERT INTO line VALUES (?, ?, ?, ?, ?)", self._timed())
+            rows = found.execute("SELECT * FROM line ORDER BY time_ms, is_click, rowid")
+            for time_ms, is_click, key, value, request in rows:
+                yield Line(time_ms, bool(is_click), key, value, request)
+
+    def _timed(self) -> Iterator[Line]:
+        """Yield the lines with their own times."""
+        time_ms, latest_ms = 0, wall_ms() + AHEAD_MS
+        for line in self._log.lines():
+            time_ms = _own_time(line.value, time_ms, latest_ms)
+            yield line._replace(time_ms=time_ms)
+
+
+def _own_time(value: bytes, before_ms: int, latest_ms: int) -> int:
+    try:
+        time_ms = _time_of(value).timestamp_ms
+    except UNDECODABLE:
+        return before_ms
+    return int(time_ms) if EARLIEST_MS <= time_ms <= latest_ms else before_ms

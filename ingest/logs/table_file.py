@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,12 +23,12 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from headrace.counted_nouns import counted
-from headrace.ingest.features.cells.values import array_of
+from headrace.ingest.features.cells.values import array_of, plain, without_empty
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.byte_streams import BYTE_ORDER_MARK, CODECS, refusal_of, unpacked
-from headrace.ingest.logs.decimal_commas import with_point, with_points
+from headrace.ingest.logs.decimal_commas import with_points
 from headrace.ingest.logs.line_numbers import CsvLines, after_skipped
-from headrace.ingest.logs.nested_columns import flat_columns, flat_row, leaves_of, without_empty
+from headrace.ingest.logs.nested_columns import flat, flat_row
 
 if TYPE_CHECKING:
     from headrace.ingest.logs.layout import FileLayout
@@ -58,50 +58,22 @@ class UnreadableRow(NamedTuple):
         return self.place()
 
 
-class TableBlock:
-    """Some rows of a file, as Arrow columns and as lists of plain values."""
+class TableBlock(NamedTuple):
+    """Some rows of a file as columns."""
 
-    def __init__(
-        self,
-        first: int,
-        rows: int,
-        arrow: dict[str, pa.Array] | None = None,
-        plain: dict[str, list[Any]] | None = None,
-        line_of: Callable[[int], int] | None = None,
-    ) -> None:
-        """Take the columns in one of the two forms. first: number of the first row, from 0.
-
-        line_of: returns the line in the file of a row of the block; None: the file has no lines.
-        """
-        self.first, self.rows = first, rows
-        self._arrow, self._plain, self._line_of = arrow, plain, line_of
+    first: int
+    """Number of the first row, from 0."""
+    rows: int
+    arrow: dict[str, pa.Array]
+    """The chosen columns. Values of several types in one column of NDJSON are texts."""
+    line_of: Callable[[int], int] | None = None
+    """Returns the line in the file of a row of the block; None: the file has no lines."""
 
     def place(self, row: int) -> str:
         """Return the name of a row of the block, from 0: its line in the file, from 1."""
-        if self._line_of is None:
-            return f"row {self.first + row + 1}"
-        return f"line {self._line_of(row)}"
-
-    @cached_property
-    def columns(self) -> dict[str, list[Any]]:
-        """The chosen columns: one value a row, None if missing."""
-        if self._plain is not None:
-            return self._plain
-        assert self._arrow is not None
-        return {name: column.to_pylist() for name, column in self._arrow.items()}
-
-    @cached_property
-    def arrow(self) -> dict[str, pa.Array]:
-        """The same as Arrow arrays. Values of several types in one column become text."""
-        if self._arrow is not None:
-            return self._arrow
-        assert self._plain is not None
-        return {name: array_of(values) for name, values in self._plain.items()}
-
-    @property
-    def plain(self) -> dict[str, list[Any]]:
-        """The columns whose values have their types of JSON row by row; empty for other files."""
-        return self._plain or {}
+        return (
+            f"row {self.first + row + 1}" if self.line_of is None else f"line {self.line_of(row)}"
+        )
 
 
 class RepeatedNames(SpecError):
@@ -121,9 +93,14 @@ class TableFile:
         kind: str,
         layout: FileLayout,
         choose: Callable[[list[str]], list[str]] = lambda there: there,
+        *,
+        flatten: bool = True,
     ) -> None:
-        """choose: returns the columns to read among those of the file."""
-        self.path = path
+        """choose: returns the columns to read among those of the file.
+
+        flatten: make columns of the objects in NDJSON.
+        """
+        self.path, self._flatten = path, flatten
         self._kind, self._layout, self._choose = kind, layout, choose
         self.bytes_read = 0
         """Of the file on disk; for Parquet in proportion to its rows."""
@@ -160,14 +137,13 @@ class TableFile:
     def _parquet(self) -> Iterator[TableBlock]:
         size, done = self.path.stat().st_size, 0
         with pa.parquet.ParquetFile(self.path) as table:
-            # a nested column is read whole, even if the layout names only a part of it
-            parts = {part: each.name for each in table.schema_arrow for part in leaves_of(each)}
-            wanted = self._choose(list(parts))
-            whole = list(dict.fromkeys(parts[name] for name in wanted))
-            for batch in table.iter_batches(_ROWS_A_BLOCK, columns=whole):
-                columns = flat_columns(batch)
-                chosen = {name: without_empty(columns[name]) for name in wanted}
-                yield TableBlock(done, batch.num_rows, self._with_points(chosen))
+            names = flat(table.schema_arrow.empty_table()).column_names
+            wanted = self._choose(list(dict.fromkeys(names)))
+            for batch in table.iter_batches(_ROWS_A_BLOCK, columns=wanted):
+                part = flat(pa.Table.from_batches([batch]))
+                found = dict(zip(part.column_names, part.columns, strict=True))
+                columns = {name: plain(found[name].combine_chunks()) for name in wanted}
+                yield self._block(done, batch.num_rows, columns)
                 done += batch.num_rows
                 self.bytes_read = size * done // table.metadata.num_rows
         self.bytes_read = size
@@ -177,7 +153,7 @@ class TableFile:
             return
         # opened now: a downloaded file may be gone when a message names one of its lines
         text = unpacked(pa.OSFile(str(self.path)), self.path)
-        lines = CsvLines(text, self._layout.delimiter)
+        lines = CsvLines(text, self._layout.delimiter, _BYTES_A_BLOCK)
         try:
             yield from self._csv_rows(stream, lines)
         except pa.ArrowInvalid:
@@ -216,9 +192,11 @@ class TableFile:
             for start in range(0, batch.num_rows, _ROWS_A_BLOCK):
                 part = batch.slice(start, _ROWS_A_BLOCK)
                 between = tuple(skipped)
-                columns = {name: _trimmed(part.column(place)) for name, place in wanted}
+                columns = {
+                    name: pc.utf8_trim_whitespace(part.column(place)) for name, place in wanted
+                }
                 lines_of = _lines_of(number, between, lines)
-                yield TableBlock(done, part.num_rows, self._with_points(columns), line_of=lines_of)
+                yield self._block(done, part.num_rows, columns, lines_of)
                 done += part.num_rows
                 number = after_skipped(number, part.num_rows - 1, between) + 1
             skipped = [each for each in skipped if each >= number]
@@ -229,17 +207,24 @@ class TableFile:
 
     def _refuse_unclosed(self, lines: CsvLines) -> None:
         """Raise SpecError if the file has a quoted value without an end."""
-        if line := lines.unclosed(_BYTES_A_BLOCK):
+        if line := lines.unclosed():
             raise SpecError(
                 f"{self.path}: expected a quote at the end of the value that begins with one in "
                 f"line {line}, got none in {_BYTES_A_BLOCK >> 20} MiB or to the "
                 "end of the file: add it, or double the quotes inside of values"
             )
 
-    def _with_points(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    def _block(
+        self,
+        first: int,
+        rows: int,
+        columns: dict[str, pa.Array],
+        line_of: Callable[[int], int] | None = None,
+    ) -> TableBlock:
         for name in set(self._layout.decimal_commas) & set(columns):
             columns[name] = with_points(columns[name])
-        return columns
+        filled = {name: without_empty(column) for name, column in columns.items()}
+        return TableBlock(first, rows, filled, line_of)
 
     def _refuse_width(self, widths: list[tuple[int, int]], rows: int) -> None:
         """Raise SpecError if no row so far has as many columns as there are names."""
@@ -297,14 +282,12 @@ class TableFile:
             )
 
     def _block_of(self, rows: list[dict[str, Any]], first: int, lines: Sequence[int]) -> TableBlock:
-        rows = [flat_row(row) for row in rows]
+        rows = [flat_row(row) for row in rows] if self._flatten else rows
         there = list(dict.fromkeys(name for row in rows for name in row))
         # a column that this block lacks is absent, not a mistake in the layout
         wanted = self._choose(there)
-        plain = {name: [_present(row.get(name)) for row in rows] for name in wanted}
-        for name in set(self._layout.decimal_commas) & set(plain):
-            plain[name] = [with_point(value) for value in plain[name]]
-        return TableBlock(first, len(rows), plain=plain, line_of=lines.__getitem__)
+        columns = {name: array_of([row.get(name) for row in rows]) for name in wanted}
+        return self._block(first, len(rows), columns, lines.__getitem__)
 
 
 def _parsed(
@@ -334,15 +317,6 @@ def _last_texts(batch: pa.RecordBatch, odd: Sequence[UnreadableRow]) -> bytes:
 def _lines_of(first: int, skipped: Sequence[int], lines: CsvLines) -> Callable[[int], int]:
     """Return the function from a row of a block to its line. first: as the parser counts."""
     return lambda row: lines.line_of(after_skipped(first, row, skipped))
-
-
-def _present(value: Any) -> Any:
-    return None if value == "" else value
-
-
-def _trimmed(column: pa.Array) -> pa.Array:
-    """Return the texts of a CSV without the blanks around them, null where nothing is left."""
-    return without_empty(pc.utf8_trim_whitespace(column))
 
 
 def _object_in(line: bytes) -> dict[str, Any] | None:

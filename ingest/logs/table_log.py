@@ -6,9 +6,8 @@ event.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from headrace.ingest.events.contract import (
 from headrace.ingest.features.cells.labels import ClickWords, UnknownWord, clicked_in
 from headrace.ingest.features.cells.lists import split
 from headrace.ingest.features.cells.times import PER_MS, joined_times, milliseconds_of
-from headrace.ingest.features.cells.values import texts_of, typed, typed_cells, values_of
+from headrace.ingest.features.cells.values import texts_of, typed, values_of
 from headrace.ingest.features.spec_text import SpecError, toml_text
 from headrace.ingest.logs.layout import BagLayout, EventLayout, LogLayout
 from headrace.ingest.logs.ndjson import Line
@@ -49,20 +48,28 @@ _SKEW_MS = 60_000
 """By so much a click may precede its impression: a coarser unit, or another clock."""
 
 
-class Clicks(NamedTuple):
-    """The clicks of the rows of a block."""
+class LogRows(NamedTuple):
+    """The events of n rows of a table, as columns."""
 
+    block: TableBlock
     times: pa.Array
-    """In milliseconds, null without a click; (n,)."""
+    """Times of the impressions in milliseconds, null where unreadable."""
+    clicks: pa.Array
+    """Times of the clicks in milliseconds, null without a click."""
     odd: npt.NDArray[np.bool_]
     """Rows whose time of a click is unreadable, or cannot be one: they count as not clicked."""
+    fields: dict[str, pa.Array]
+    """By name, as values that events have."""
+    ids: pa.Array | None
+    """Ids of the impressions, empty if missing; None if rows number them."""
 
 
 class TableLog:
     """One file with a layout. Raises SpecError if it is missing or has no known format."""
 
-    def __init__(self, path: Path, layout: LogLayout) -> None:
-        self.path = path
+    def __init__(self, path: Path, layout: LogLayout, *, flatten: bool = True) -> None:
+        """flatten: make fields of the objects in rows of NDJSON, which events cannot have."""
+        self.path, self._flatten = path, flatten
         self.layout, self._kind = layout, layout.format_of(path)
         if not path.is_file():
             raise SpecError(f"{path}: expected a file of events, got no such file")
@@ -83,19 +90,17 @@ class TableLog:
         waiting: list[tuple[int, int, Line]] = []  # clicks whose time has not come
         time_ms = number = 0
         latest_ms = wall_ms() + AHEAD_MS
-        for row in self._rows():
-            if isinstance(row, bytes):
-                yield Line(time_ms, False, None, row)
+        for impression, click in self._events():
+            if isinstance(impression, bytes):
+                yield Line(time_ms, False, None, impression)
                 continue
-            impression, click = row
             if EARLIEST_MS <= (shown_ms := impression.get(TIME, 0)) <= latest_ms:
                 time_ms = max(time_ms, shown_ms)  # else the joiner refuses the row
             while waiting and waiting[0][0] < time_ms:
                 yield heapq.heappop(waiting)[2]
             key = impression[IMPRESSION_ID].encode()
             request = request_key(impression.get(REQUEST_ID))
-            value = orjson.dumps(impression)
-            yield Line(time_ms, False, key, value, request)
+            yield Line(time_ms, False, key, orjson.dumps(impression), request)
             if click is not None:
                 number += 1
                 clicked_ms = max(time_ms, min(click[TIME], latest_ms))
@@ -105,7 +110,8 @@ class TableLog:
             yield heapq.heappop(waiting)[2]
 
     def _opened(self) -> TableFile:
-        return TableFile(self.path, self._kind, self.layout.file, self._wanted)
+        file = self.layout.file
+        return TableFile(self.path, self._kind, file, self._wanted, flatten=self._flatten)
 
     def _wanted(self, there: list[str]) -> list[str]:
         try:
@@ -119,8 +125,13 @@ class TableLog:
         self._file = self._opened()
         yield from self._file.blocks()
 
-    def times(self, block: TableBlock) -> pa.Array:
-        """Return the times of a block's impressions in milliseconds, null where unreadable."""
+    def rows_of(self, block: TableBlock) -> LogRows:
+        """Return the events of a block. Raises SpecError."""
+        times = self._times(block)
+        clicks, odd = self._clicks(block, times)
+        return LogRows(block, times, clicks, odd, self._fields(block), self._ids(block))
+
+    def _times(self, block: TableBlock) -> pa.Array:
         event = self.layout.event
         start_ms = 0 if event.start is None else _milliseconds(event.start)
         if event.time_columns:
@@ -146,13 +157,13 @@ class TableLog:
                 "count from 1970 in UTC, or set the timestamp_format of the texts"
             )
 
-    def clicks(self, block: TableBlock, times: pa.Array) -> Clicks:
-        """Return the clicks of a block. times: of its impressions. Raises SpecError."""
+    def _clicks(self, block: TableBlock, times: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+        """Return the times of the clicks, and which cells are odd. times: of the impressions."""
         click, event = self.layout.click, self.layout.event
         named = click and (click.timestamp or click.column)
         nothing = np.zeros(block.rows, np.bool_)
         if click is None or named not in block.arrow:
-            return Clicks(pa.nulls(block.rows, pa.int64()), nothing)
+            return pa.nulls(block.rows, pa.int64()), nothing
         cells = block.arrow[str(named)]
         if click.timestamp is not None:
             return _timed_clicks(cells, event, times)
@@ -166,11 +177,9 @@ class TableLog:
                 f"values {words.in_words()}. Name those that mean a click in the layout: "
                 f'[click] values = [{toml_text(error.word)}], or ["*"] if each text means one'
             ) from error
-        shown = pc.add(times, click.delay_ms)
-        return Clicks(pc.if_else(pa.array(clicked), shown, _NO_TIME), nothing)
+        return pc.if_else(pa.array(clicked), pc.add(times, click.delay_ms), _NO_TIME), nothing
 
-    def fields(self, block: TableBlock) -> dict[str, pa.Array]:
-        """Return the fields of a block's events, by name, as values that events have."""
+    def _fields(self, block: TableBlock) -> dict[str, pa.Array]:
         numbers, found = self.layout.numbers, {}
         for name, field in self.layout.field_columns(list(block.arrow)).items():
             column = field.column if isinstance(field, BagLayout) else field
@@ -184,75 +193,37 @@ class TableLog:
             found[REQUEST_ID] = texts_of(block.arrow[str(requests)])
         return found
 
-    def ids(self, block: TableBlock) -> pa.Array | None:
-        """Return the ids of a block's impressions, empty if missing; None if rows number them."""
+    def _ids(self, block: TableBlock) -> pa.Array | None:
         column = self.layout.event.impression_id
         if column is None:
             return None
-        cells = block.arrow.get(column, pa.nulls(block.rows))
-        return pc.fill_null(texts_of(cells), "")
+        return pc.fill_null(texts_of(block.arrow.get(column, pa.nulls(block.rows))), "")
 
-    def _rows(self) -> Iterator[bytes | tuple[Event, Event | None]]:
+    def _events(self) -> Iterator[tuple[Event, Event | None] | tuple[bytes, None]]:
+        """Yield an impression and its click for each row, and the text of each other line."""
+        stem, click = self.path.name.partition(".")[0], self.layout.click
         for block in self._file.blocks():
             if isinstance(block, UnreadableRow):
-                yield block.text
-            else:
-                yield from self._events(block)
-
-    def _events(self, block: TableBlock) -> Iterator[tuple[Event, Event | None]]:
-        fields = {
-            name: self._cells_of(name, values, block) for name, values in self.fields(block).items()
-        }
-        ids = self._ids(block)
-        shown_ms = self.times(block)
-        times = shown_ms.to_pylist()
-        clicks = self._clicks(block, ids, self.clicks(block, shown_ms).times.to_pylist())
-        names = list(fields)
-        rows = zip(*fields.values(), strict=True) if fields else repeat(())
-        for row, impression_id, time_ms, click in zip(rows, ids, times, clicks, strict=False):
-            impression = {
-                name: value for name, value in zip(names, row, strict=True) if value is not None
-            }
-            impression[IMPRESSION_ID] = impression_id
-            if time_ms is not None:
-                impression[TIME] = time_ms
-            yield impression, click
-
-    def _cells_of(self, name: str, values: pa.Array, block: TableBlock) -> Sequence[Any]:
-        """Return the values of a field, each with its own type, though a column has only one."""
-        column = (self.layout.fields or {name: name}).get(name)
-        if isinstance(column, str) and name != REQUEST_ID:
-            if column in self.layout.numbers:
-                return typed_cells(block.arrow[column])
-            if column in block.plain:
-                return block.plain[column]
-        return values.to_pylist()  # type: ignore[no-any-return]
-
-    def _ids(self, block: TableBlock) -> list[str]:
-        found = self.ids(block)
-        if found is not None:
-            return found.to_pylist()  # type: ignore[no-any-return]
-        stem = self.path.name.partition(".")[0]
-        return [f"{stem}-{block.first + i}" for i in range(block.rows)]
-
-    def _clicks(
-        self, block: TableBlock, ids: Sequence[str], times: Sequence[int | None]
-    ) -> list[Event | None]:
-        click = self.layout.click
-        if click is None:
-            return [None] * block.rows
-        values: Sequence[Any] = [None] * block.rows
-        if click.value in block.arrow:
-            values = typed_cells(values_of(block.arrow[str(click.value)]))
-        clicks: list[Event | None] = []
-        for impression_id, time_ms, value in zip(ids, times, values, strict=True):
-            if time_ms is None:
-                clicks.append(None)
+                yield block.text, None
                 continue
-            clicks.append({IMPRESSION_ID: impression_id, TIME: time_ms})
-            if value is not None:
-                clicks[-1] = {**clicks[-1], "value": value}  # type: ignore[dict-item]
-        return clicks
+            rows = self.rows_of(block)
+            numbers = range(block.first, block.first + block.rows)
+            ids = rows.ids
+            if ids is None:
+                ids = pa.array([f"{stem}-{i}" for i in numbers], pa.string())
+            clicks = {IMPRESSION_ID: ids, TIME: rows.clicks}
+            if click is not None and click.value in block.arrow:
+                clicks["value"] = typed(values_of(block.arrow[str(click.value)]))
+            impressions = rows.fields | {IMPRESSION_ID: ids, TIME: rows.times}
+            for shown, clicked in zip(_cells(impressions), _cells(clicks), strict=True):
+                yield shown, clicked if TIME in clicked else None
+
+
+def _cells(columns: dict[str, pa.Array]) -> Iterator[Event]:
+    """Yield the values of each row that are there, by name."""
+    names = list(columns)
+    for row in zip(*(column.to_pylist() for column in columns.values()), strict=True):
+        yield {name: value for name, value in zip(names, row, strict=True) if value is not None}
 
 
 def time_cells(block: TableBlock, event: EventLayout) -> pa.Array:
@@ -263,8 +234,10 @@ def time_cells(block: TableBlock, event: EventLayout) -> pa.Array:
     return joined_times(there)
 
 
-def _timed_clicks(cells: pa.Array, event: EventLayout, shown: pa.Array) -> Clicks:
-    """Return the clicks of a column of times.
+def _timed_clicks(
+    cells: pa.Array, event: EventLayout, shown: pa.Array
+) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return the clicks of a column of times, and which cells are odd.
 
     A date is that of the day of its impression or later, not of midnight before it.
     """
@@ -280,7 +253,7 @@ def _timed_clicks(cells: pa.Array, event: EventLayout, shown: pa.Array) -> Click
     good = read & ~never & (at >= np.maximum(EARLIEST_MS, shown_ms - skew))
     good &= at <= wall_ms() + AHEAD_MS
     clicked = pa.array(np.maximum(at, shown_ms), pa.int64(), mask=~good)
-    return Clicks(clicked, given & ~good & ~never)
+    return clicked, given & ~good & ~never
 
 
 def _bools(column: pa.Array) -> npt.NDArray[np.bool_]:

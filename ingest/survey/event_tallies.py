@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.survey.findings import ClickCounts, EventOrder, RefusedEvents
+from headrace.ingest.survey.findings import ClickCounts, EventOrder, RefusedEvents, SurveyedEvents
 
 Longs = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -106,9 +106,10 @@ class ClickTally:
         self._repeated = 0
         self._counts = ClickCounts()
 
-    def add_clicks(self, hashes: Hashes, times: Longs) -> None:
+    def add_clicks(self, clicks: SurveyedEvents) -> None:
         """Add clicks."""
-        self._parts.append((hashes, times))
+        assert clicks.hashes is not None
+        self._parts.append((clicks.hashes, clicks.times))
 
     def begin(self) -> None:
         """Sort the clicks; impressions follow."""
@@ -124,9 +125,10 @@ class ClickTally:
         self._known[self._ids >> np.uint64(64 - _CLICK_FILTER_BITS)] = True
         self._parts.clear()
 
-    def add_impressions(self, hashes: Hashes, times: Longs) -> None:
+    def add_impressions(self, shown: SurveyedEvents) -> None:
         """Find the clicks of these impressions."""
-        if not self._ids.size:
+        hashes, times = shown.hashes, shown.times
+        if hashes is None or not self._ids.size:
             return
         maybe = np.flatnonzero(self._known[hashes >> np.uint64(64 - _CLICK_FILTER_BITS)])
         wanted = hashes[maybe]
@@ -134,11 +136,15 @@ class ClickTally:
         found = self._ids[places] == wanted
         self._shown[places[found]] = times[maybe[found]]
 
-    def add_pairs(self, shown: Longs, clicked: Longs) -> None:
-        """Add clicks whose impressions are known: both are in one row."""
-        late = int(np.count_nonzero(np.abs(clicked - shown) > self._window_ms))
+    def add_pairs(self, shown: SurveyedEvents) -> None:
+        """Add clicks that are in the rows of their impressions."""
+        if shown.clicked is None:  # of a line that is not a row
+            return
+        has_click = shown.clicked != 0
+        delays = shown.clicked[has_click] - shown.times[has_click]
+        late = int(np.count_nonzero(np.abs(delays) > self._window_ms))
         known = self._counts
-        self._counts = ClickCounts(known.matched + shown.shape[0] - late, known.late + late)
+        self._counts = ClickCounts(known.matched + delays.size - late, known.late + late)
 
     def result(self) -> ClickCounts:
         """Return the counts."""

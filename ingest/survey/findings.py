@@ -1,11 +1,22 @@
 """Findings about a log, as figures for a report and as text for a terminal."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from headrace.counted_nouns import counted, counted_of
 from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, Reason
+from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.decimal_commas import has_decimal_comma
+
+Bools = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.int64]
 
 _UNITS = {"seconds": 1e3, "milliseconds": 1.0, "microseconds": 1e-3, "nanoseconds": 1e-6}
 _OF_TIME = (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD)
@@ -67,6 +78,59 @@ class FieldCoverage:
     """Of a table: the column of the field."""
     untyped: int = 0
     """Of a CSV: texts such as 1.0 and True, where requests send 1 and true."""
+
+    def count(self, values: FieldValues) -> None:
+        """Add the values of some impressions."""
+        self.present += int(np.count_nonzero(values.present))
+        nothing, single = np.zeros(0, np.bool_), values.present & ~values.listed
+        wrong = unlisted = untyped = nothing
+        if self.transform == Transform.BAG:
+            unlisted = single
+        elif self.transform in (Transform.NUMBER, Transform.LOG_BUCKET):
+            wrong = values.present & ~values.numeric
+        else:
+            wrong = values.present & values.listed
+        if self.transform == Transform.ID and values.untyped is not None:
+            untyped = values.present & values.untyped
+        self.single += int(np.count_nonzero(unlisted))
+        self.unusable += int(np.count_nonzero(wrong))
+        self.untyped += int(np.count_nonzero(untyped))
+        for chosen in (unlisted, wrong, untyped):
+            if not self.example and chosen.any():
+                self.example = shortened(values.text(int(np.argmax(chosen))))
+
+
+class FieldValues(NamedTuple):
+    """The values of n impressions for one field."""
+
+    present: Bools
+    """Whether an impression that is not refused has one; (n,), as the others."""
+    listed: Bools
+    """Whether it is an array."""
+    numeric: Bools
+    """Whether it is a number or the text of one."""
+    text: Callable[[int], str]
+    """Returns one of the values."""
+    untyped: Bools | None = None
+    """Of a CSV: whether it is a text such as 1.0 or True."""
+
+
+class SurveyedEvents(NamedTuple):
+    """A block of the log; shapes are (n,), for n impressions that are not refused."""
+
+    events: int
+    """With the refused ones."""
+    names: set[str]
+    """Of the fields."""
+    times: Longs
+    hashes: npt.NDArray[np.uint64] | None
+    """Of the ids; None if row numbers are the ids."""
+    show: Callable[[int], tuple[str, str]]
+    """Returns the place and the text of one of the n."""
+    clicks: int = 0
+    """In the rows of a table, with those of refused impressions."""
+    clicked: Longs | None = None
+    """Times of these clicks, 0 without one; (n,)."""
 
 
 @dataclass(frozen=True, slots=True)

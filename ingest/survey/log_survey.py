@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.features.field_sources import carried_fields
@@ -21,6 +20,7 @@ from headrace.ingest.survey.findings import (
     FieldCoverage,
     LogSurvey,
     RefusedEvents,
+    SurveyedEvents,
 )
 from headrace.ingest.survey.ndjson_survey import LineReader
 from headrace.ingest.survey.table_survey import TableReader
@@ -73,54 +73,44 @@ class _Survey:
         """Read all clicks, then all impressions."""
         clicks = LineReader(path_of(self._path, CLICKS), None, self._refused)
         for block in clicks.blocks((), self._now_ms):
-            self._clicks += block.lines
-            self._clicks_of.add_clicks(block.hashes, block.times)
+            self._clicks += block.events
+            self._clicks_of.add_clicks(block)
         self._clicks_of.begin()
         impressions = LineReader(path_of(self._path, IMPRESSIONS), self._fields, self._refused)
         for block in impressions.blocks(self._coverage, self._now_ms):
-            self._impressions += block.lines
-            self._names |= block.names
-            kept = self._in_time(block.times, block.places, impressions)
-            self._repeated.add(block.hashes[kept])
-            self._clicks_of.add_impressions(block.hashes[kept], block.times[kept])
+            self._clicks_of.add_impressions(self._in_time(block))
 
     def read_table(self, log: TableLog) -> None:
         """Read all rows."""
         table = TableReader(log, self._refused)
         for block in table.blocks(self._coverage, self._now_ms):
-            self._impressions += block.rows
             self._clicks += block.clicks
-            self._names |= block.names
-            kept = self._in_time(block.times, block.places, table)
-            if block.hashes is not None:
-                self._repeated.add(block.hashes[kept])
-            pairs = kept & block.has_click
-            self._clicks_of.add_pairs(block.times[pairs], block.clicked[pairs])
+            self._clicks_of.add_pairs(self._in_time(block))
         self._unread_clicks, self._unread_advice = table.unread_clicks, table.unread_advice
         click = log.layout.click
         self._click_column = click.column if click is not None else None
         self._click_words = table.words.in_words()
 
-    def _in_time(
-        self,
-        times: npt.NDArray[np.int64],
-        places: npt.NDArray[np.int64],
-        reader: LineReader | TableReader,
-    ) -> npt.NDArray[np.bool_]:
-        """Count the impressions that are too late for the joiner; return which are not."""
-        too_late = self._order.add(times)
-        if self._sort:
-            too_late[:] = False
-        count = int(np.count_nonzero(too_late))
-        self._accepted += times.shape[0] - count
-        self._readable += times.shape[0]
-        if count and self._refused.knows(Reason.TOO_LATE):
-            self._refused.add(RefusedEvents(Reason.TOO_LATE, count))
-        elif count:
-            place = int(places[np.argmax(too_late)])
-            where, text = reader.find(place)
-            self._refused.add(RefusedEvents(Reason.TOO_LATE, count, where, text))
-        return ~too_late
+    def _in_time(self, block: SurveyedEvents) -> SurveyedEvents:
+        """Count impressions; return those that are not too late for the joiner."""
+        self._impressions += block.events
+        self._names |= block.names
+        self._readable += block.times.size
+        too_late = self._order.add(block.times)
+        if too_late.any() and not self._sort:
+            first = block.show(int(np.argmax(too_late)))
+            count = int(np.count_nonzero(too_late))
+            self._refused.add(RefusedEvents(Reason.TOO_LATE, count, *first))
+            kept = ~too_late
+            block = block._replace(
+                times=block.times[kept],
+                hashes=None if block.hashes is None else block.hashes[kept],
+                clicked=None if block.clicked is None else block.clicked[kept],
+            )
+        self._accepted += block.times.size
+        if block.hashes is not None:
+            self._repeated.add(block.hashes)
+        return block
 
     def result(self, bytes_total: int, seconds: float) -> LogSurvey:
         """Return the findings."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -11,27 +11,18 @@ import orjson
 from headrace.ingest.decoding.decoder import Decoded, Decoder
 from headrace.ingest.decoding.json_scanner import ABSENT, LIST, TEXT, TICK
 from headrace.ingest.events.contract import IMPRESSION_ID, TIME
-from headrace.ingest.features.fields import FieldSet, Transform
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.logs.byte_streams import opened_text
 from headrace.ingest.survey.event_tallies import RefusalTally
-from headrace.ingest.survey.findings import FieldCoverage, RefusedEvents, shortened
+from headrace.ingest.survey.findings import (
+    FieldCoverage,
+    FieldValues,
+    RefusedEvents,
+    SurveyedEvents,
+    shortened,
+)
 
 _BYTES_A_BLOCK = 8 << 20
-_NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)
-
-
-class DecodedLines(NamedTuple):
-    """The events of a block of lines."""
-
-    lines: int
-    times: npt.NDArray[np.int64]
-    """Of the events that are not refused and not ticks; shape (n,)."""
-    hashes: npt.NDArray[np.uint64]
-    """Of their ids; shape (n,)."""
-    places: npt.NDArray[np.int64]
-    """Their line numbers, from 1; shape (n,)."""
-    names: set[str]
-    """Names in the first event."""
 
 
 class LineReader:
@@ -41,32 +32,39 @@ class LineReader:
         self.path, self._refused = path, refused
         self._decoder = Decoder(fields, texts=True)
 
-    def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[DecodedLines]:
+    def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[SurveyedEvents]:
         """Yield the events of each block of lines, adding to the coverage and the refusals."""
         with self.path.open("rb") as file:
             for numbers, lines in _blocks_of_lines(opened_text(file, self.path)):
-                decoded = self._decoder.decode(lines, np.full(len(lines), now_ms, np.int64))
-                self._refuse(decoded, lines, numbers)
-                good = decoded.found.states != TICK
-                good[list(decoded.refused)] = False
-                for each in coverage:
-                    _cover(each, decoded, good)
-                kept = np.flatnonzero(good)
-                yield DecodedLines(
-                    len(lines),
-                    decoded.found.times[kept],
-                    decoded.hashes(IMPRESSION_ID)[kept],
-                    numbers[kept],
-                    _names(lines[0]),
-                )
+                yield self._block(numbers, lines, coverage, now_ms)
 
-    def find(self, line: int) -> tuple[str, str]:
-        """Return the place and the text, shortened, of the line with this number."""
-        with self.path.open("rb") as file:
-            for number, text in enumerate(opened_text(file, self.path), 1):
-                if number == line:
-                    return self._place(line), shortened(text.decode("utf-8", "replace").rstrip())
-        return self._place(line), ""
+    def _block(
+        self,
+        numbers: npt.NDArray[np.int64],
+        lines: list[bytes],
+        coverage: Sequence[FieldCoverage],
+        now_ms: int,
+    ) -> SurveyedEvents:
+        decoded = self._decoder.decode(lines, np.full(len(lines), now_ms, np.int64))
+        self._refuse(decoded, lines, numbers)
+        good = decoded.found.states != TICK
+        good[list(decoded.refused)] = False
+        for each in coverage:
+            if (row := decoded.places.get(each.source)) is not None:
+                each.count(_values_in(decoded, row, good))
+        kept = np.flatnonzero(good)
+
+        def show(place: int) -> tuple[str, str]:
+            text = lines[kept[place]].decode("utf-8", "replace").rstrip()
+            return self._place(int(numbers[kept[place]])), shortened(text)
+
+        return SurveyedEvents(
+            len(lines),
+            set(_event(lines[0]) or {}),
+            decoded.found.times[kept],
+            decoded.hashes(IMPRESSION_ID)[kept],
+            show,
+        )
 
     def _place(self, line: int) -> str:
         return f"{self.path}, line {line}"
@@ -99,35 +97,17 @@ def _blocks_of_lines(file: BinaryIO) -> Iterator[tuple[npt.NDArray[np.int64], li
         yield np.array([first], np.int64), [rest]
 
 
-def _cover(each: FieldCoverage, decoded: Decoded, good: npt.NDArray[np.bool_]) -> None:
-    row = decoded.places.get(each.source)
-    if row is None:
-        return
-    kinds = decoded.found.kinds[row]
-    present = good & (kinds != ABSENT)
-    each.present += int(np.count_nonzero(present))
-    wrong = np.zeros(0, np.bool_)
-    if each.transform == Transform.BAG:
-        single = present & (kinds == TEXT)
-        each.single += int(np.count_nonzero(single))
-        each.example = each.example or _text(decoded, row, single)
-    elif each.transform in _NUMBERS:
-        wrong = present & np.isnan(decoded.found.reals[row])
-    else:
-        wrong = present & (kinds == LIST)
-    if count := int(np.count_nonzero(wrong)):
-        each.unusable += count
-        each.example = each.example or _text(decoded, row, wrong)
+def _values_in(decoded: Decoded, row: int, good: npt.NDArray[np.bool_]) -> FieldValues:
+    found = decoded.found
+    kinds = found.kinds[row]
 
+    def text(place: int) -> str:
+        if kinds[place] == LIST:
+            return "an array"
+        begin, end = int(found.begins[row, place]), int(found.ends[row, place])
+        return decoded.data[begin:end].tobytes().decode("utf-8", "replace")
 
-def _text(decoded: Decoded, row: int, chosen: npt.NDArray[np.bool_]) -> str:
-    if not chosen.any():
-        return ""
-    place, found = int(np.argmax(chosen)), decoded.found
-    if found.kinds[row, place] == LIST:
-        return "an array"
-    begin, end = int(found.begins[row, place]), int(found.ends[row, place])
-    return shortened(decoded.data[begin:end].tobytes().decode("utf-8", "replace"))
+    return FieldValues(good & (kinds != ABSENT), kinds != TEXT, ~np.isnan(found.reals[row]), text)
 
 
 def _time_in(line: bytes) -> float | None:
@@ -135,10 +115,6 @@ def _time_in(line: bytes) -> float | None:
     time = event.get(TIME) if event else None
     known = isinstance(time, int | float) and not isinstance(time, bool)
     return float(time) if known else None  # type: ignore[arg-type]
-
-
-def _names(line: bytes) -> set[str]:
-    return set(_event(line) or {})
 
 
 def _event(line: bytes) -> dict[str, object] | None:

@@ -14,38 +14,46 @@ from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, Reason, read_
 from headrace.ingest.features.cells.labels import WORDS
 from headrace.ingest.features.cells.time_forms import guess_time_format
 from headrace.ingest.features.cells.times import milliseconds_of
-from headrace.ingest.features.cells.values import text_of
+from headrace.ingest.features.cells.values import cell_of, is_nested, text_of
 from headrace.ingest.logs.layout import EventLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
-from headrace.ingest.logs.table_log import time_cells
+from headrace.ingest.logs.table_log import LogRows, time_cells
 from headrace.ingest.survey.findings import RefusedEvents, shortened
 
 Bools = npt.NDArray[np.bool_]
 
 
-def untimely_rows(times: pa.Array, now_ms: int) -> tuple[tuple[Reason, Bools], ...]:
-    """Return the rows that are refused for their time, (n,) for each reason.
+def refusals_of(
+    rows: LogRows, event: EventLayout, now_ms: int, name: str
+) -> tuple[Bools, tuple[RefusedEvents, ...]]:
+    """Return which of n rows are not refused, (n,), and the refusals of the others.
 
-    times: of n rows in milliseconds, null where a row has no readable time.
+    name: of the file. now_ms: the time by which rows are ahead.
     """
-    shown_ms = pc.fill_null(times, 0).to_numpy(zero_copy_only=False)
-    timed = times.is_valid().to_numpy(zero_copy_only=False)
-    return (
+    shown_ms = pc.fill_null(rows.times, 0).to_numpy(zero_copy_only=False)
+    timed = rows.times.is_valid().to_numpy(zero_copy_only=False)
+    good, refused = np.ones(len(timed), np.bool_), []
+    nested = any(is_nested(column.type) for column in rows.fields.values())
+    no_id = np.zeros(len(timed), np.bool_)
+    if rows.ids is not None:
+        no_id = pc.equal(rows.ids, "").to_numpy(zero_copy_only=False)
+    for reason, wrong in (
         (Reason.NO_TIME, ~timed),
         (Reason.BEFORE_2000, timed & (shown_ms < EARLIEST_MS)),
         (Reason.AHEAD, shown_ms > now_ms + AHEAD_MS),
-    )
+        (Reason.BAD_ID, no_id),
+        (Reason.NESTED, np.full(len(timed), nested)),
+    ):
+        if (wrong & good).any():
+            refused.append(_refusal(reason, wrong & good, rows.block, event, name))
+            good &= ~wrong
+    return good, tuple(refused)
 
 
-def refused_rows(
+def _refusal(
     reason: Reason, wrong: Bools, block: TableBlock, event: EventLayout, name: str
 ) -> RefusedEvents:
-    """Return the refusal of rows of a block, of which at least one is `wrong`; shape (n,).
-
-    name: of the file.
-    """
-    place = int(np.argmax(wrong))
-    advice = ""
+    place, advice = int(np.argmax(wrong)), ""
     if reason is Reason.NO_TIME:
         advice = _time_advice(time_cells(block, event).slice(place, 1), event, event.timestamp)
     return RefusedEvents(
@@ -53,7 +61,7 @@ def refused_rows(
         int(np.count_nonzero(wrong)),
         f"{name}, {block.place(place)}",
         row_text(block, place),
-        _raw_time(time_cells(block, event)[place].as_py()),
+        _raw_time(cell_of(time_cells(block, event), place)),
         advice,
     )
 
@@ -75,18 +83,20 @@ def unreadable_line(row: UnreadableRow, name: str) -> RefusedEvents:
 
 def row_text(block: TableBlock, place: int) -> str:
     """Return one row, shortened."""
-    row = {name: column[place].as_py() for name, column in block.arrow.items()}
+    row = {name: cell_of(column, place) for name, column in block.arrow.items()}
     return shortened(", ".join(f"{name}={value!r}" for name, value in row.items()))
 
 
-def odd_click(block: TableBlock, event: EventLayout, column: str, place: int) -> str:
-    """Return why the cell of a column of click times counts as not clicked in a row."""
-    return _time_advice(block.arrow[column].slice(place, 1), event, column)
+def odd_click(rows: LogRows, event: EventLayout, column: str) -> tuple[str, str]:
+    """Return the place of the first odd click of rows, and why it counts as not clicked."""
+    place = int(np.argmax(rows.odd))
+    cell = rows.block.arrow[column].slice(place, 1)
+    return rows.block.place(place), _time_advice(cell, event, column)
 
 
 def _time_advice(cell: pa.Array, event: EventLayout, column: str | list[str] | None) -> str:
     """Return why a cell, (1,), is not the time that a column should have."""
-    form, value = event.timestamp_format, cell[0].as_py()
+    form, value = event.timestamp_format, cell_of(cell, 0)
     if column is None:
         return ""
     if value is None or not str(value).strip():

@@ -10,6 +10,7 @@ a kill between any two steps, the progress names complete rows.
 
 import re
 from collections.abc import Mapping
+from uuid import uuid4
 
 import fsspec
 import msgspec
@@ -60,13 +61,18 @@ class FitFolder:
     """The folder that a fit writes to. Raises StorageFailed."""
 
     def __init__(self, url: str, name: str) -> None:
-        """`url`: a folder, or a URL that fsspec knows. `name`: of the model."""
+        """Make the folder. `url`: a folder, or a URL that fsspec knows. `name`: of the model."""
         self.url = url
         with translated(url, "opening"):
             self._files, root = fsspec.core.url_to_fs(url)
         self._root = root.rstrip("/")
         self._aside = f"{url.rstrip('/')}/{_UNFINISHED}"
         self._path = f"{self._root}/{_UNFINISHED}/{name}.json"
+        with translated(url, "writing to"):  # now, and not after hours of learning
+            self._files.makedirs(self._root, exist_ok=True)
+            tried = f"{self._root}/.{name}-{uuid4().hex}"
+            self._files.pipe_file(tried, b"")
+            self._files.rm_file(tried)
         # other models may be fitted into the same folder
         self._own = re.compile(rf"[0-9T.]+Z-{re.escape(name)}-[0-9a-f]{{4}}")
 

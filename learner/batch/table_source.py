@@ -16,6 +16,7 @@ in the first rows of a column of numbers.
 
 import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -28,16 +29,11 @@ from headrace.ingest.features.cells.values import are_numbers
 from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
-from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.logs.table_log import LogRows, TableLog
 from headrace.ingest.runtime.affinity import available_cores
 from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.survey.findings import RefusedEvents, number_advice
-from headrace.ingest.survey.table_refusals import (
-    odd_click,
-    refused_rows,
-    unreadable_line,
-    untimely_rows,
-)
+from headrace.ingest.survey.findings import number_advice
+from headrace.ingest.survey.table_refusals import odd_click, refusals_of, unreadable_line
 from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.row_order import RowOrder
@@ -154,7 +150,8 @@ class TableSource:
         missing = [each for each in missing if each not in self._missing]
         self._known.update(there)
         self._missing.update(missing)
-        if lost and not block.plain:  # rows of NDJSON may lack a field for a while
+        # rows of NDJSON may lack a field for a while
+        if lost and self._layout.format_of(Path(url)) != "ndjson":
             raise UnreadableData(
                 f"{url}: expected the columns of the files before, got none for {', '.join(lost)}. "
                 f"Its columns are {', '.join(sorted(there))}. Rename the column in this file, or "
@@ -198,37 +195,33 @@ class TableSource:
         if isinstance(block, UnreadableRow):
             nothing, line = Examples.empty(self._fields), unreadable_line(block, url)
             return ExampleBlock(nothing, read.after, read.read, (line,))
-        times = log.times(block)
-        (clicks, odd), columns = log.clicks(block, times), log.fields(block)
-        self._warn_of_clicks(odd, block, url)
-        good, refused = self._timely(times, block, url)
+        rows = log.rows_of(block)
+        self._warn_of_clicks(rows, url)
+        good, refused = refusals_of(rows, self._layout.event, self._now_ms, url)
+        clicks, times, columns = rows.clicks, rows.times, rows.fields
         if refused:
             kept = pa.array(good)
             clicks, times = clicks.filter(kept), times.filter(kept)
             columns = {name: values.filter(kept) for name, values in columns.items()}
         labels = pc.is_valid(clicks).cast(pa.uint8()).to_numpy()
+        shown_ms = np.asarray(times.to_numpy(), np.int64)
         try:
-            examples = self._encoder.examples(
-                columns, np.asarray(times.to_numpy(), np.int64), labels, first=block.first
-            )
+            examples = self._encoder.examples(columns, shown_ms, labels, first=block.first)
         except (TypeError, ValueError) as error:
             raise UnreadableData(f"{url}, {block.place(0)} and after: {error}") from error
-        shown_ms = np.asarray(times.to_numpy(), np.int64)
         self._warn_of_order(shown_ms, url)
         return ExampleBlock(examples, read.after, read.read, refused, read.begun, shown_ms)
 
-    def _warn_of_clicks(self, odd: npt.NDArray[np.bool_], block: TableBlock, url: str) -> None:
+    def _warn_of_clicks(self, rows: LogRows, url: str) -> None:
         """Warn once of times of clicks that cannot be one: the model learns them as no click."""
         click = self._layout.click
-        if self._clicks_told or click is None or not odd.any():
+        if self._clicks_told or click is None or not rows.odd.any():
             return
         self._clicks_told = True
-        place = int(np.argmax(odd))
+        place, why = odd_click(rows, self._layout.event, str(click.timestamp))
         log.warning(
             "%s, %s: %s. %s of the first such %s rows count as not clicked",
-            *(url, block.place(place)),
-            odd_click(block, self._layout.event, str(click.timestamp), place),
-            *(f"{np.count_nonzero(odd):,}", f"{block.rows:,}"),
+            *(url, place, why, f"{np.count_nonzero(rows.odd):,}", f"{rows.block.rows:,}"),
         )
 
     def _warn_of_order(self, times: npt.NDArray[np.int64], url: str) -> None:
@@ -243,14 +236,3 @@ class TableSource:
                 "first such part. The fit learns rows in the order of the files: sort them by time",
                 *(url, f"{late:,}", f"{times.shape[0]:,}"),
             )
-
-    def _timely(
-        self, times: pa.Array, block: TableBlock, url: str
-    ) -> tuple[npt.NDArray[np.bool_], tuple[RefusedEvents, ...]]:
-        """Return which rows of a block are learned, (n,), and the refusals of the others."""
-        good, refused = np.ones(block.rows, np.bool_), []
-        for reason, wrong in untimely_rows(times, self._now_ms):
-            if wrong.any():
-                refused.append(refused_rows(reason, wrong, block, self._layout.event, url))
-                good &= ~wrong
-        return good, tuple(refused)

@@ -1,30 +1,27 @@
 """Reads the first impressions of a log, with labels and delays of their clicks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features.cells.labels import ClickWords
 from headrace.ingest.features.cells.time_forms import guess_time_format
-from headrace.ingest.features.cells.values import array_of, text_of
+from headrace.ingest.features.cells.values import cell_of
 from headrace.ingest.features.spec_text import SpecError
-from headrace.ingest.logs.byte_streams import opened_text
 from headrace.ingest.logs.first_rows import joined_columns
-from headrace.ingest.logs.layout import LogLayout
+from headrace.ingest.logs.layout import EventLayout, LogLayout
 from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, path_of
-from headrace.ingest.logs.opening import open_log
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
-from headrace.ingest.logs.table_log import TableLog, time_cells
+from headrace.ingest.logs.table_log import LogRows, TableLog, time_cells
 from headrace.ingest.runtime.clock import wall_ms
+
+_EVENTS = LogLayout(EventLayout(IMPRESSION_ID, REQUEST_ID, TIME))
+"""Of events as producers send them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +50,59 @@ class LogSample:
 
 def sample_log(path: Path, layout: LogLayout | None, rows: int) -> LogSample:
     """Return the first `rows` impressions. Raises NoEventsError, SpecError."""
-    log = open_log(path, layout)
-    return _of_table(log, rows) if isinstance(log, TableLog) else _of_directory(path, rows)
+    if layout is not None:
+        return _sample(TableLog(path, layout), rows)
+    shown, clicks = (
+        TableLog(path_of(path, each), _EVENTS, flatten=False) for each in (IMPRESSIONS, CLICKS)
+    )
+    return _sample(shown, rows, clicks)
 
 
-def _of_table(log: TableLog, rows: int) -> LogSample:
-    parts: list[tuple[int, dict[str, pa.Array]]] = []
-    times, clicks, requests, first = [], [], [], None
-    said = ClickWords()
-    click = log.layout.click
-    count, whole = 0, True
+def _sample(log: TableLog, rows: int, of_clicks: TableLog | None = None) -> LogSample:
+    """Return impressions; of_clicks: has the clicks, if the rows themselves do not."""
+    parts: list[LogRows] = []
+    said, click = ClickWords(), log.layout.click
+    whole = True
     for block in log.blocks():
         if isinstance(block, UnreadableRow):
             continue
-        if count >= rows:
+        if parts and parts[-1].block.first + parts[-1].block.rows >= rows:
             whole = False
             break
-        first = first or block
-        shown = log.times(block)
-        times.append(shown)
-        clicks.append(log.clicks(block, shown).times)
+        parts.append(log.rows_of(block))
         if click is not None and click.column in block.arrow:
             said.add(block.arrow[click.column])
-        fields = log.fields(block)
-        requests.append(fields.pop(REQUEST_ID, pa.nulls(block.rows, pa.string())))
-        parts.append((block.rows, fields))
-        count += block.rows
-    shown_ms = pc.fill_null(pa.chunked_array(times, pa.int64()), 0).to_numpy()
-    if first is not None:
-        _check_times(log, first, shown_ms)
-    clicked = pa.chunked_array(clicks, pa.int64())
+    shown = pa.chunked_array([part.times for part in parts], pa.int64())
+    shown_ms = pc.fill_null(shown, 0).to_numpy()
+    clicked = pa.chunked_array([part.clicks for part in parts], pa.int64())
+    if of_clicks is not None:
+        ids = pa.chunked_array([part.ids for part in parts], pa.string())
+        clicked = _clicked(ids, of_clicks)
+    elif parts:
+        _check_times(log, parts[0].block, shown_ms)
     labels = clicked.is_valid().to_numpy()
     delays = pc.fill_null(clicked, 0).to_numpy()[labels] - shown_ms[labels]
-    has_times = click is not None and click.timestamp is not None
-    none = np.zeros(0, np.int64)
-    joined = joined_columns(parts)
-    known = delays if has_times else none
-    numbers = _numbers(pa.chunked_array(requests, pa.string()).combine_chunks())
-    return LogSample(joined, shown_ms, labels, known, whole, numbers, said.in_words())
+    has_times = of_clicks is not None or (click is not None and click.timestamp is not None)
+    requests = [
+        part.fields.pop(REQUEST_ID, pa.nulls(part.block.rows, pa.string())) for part in parts
+    ]
+    return LogSample(
+        joined_columns([(part.block.rows, part.fields) for part in parts]),
+        shown_ms,
+        labels,
+        delays if has_times else delays[:0],
+        whole,
+        _numbers(pa.chunked_array(requests, pa.string()).combine_chunks()),
+        said.in_words(),
+    )
+
+
+def _clicked(shown: pa.ChunkedArray, log: TableLog) -> pa.ChunkedArray:
+    """Return the time of the first click of each impression, by their ids; null without one."""
+    clicks = [log.rows_of(each) for each in log.blocks() if not isinstance(each, UnreadableRow)]
+    ids = pa.chunked_array([part.ids for part in clicks], pa.string())
+    times = pa.chunked_array([pc.fill_null(part.times, 0) for part in clicks], pa.int64())
+    return times.take(pc.index_in(shown, ids))
 
 
 def _check_times(log: TableLog, first: TableBlock, times: npt.NDArray[np.int64]) -> None:
@@ -105,36 +117,8 @@ def _check_times(log: TableLog, first: TableBlock, times: npt.NDArray[np.int64])
     raise SpecError(
         f"{log.path}: expected times since 2000 in {event.timestamp!r} with timestamp_format = "
         f'"{event.timestamp_format}", got others in {wrong:,} of {times.size:,} rows, such as '
-        f"{column[0].as_py()!r}{meant}"
+        f"{cell_of(column, 0)!r}{meant}"
     )
-
-
-def _of_directory(path: Path, rows: int) -> LogSample:
-    found = _events(path, IMPRESSIONS)
-    shown = list(islice(found, rows))
-    whole = next(found, None) is None
-    clicked: dict[object, int] = {}
-    for event in _events(path, CLICKS):
-        clicked.setdefault(event.get(IMPRESSION_ID), _time(event))
-    times = np.array([_time(event) for event in shown], np.int64)
-    labels = np.array([event.get(IMPRESSION_ID) in clicked for event in shown], np.bool_)
-    delays = np.array(
-        [
-            clicked[event.get(IMPRESSION_ID)]
-            for event, label in zip(shown, labels, strict=True)
-            if label
-        ],
-        np.int64,
-    )
-    names = dict.fromkeys(name for event in shown for name in event)
-    columns = {
-        name: array_of([event.get(name) for event in shown])
-        for name in names
-        if name not in (IMPRESSION_ID, REQUEST_ID, TIME)
-    }
-    names_of = [event.get(REQUEST_ID) for event in shown]
-    requests = _numbers(array_of([None if each is None else text_of(each) for each in names_of]))
-    return LogSample(columns, times, labels, delays - times[labels], whole, requests)
 
 
 def _numbers(names: pa.Array) -> npt.NDArray[np.int64]:
@@ -142,20 +126,3 @@ def _numbers(names: pa.Array) -> npt.NDArray[np.int64]:
     codes = names.dictionary_encode().indices.cast(pa.int64())
     found: npt.NDArray[np.int64] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
     return found
-
-
-def _events(path: Path, stem: str) -> Iterator[dict[str, Any]]:
-    place = path_of(path, stem)
-    with place.open("rb") as file:
-        for line in opened_text(file, place):
-            try:
-                event = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(event, dict):
-                yield event
-
-
-def _time(event: dict[str, Any]) -> int:
-    time_ms = event.get(TIME)
-    return int(time_ms) if isinstance(time_ms, int | float) and time_ms >= EARLIEST_MS else 0

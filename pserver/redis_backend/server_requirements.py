@@ -49,7 +49,16 @@ def check_functions(ask: _Ask, place: Place) -> None:
             "upgrade this process"
         )
     if version < LIBRARY_VERSION:
-        ask(place, "FUNCTION", "LOAD", "REPLACE", _LIBRARY.read_bytes())
+        try:
+            ask(place, "FUNCTION", "LOAD", "REPLACE", _LIBRARY.read_bytes())
+        except StoreError as error:
+            if "unknown command" not in str(error):
+                raise
+            raise StoreError(
+                f"{SETTING}: expected a server that has the command FUNCTION (Redis 7, Valkey), "
+                f"got from {place[0]}:{place[1]}: {error}. Remove rename-command FUNCTION from its "
+                "settings, or use a service that allows functions"
+            ) from error
 
 
 def functions_version(ask: _Ask, place: Place) -> int:

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from headrace.ingest.events.contract import EARLIEST_MS
 from headrace.ingest.features.cells.times import ISO, milliseconds_of
-from headrace.ingest.features.cells.values import are_numbers, plain, text_of
+from headrace.ingest.features.cells.values import are_numbers, cell_of, plain, text_of
 
 _NO = (
     *("", "false", "f", "no", "n", "off", "none", "null", "na", "n/a", "nan", "nat", "\\n", "-"),
@@ -69,7 +69,7 @@ def clicked_in(column: pa.Array, given: Sequence[Any] = ()) -> npt.NDArray[np.bo
     clicked = np.append(said, 0)[places]
     if (clicked == _UNKNOWN).any():
         row = int(np.argmax(clicked == _UNKNOWN))
-        raise UnknownWord(str(column[row].as_py()), row)
+        raise UnknownWord(str(cell_of(column, row)), row)
     chosen: npt.NDArray[np.bool_] = clicked.astype(np.bool_)
     return chosen
 

@@ -18,10 +18,11 @@ from headrace.ingest.runtime.clock import wall_ms
 
 _DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d")
 _CLOCKS = (" %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ", %I:%M:%S %p", ", %H:%M:%S")
-_DIGITS = ("%Y%m%d%H%M%S", "%Y%m%d", "%y%m%d%H")
+DIGITS = ("%Y%m%d%H%M%S", "%Y%m%d", "%y%m%d%H")
+"""Formats that read ordinary numbers."""
 _PATTERNS = (
     *(day + clock for day in _DAYS for clock in _CLOCKS),
-    *(*_DIGITS, "%Y%m%dT%H%M%SZ", "%Y%m%d %H:%M:%S"),
+    *(*DIGITS, "%Y%m%dT%H%M%SZ", "%Y%m%d %H:%M:%S"),
     *("%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S %z"),
     *(
         "%a %b %d %H:%M:%S %Y",
@@ -65,16 +66,15 @@ def form_of(column: pa.Array, least: float = _LEAST) -> TimeForm | None:
     if pt.is_string(column.type):
         forms = (*PER_MS, ISO, *_PATTERNS)
     elif pt.is_integer(column.type):
-        forms = (*PER_MS, *_DIGITS)
+        forms = (*PER_MS, *DIGITS)
     elif not pt.is_floating(column.type):
         return None
     step = max(1, len(cells) // _TRIED)
     some = cells.take(pa.array(np.arange(0, len(cells), step)))
-    read = [
-        form
-        for form in forms
-        if _share(some, form) >= min(least, 0.5) and _share(cells, form) >= least
-    ]
+    shares = {form: _share(cells, form) for form in forms if _share(some, form) >= min(least, 0.5)}
+    most = max(shares.values(), default=0.0)
+    # a day after the 12th decides against the format that cannot read it
+    read = [form for form, share in shares.items() if share == most >= least]
     if len(read) < 2 or "%" not in read[0]:
         return TimeForm(read[0]) if read else None
     first, second = sorted(read, key=lambda form: _disorder(cells, form))[:2]

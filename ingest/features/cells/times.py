@@ -27,6 +27,9 @@ _MOMENT = (
     r"\s?(?P<zone>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?$"
 )
 _WITH_FRACTION = r"^(?P<head>.*)[.,](?P<part>\d{1,9})(?P<tail>\D.*)?$"
+_OFFSET = r"( [+-]\d\d:?\d\d|[+-]\d\d:?\d\d$|Z$)"
+_PARTS = {"Y": r"\d{4}", **dict.fromkeys("abABhp", r"\w+"), "z": r"\S+"}
+"""Directives of strptime -> their texts; one or two digits for others."""
 _NULL = pa.scalar(None, pa.string())
 
 
@@ -89,7 +92,22 @@ def _of_temporal(column: pa.Array, zone: str | None) -> pa.Array:
 
 
 def _parsed(texts: pa.Array, form: str) -> pa.Array:
-    return pc.strptime(texts, form, "ms", error_is_null=True).cast(pa.int64())
+    """Return times in a pattern; null for 30 February, which strptime reads as 2 March."""
+    moments = pc.strptime(texts, form, "ms", error_is_null=True)
+    times = moments.cast(pa.int64())
+    before, day, _ = form.partition("%d")
+    if not day:
+        return times
+    if "%z" in form:  # the day is that of the zone
+        texts = pc.replace_substring_regex(texts, _OFFSET, "")
+        moments = pc.strptime(texts, form.replace("%z", "").rstrip(), "ms", error_is_null=True)
+    early = pc.fill_null(pc.less_equal(pc.day(moments), 3), False)
+    parts = re.sub("%(.)", lambda found: _PARTS.get(found[1], r"\d\d?"), re.escape(before))
+    found = pc.extract_regex(texts.filter(early), f"^{parts}(?P<day>\\d\\d?)")
+    days = pc.struct_field(found, "day").cast(pa.int64())
+    wrong = pc.fill_null(pc.not_equal(days, pc.day(moments.filter(early))), False)
+    kept = pc.if_else(wrong, pa.scalar(None, pa.int64()), times.filter(early))
+    return pc.replace_with_mask(times, early, kept)
 
 
 def _scaled(column: pa.Array, per_ms: float) -> pa.Array:

@@ -32,6 +32,7 @@ _FLAGS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": Fal
 _PLAIN = frozenset((str, int, bool, type(None)))
 _MISSING = ("NAType", "NaTType")
 """Types of the missing values of pandas, which is not imported for them."""
+_NO_TEXT = pa.scalar(None, pa.string())
 _FITS = range(-(1 << 63), 1 << 64)
 
 
@@ -155,6 +156,11 @@ def values_of(column: pa.Array) -> pa.Array:
     return _converted(column, event_value)
 
 
+def cell_of(column: pa.Array, row: int) -> Any:
+    """Return one cell as a value in JSON: Arrow needs pandas for a time in nanoseconds."""
+    return values_of(column.slice(row, 1))[0].as_py()
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether a type is one of Arrow's lists."""
     return bool(
@@ -166,6 +172,11 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether a type is one that no field of an event has: objects, and lists of lists."""
+    return bool(pt.is_nested(kind.value_type if is_list(kind) else kind))
+
+
 def typed(column: pa.Array) -> pa.Array:
     """Return a column of texts with its numbers and flags as such; others unchanged.
 
@@ -173,15 +184,6 @@ def typed(column: pa.Array) -> pa.Array:
     canonical texts.
     """
     return _converted(column, _typed_text) if pt.is_string(column.type) else column
-
-
-def typed_cells(column: pa.Array) -> list[Any]:
-    """Return the cells of `typed`, each with its own type."""
-    if not pt.is_string(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    found = column.dictionary_encode()
-    known = [*map(_typed_text, found.dictionary.to_pylist()), None]
-    return [known[place] for place in found.indices.fill_null(-1).to_pylist()]
 
 
 def _typed_text(text: str) -> Any:
@@ -245,6 +247,14 @@ def are_numbers(column: pa.Array) -> npt.NDArray[np.bool_]:
     numeric = pc.fill_null(pc.match_substring_regex(column, _NUMBER), False)
     found: npt.NDArray[np.bool_] = numeric.to_numpy(zero_copy_only=False)
     return found
+
+
+def without_empty(column: pa.Array) -> pa.Array:
+    """Return the column with null in place of empty texts."""
+    if not pt.is_string(column.type):
+        return column
+    empty = pc.equal(column, "")
+    return pc.if_else(empty, _NO_TEXT, column) if pc.any(empty).as_py() else column
 
 
 def numbers_of(column: pa.Array) -> npt.NDArray[np.float64] | None:

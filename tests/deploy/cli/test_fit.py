@@ -106,9 +106,11 @@ def test_a_fit_without_data_or_with_statistics_and_epochs_is_refused(home: Path)
     assert "--epochs: expected 1, since the spec has [statistics.*]" in done.stderr
 
 
-@pytest.mark.parametrize(("share", "status"), [(0.25, 0), (0.75, 2)])
-def test_refused_lines_are_reported_and_status_2_says_that_most_are_refused(
-    share: float, status: int, home: Path
+@pytest.mark.parametrize(
+    ("share", "flags", "status"), [(0.25, ["--accept-refused"], 0), (0.25, [], 2), (0.75, [], 2)]
+)
+def test_refused_lines_are_reported_and_end_a_fit_with_status_2_unless_accepted(
+    share: float, flags: list[str], status: int, home: Path
 ) -> None:
     log = pyarrow.parquet.read_table(home / "log.parquet")
     first = round(share * ROWS)
@@ -116,14 +118,32 @@ def test_refused_lines_are_reported_and_status_2_says_that_most_are_refused(
     times = pa.chunked_array([*later.chunks, *log["time"].slice(first).chunks])
     pyarrow.parquet.write_table(log.set_column(2, "time", times), home / "log.parquet")
     done = subprocess.run(
-        command("models"), cwd=home, capture_output=True, text=True, timeout=120, check=False
+        command("models", *flags),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == status
-    told = done.stderr if status else done.stdout
+    written = share < 0.5
+    assert ("got one without the rows above" in done.stderr) is (written and status == 2)
+    told = done.stdout if written else done.stderr
     assert f"{first:,} rows are refused: expected timestamp_ms at most a day after" in told
     assert re.search(r"first: .*log\.parquet, row 1: .*\btime=17", told)
     assert "looks like microseconds" in told
-    assert bool(list((home / "models").glob("*-shop-*"))) is not bool(status)
+    assert bool(list((home / "models").glob("*-shop-*"))) is written
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_row_is_read(home: Path) -> None:
+    (home / "log.parquet").write_bytes(b"no Parquet")  # would be refused first if it were read
+    (home / "file").write_text("")
+    done = subprocess.run(
+        command("file/models"), cwd=home, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "file/models" in done.stderr
+    assert "[StorageFailed]" in done.stderr
 
 
 @pytest.mark.parametrize(

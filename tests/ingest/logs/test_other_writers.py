@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -173,25 +175,6 @@ def test_items_of_a_list_in_a_cell_have_no_blanks_or_brackets(tmp_path: Path, wr
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [
-        "%Y-%m-%d %H:%M:%S.%f UTC",
-        "%Y-%m-%d %H:%M:%S,%f",
-        "%m/%d/%Y %H:%M",
-        "%m/%d/%Y %I:%M:%S %p",
-        "%d.%m.%Y %H:%M",
-    ],
-)
-def test_times_of_other_writers_are_those_of_the_events(tmp_path: Path, pattern: str) -> None:
-    moments = [AT + timedelta(hours=5 * i) for i in range(40)]
-    rows = [f'"{each:{pattern}}",a,{i % 2}' for i, each in enumerate(moments)]
-    shown, _ = guessed(csv_file(tmp_path, "time,item,clicked", *rows))
-    assert [each["timestamp_ms"] for each in shown] == [
-        int(each.timestamp() * 1000) for each in moments
-    ]
-
-
-@pytest.mark.parametrize(
     "times",
     [["0", "7", "14"], ["yesterday", "today", "now"], ["08:00:00", "08:00:07", "08:00:09"]],
 )
@@ -357,3 +340,78 @@ def test_the_first_line_that_only_spreadsheets_read_is_refused(tmp_path: Path) -
 
 def test_a_layout_that_begins_with_a_mark_of_its_encoding_is_read() -> None:
     assert parse_layout('\ufeff[event]\ntimestamp = "t"', "l.toml").event.timestamp == "t"
+
+
+def test_a_row_of_a_single_format_decides_between_day_and_month(tmp_path: Path) -> None:
+    rows = [f"{day}-2004 12:00:00,a" for day in ("01-01", "02-02", "03-03", "13-12")]
+    path = csv_file(tmp_path, "time,item", *rows)
+    assert guess_layout(path).layout.event.timestamp_format == "%d-%m-%Y %H:%M:%S"
+
+
+def test_numbers_that_look_like_dates_are_times_only_under_the_name_of_a_time(
+    tmp_path: Path,
+) -> None:
+    for name, form in (("total", "ms"), ("hour", "%y%m%d%H")):
+        path = tmp_path / f"{name}.parquet"
+        pa.parquet.write_table(pa.table({name: [26_030_108, 26_030_109], "item": [1, 2]}), path)
+        event = guess_layout(path).layout.event
+        assert (event.timestamp == name, event.timestamp_format) == (form != "ms", form)
+
+
+def test_a_comment_above_the_names_is_refused_and_does_not_hide_the_columns(
+    tmp_path: Path,
+) -> None:
+    path = csv_file(tmp_path, "# of March", "time;item", "2026-03-01 08:00:00;a")
+    with pytest.raises(SpecError, match="expected 1 column in each line, as the header names, go"):
+        guess_layout(path)
+
+
+def test_a_nested_column_that_no_field_reads_refuses_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    columns = {
+        "time": [AT + timedelta(seconds=i) for i in range(4)],
+        "user": ["a", "b", "a", "b"],
+        "carts": [[{"sku": 1}], [], None, [{"sku": 2}]],
+        "clicked": [0, 1, 0, 1],
+    }
+    pa.parquet.write_table(pa.table(columns), path)
+    found = guess_layout(path)
+    assert '# not "carts": nested values' in found.text
+    survey = survey_log(path, FIELDS, found.layout)
+    assert (survey.refused, survey.clicks) == ((), 2)
+
+
+WITHOUT_PANDAS = """
+import sys
+class NoPandas:
+    def find_spec(self, name, *more):
+        if name.split(".")[0] == "pandas":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoPandas())
+from pathlib import Path
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.ingest.survey.log_survey import survey_log
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.suggestion.spec_suggestion import suggest_spec
+path = Path(sys.argv[1])
+layout = guess_layout(path).layout
+spec = parse_spec(suggest_spec(path, layout), "spec.toml")
+[refused] = survey_log(path, spec.fields, layout).refused
+print(refused.count, refused.place, refused.example)
+"""
+
+
+def test_a_row_with_nanoseconds_is_refused_by_its_place_without_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    times = pa.array([AT_MS * 10**6 + i for i in range(59)] + [7], pa.timestamp("ns"))
+    clicked = [i % 3 == 0 for i in range(60)]
+    pa.parquet.write_table(
+        pa.table({"time": times, "item": ["a", "b"] * 30, "clicked": clicked}), path
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(f"1 {path}, row 60 time='1970-01-01T00:00:00'")

@@ -1,4 +1,4 @@
-"""Tests the sorting of logs, in memory and in runs on disk."""
+"""Tests the sorting of logs, in memory and on disk."""
 
 import json
 import random
@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from headrace.ingest.logs.ndjson import DirectoryLog
-from headrace.ingest.logs.sorted_log import SortedLog
+from headrace.ingest.logs.opening import SortedLog
 from tests.ingest.logs.event_directories import START_MS, clicked, shown, write_directory
 
 COUNT = 500
 
 
-@pytest.mark.parametrize("run_bytes", [1 << 30, 20_000])
-def test_a_shuffled_log_comes_sorted_with_every_line(tmp_path: Path, run_bytes: int) -> None:
+@pytest.mark.parametrize("memory_kib", [1 << 18, 16])
+def test_a_shuffled_log_comes_sorted_with_every_line(tmp_path: Path, memory_kib: int) -> None:
     order = list(range(COUNT))
     random.Random(1).shuffle(order)
     directory = write_directory(
         tmp_path / "log", [shown(i) for i in order], [clicked(i) for i in order[:50]]
     )
-    log = SortedLog(DirectoryLog(directory), run_bytes)
+    log = SortedLog(DirectoryLog(directory), memory_kib)
     lines = list(log.lines())
     times = [json.loads(line.value)["timestamp_ms"] for line in lines]
     assert times == sorted(times) == [line.time_ms for line in lines]

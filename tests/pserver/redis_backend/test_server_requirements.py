@@ -11,7 +11,10 @@ from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver import redis_backend
 from headrace.pserver.errors import StoreError
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
-from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION
+from headrace.pserver.redis_backend.server_requirements import (
+    LIBRARY_VERSION,
+    check_functions,
+)
 from headrace.pserver.store import BucketAnswer, LookResult, Shape
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.running_server import running_server
@@ -45,6 +48,16 @@ def store(own_server: ValkeyNode, fresh_name: Callable[[str], str]) -> Iterator[
 
 def loaded_version(own_server: ValkeyNode) -> int:
     return int(own_server.call("FCALL_RO", "headrace_version", "0"))
+
+
+def test_a_server_without_the_command_for_functions_is_refused_with_the_remedy() -> None:
+    def ask(place: tuple[str, int], *words: bytes | str | int) -> int:
+        if words[0] == "FCALL_RO":
+            raise StoreError("Function not found")
+        raise StoreError(f"unknown command '{words[0]!r}', with args beginning with: 'LOAD' ")
+
+    with pytest.raises(StoreError, match=r"h:1: unknown command .* Remove rename-command FUNCTION"):
+        check_functions(ask, ("h", 1))
 
 
 def test_the_client_and_the_functions_name_the_same_version() -> None:

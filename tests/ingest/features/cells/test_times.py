@@ -55,6 +55,23 @@ def test_a_format_is_found_by_its_times(pattern: str, form: str) -> None:
     assert found == [int(each.timestamp() * 1000) for each in moments]
 
 
+@pytest.mark.parametrize(
+    ("form", "good", "bad"),
+    [
+        ("%Y-%m-%d %H:%M:%S", "2025-03-02 00:00:00", "2025-02-30 00:00:00"),
+        ("%d/%m/%Y", "01/05/2025", "31/04/2025"),
+        ("%m/%d/%Y %I:%M %p", "3/1/2025 12:00 AM", "2/29/2025 12:00 AM"),
+        ("%Y%m%d", "20250302", "20250230"),
+        ("%d/%b/%Y:%H:%M:%S %z", "02/Mar/2025:01:00:00 +0100", "30/Feb/2025:01:00:00 +0100"),
+        ("iso", "2025-03-02", "2025-02-30"),
+    ],
+)
+def test_a_date_that_does_not_exist_is_no_time(form: str, good: str, bad: str) -> None:
+    found = milliseconds_of(pa.array([good, bad, None]), form)
+    assert found.is_valid().to_pylist() == [True, False, False]
+    assert found[0].as_py() % 86_400_000 == 0
+
+
 def test_day_and_month_are_decided_by_order_and_gaps_or_are_ambiguous() -> None:
     days = [f"03/{day:02}/2026 08:00:00" for day in range(1, 12)]
     assert form_of(pa.array(days)) == ("%m/%d/%Y %H:%M:%S", "")
