@@ -56,23 +56,24 @@ import numpy.typing as npt
 
 from headrace.counted_nouns import counted
 from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.learner.loop.guard.bets import (
+    EXTREME,
+    BetLimits,
+    Capital,
+    Cohorts,
+    bet_on_clicks,
+    bet_on_numbers,
+    bet_on_outcomes,
+    bet_on_repeats,
+    new_capital,
+)
 
 Floats = npt.NDArray[np.float64]
 
 LABEL_TESTS = ("more clicks", "fewer clicks", "level scores", "inverted labels")
-_PART = 128
-"""Examples after which the capital is looked at."""
-_EXTREME = 1e-4
-"""Scores count as at least this far from 0 and 1."""
-_OWN = 1.0
-"""Evidence that a batch must bring itself, or together with those just before it."""
 _COHORTS = 17
 """Impressions are counted by when they were shown, in sixteenths of a label window."""
-_CREDIT = 1.1
-"""Clicks expected of a score, as credit: more than it says, since a young model says too little."""
-_NOTHING = 1e-300
-"""Capital that an opponent keeps of a part, so that its logarithm is finite."""
-_MIX = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,35 +97,10 @@ class SurpriseLimits:
     """Factor on the odds of a repeat by which good traffic may be off."""
     least_repeats: float = 0.05
     """Share of repeats that surprises no stream."""
-    most_weighed: int = 2048
-    """Examples weighed of a batch, evenly spaced: more cost time and tell little."""
     inputs_warm_up: int = 1000
     """Examples before numbers and repeats are judged."""
     memory_examples: float = 20_000.0
     """Over which running means are taken, roughly."""
-
-
-class Capital:
-    """The logarithms of the capital of k opponents."""
-
-    def __init__(self, opponents: int) -> None:
-        self.logs: Floats = np.zeros(opponents)
-
-    def bet(self, gains: Floats, proof: float, credit: float = 0.0) -> int | None:
-        """Take the outcomes of bets; return which opponent has proved its case, or None.
-
-        gains: (parts, k) logarithms. One part may prove it: the rest of a batch may be good. After
-        that this opponent stays close to the proof, so that it has it at once by the next bad
-        batches, however small; the others begin anew. credit: how far below 0 a log may be.
-        """
-        for part in gains:
-            self.logs = np.maximum(self.logs, -credit) + part
-            if self.logs.max() >= proof:
-                proved = int(self.logs.argmax())
-                self.logs = np.zeros(self.logs.shape[0])
-                self.logs[proved] = proof - _OWN
-                return proved
-        return None
 
 
 class RunningMean:
@@ -141,92 +117,13 @@ class RunningMean:
             self.value = self.value + min(weight / self.weight, 1.0) * (mean - self.value)
 
 
-class ClickCredit:
-    """The clicks that were expected in the last label window and did not come yet."""
-
-    def __init__(self, window_ms: int) -> None:
-        self._width_ms = max(window_ms // (_COHORTS - 1), 1)
-        self._newest = 0
-        self._missing: Floats = np.zeros(_COHORTS)  # by when their impressions were shown
-
-    def taken(self, shown_ms: npt.NDArray[np.int64], expected: Floats) -> float:
-        """Return the credit, then count a batch: -1 for a click; both (n,)."""
-        credit = float(np.maximum(self._missing, 0.0).sum())
-        cohorts = shown_ms // self._width_ms
-        newest = max(self._newest, int(cohorts.max()))
-        kept = np.zeros(_COHORTS)
-        if (moved := newest - self._newest) < _COHORTS:
-            kept[moved:] = self._missing[: _COHORTS - moved]
-        age = np.minimum(newest - cohorts, _COHORTS - 1)
-        self._missing = kept + np.bincount(age, expected, _COHORTS)
-        self._newest = newest
-        return credit
-
-
-def evenly(count: int, most: int) -> slice | npt.NDArray[np.int64]:
-    """Return at most so many of `count` places, evenly spaced."""
-    if count <= most:
-        return slice(None)
-    return np.linspace(0, count - 1, most).astype(np.int64)
-
-
-def part_logs(factors: Floats) -> Floats:
-    """Return the logarithms of the products over parts; factors (k, n), result (parts, k)."""
-    begins = np.arange(0, factors.shape[1], _PART)
-    found: Floats = np.log(np.maximum(np.multiply.reduceat(factors, begins, axis=1), _NOTHING))
-    return found.T
-
-
-def odds_of(scores: Floats) -> Floats:
-    """Return p / (1 - p) of scores, within what double precision can tell."""
-    within = np.clip(scores, _EXTREME, 1.0 - _EXTREME)
-    found: Floats = within / (1.0 - within)
-    return found
-
-
-def factors_of_labels(
-    limits: SurpriseLimits, odds: Floats, clicked: npt.NDArray[np.bool_], level: float
-) -> Floats:
-    """Return by what each bet of `LABEL_TESTS` multiplies the capital; (4, n).
-
-    odds: (n,) of a click, by the scores. level: odds by the mean score.
-    """
-    said = np.empty((4, odds.shape[0]))
-    said[0] = odds * limits.excess
-    said[1] = odds / limits.shortage
-    said[2] = level
-    said[3] = 1.0 / odds
-    bound = np.clip(said, odds / limits.tolerance, odds * limits.tolerance)
-    found: Floats = (1.0 + bound) / (1.0 + said)
-    found[:, clicked] *= (said / bound)[:, clicked]
-    return np.minimum(found, math.exp(limits.largest_gain))
-
-
-def factors_of_clicks(
-    limits: SurpriseLimits, odds: Floats, clicked: npt.NDArray[np.bool_]
-) -> Floats:
-    """Return the same of `more clicks` under `immediate`, where a click comes alone; (1, n).
-
-    odds: (n,), of clicks ignored.
-    """
-    found: Floats = (1.0 + limits.tolerance * odds) / (1.0 + limits.excess * odds)
-    found[clicked] = limits.excess / limits.tolerance
-    return found[np.newaxis, :]
-
-
-def factors_of_shares(happened: npt.NDArray[np.bool_], bound: float, said: float) -> Floats:
-    """Return the same of events that happen with a probability up to `bound`; of one shape."""
-    return np.where(happened, said / bound, (1.0 - said) / (1.0 - bound))
-
-
 class StreamSurprise:
     """The tests of one stream, and what they remember of it."""
 
     def __init__(self, limits: SurpriseLimits, window_ms: int) -> None:
         """`window_ms`: the label window, in which a click may come."""
         self._limits, self._window_ms = limits, window_ms
-        self._labels, self._clicks = Capital(len(LABEL_TESTS)), Capital(1)
-        self._repeats, self._numbers = Capital(1), Capital(0)
+        self._clicks, self._numbers = (new_capital(0, limits.evidence) for _ in range(2))
         self.forget()
 
     def forget(self) -> None:
@@ -236,11 +133,12 @@ class StreamSurprise:
         self._level, self._repeated = RunningMean(memory), RunningMean(memory)
         self._sizes = RunningMean(memory)
         self._weight, self._click_weight = RunningMean(memory), RunningMean(memory)
-        self._last_row = np.uint64(0)
+        self._last_row = 0
         self._count_clicks_from(0)
 
     def _count_clicks_from(self, shown_ms: int) -> None:
-        self._judged_from_ms, self._credit = shown_ms, ClickCredit(self._window_ms)
+        width_ms = max(self._window_ms // (_COHORTS - 1), 1)
+        self._cohorts = Cohorts(np.zeros(_COHORTS), 0, width_ms, shown_ms)
 
     # inputs
 
@@ -248,46 +146,43 @@ class StreamSurprise:
         """Return what is suspect about the ids and numbers of a batch, or None."""
         if not len(examples):
             return None
-        places = evenly(len(examples), self._limits.most_weighed)
-        features = examples.features
-        numbers = self._of_numbers(np.abs(features.numbers[places]).astype(np.float64))
-        return self._of_repeats(features.ids[places]) or numbers
+        numbers = self._of_numbers(read_only(examples.features.numbers, np.float32))
+        return self._of_repeats(read_only(examples.features.ids, np.uint64)) or numbers
 
-    def _of_numbers(self, sizes: Floats) -> str | None:
-        limits, mean = self._limits, self._sizes
-        count, fields = sizes.shape
+    def _of_numbers(self, numbers: npt.NDArray[np.float32]) -> str | None:
+        limits, mean, capital = self._limits, self._sizes, self._numbers
+        count, fields = numbers.shape
         if not fields:
             return None
-        if self._numbers.logs.shape[0] != fields:
-            self._numbers = Capital(fields)
-        if mean.weight >= limits.inputs_warm_up:
-            beyond = sizes > limits.numbers_beyond * mean.value
-            factors = factors_of_shares(beyond.T, 1.0 / limits.numbers_beyond, 0.25)
-            field = self._numbers.bet(part_logs(factors), limits.evidence)
-            if field is not None:
-                return (
-                    f"expected plain number {field + 1} around {mean.value[field]:.4g}, its "
-                    f"running mean, got {sizes[:, field].mean():.4g}"
-                )
-        mean.add(sizes.mean(axis=0), count)
+        if capital.logs.shape[0] != fields:
+            capital = self._numbers = new_capital(fields, limits.evidence)
+        usual = mean.value if mean.weight else np.zeros(fields)
+        sums = np.zeros(fields)
+        judged = mean.weight >= limits.inputs_warm_up
+        field = bet_on_numbers(capital, sums, numbers, usual, limits.numbers_beyond, judged)
+        if field >= 0:
+            return (
+                f"expected plain number {field + 1} around {usual[field]:.4g}, its running mean, "
+                f"got {sums[field] / count:.4g}"
+            )
+        mean.add(sums / count, count)
         return None
 
     def _of_repeats(self, ids: npt.NDArray[np.uint64]) -> str | None:
         limits, mean = self._limits, self._repeated
-        count, fields = ids.shape
-        rows = (ids * (np.arange(1, 2 * fields, 2, dtype=np.uint64) * np.uint64(_MIX))).sum(axis=1)
-        again = rows == np.concatenate(([self._last_row], rows[:-1]))
-        self._last_row = rows[-1]
-        if mean.weight >= limits.inputs_warm_up:
-            usual = max(float(mean.value[0]), limits.least_repeats)
-            bound, said = (_times(usual, limits.repeats_tolerance**power) for power in (1, 2))
-            factors = factors_of_shares(again[np.newaxis, :], bound, said)
-            if self._repeats.bet(part_logs(factors), limits.evidence) is not None:
-                return (
-                    f"expected up to {100 * bound:.3g} % of examples with the ids of the one "
-                    f"before, got {100 * again.mean():.3g} % of {count}"
-                )
-        mean.add(float(again.mean()), count)
+        usual = max(float(mean.value[0]), limits.least_repeats)
+        bound, said = (_times(usual, limits.repeats_tolerance**power) for power in (1, 2))
+        last, judged = np.uint64(self._last_row), mean.weight >= limits.inputs_warm_up
+        proved, repeats, self._last_row = bet_on_repeats(
+            self._repeats, ids, last, bound, said, judged
+        )
+        share, count = repeats / ids.shape[0], ids.shape[0]
+        if proved >= 0:
+            return (
+                f"expected up to {100 * bound:.3g} % of examples with the ids of the one "
+                f"before, got {100 * share:.3g} % of {count}"
+            )
+        mean.add(share, count)
         return None
 
     # labels
@@ -304,40 +199,30 @@ class StreamSurprise:
         return self._of_clicks(examples, scores, judged=judged)
 
     def _of_outcomes(self, examples: Examples, scores: Floats, *, judged: bool) -> str | None:
-        places = evenly(len(examples), self._limits.most_weighed)
-        scores, clicked = scores[places], examples.labels[places] > 0
-        level, count = float(scores.mean()), scores.shape[0]
-        shift = self._shift(examples)
-        if judged and shift:
-            usual = float(self._level.value[0]) if self._level.weight else level
-            odds = odds_of(scores) * shift
-            factors = factors_of_labels(
-                self._limits, odds, clicked, float(odds_of(np.array(usual)))
-            )
-            proved = self._labels.bet(part_logs(factors), self._limits.evidence)
-            if proved is not None:
-                return _labels_reason(LABEL_TESTS[proved], odds, int(clicked.sum()), count)
-        self._level.add(level, count)
+        shift, count = self._shift(examples), len(examples)
+        level = float(self._level.value[0]) if self._level.weight else float(scores.mean())
+        labels = read_only(examples.labels, np.uint8)
+        proved, total, clicks, expected = bet_on_outcomes(
+            self._labels, self._bets, scores, labels, shift, odds_of(level), judged and shift > 0
+        )
+        if proved >= 0:
+            return _labels_reason(LABEL_TESTS[proved], expected, clicks, count)
+        self._level.add(total / count, count)
         return None
 
     def _of_clicks(self, examples: Examples, scores: Floats, *, judged: bool) -> str | None:
-        limits, shown_ms = self._limits, examples.shown_ms
-        clicked = examples.kinds == Kind.CLICKED
-        shift = self._shift(examples)
+        shift, shown_ms = self._shift(examples), read_only(examples.shown_ms, np.int64)
+        kinds = read_only(examples.kinds, np.uint8)
+        proved, newest, clicks, expected = bet_on_clicks(
+            self._clicks, self._bets, self._cohorts, scores, kinds, shown_ms, shift or 1.0
+        )
+        self._cohorts = self._cohorts._replace(newest=newest)
         if not (judged and shift):
+            self._clicks = new_capital(1, self._limits.evidence)
             self._count_clicks_from(int(shown_ms.max()))
-            return None
-        places = np.flatnonzero(~clicked | (shown_ms > self._judged_from_ms))
-        clicked, shown_ms = clicked[places], shown_ms[places]
-        if not places.shape[0]:
-            return None
-        odds = odds_of(np.where(clicked, 0.5, scores[places])) * shift
-        expected = np.where(clicked, -1.0, _CREDIT * odds / (1.0 + odds))
-        credit = math.log(limits.excess / limits.tolerance) * self._credit.taken(shown_ms, expected)
-        factors = factors_of_clicks(limits, odds, clicked)
-        if self._clicks.bet(part_logs(factors), limits.evidence, credit) is None:
-            return None
-        return _labels_reason(LABEL_TESTS[0], odds[~clicked], int(clicked.sum()), len(examples))
+        elif proved >= 0:
+            return _labels_reason(LABEL_TESTS[0], expected, clicks, len(examples))
+        return None
 
     def _shift(self, examples: Examples) -> float:
         """Return the factor from the odds of weighted examples to those of the ones that came.
@@ -358,8 +243,8 @@ class StreamSurprise:
         """Return a copy that goes on by itself."""
         other = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, Capital | RunningMean | ClickCredit):  # all replace their arrays
-                setattr(other, name, copy.copy(value))
+            if isinstance(value, Capital | RunningMean | Cohorts):
+                setattr(other, name, copy.deepcopy(value))
         return other
 
     def again(self, share: float, earlier: StreamSurprise | None) -> StreamSurprise:
@@ -376,9 +261,14 @@ class StreamSurprise:
     def begin(self, limits: SurpriseLimits) -> None:
         """Drop all evidence, and judge by these limits."""
         self._limits = limits
-        self._labels, self._clicks = Capital(len(LABEL_TESTS)), Capital(1)
-        self._repeats = Capital(1)
-        self._numbers = Capital(0)  # one for each plain number, once they are known
+        self._bets = BetLimits(
+            *(limits.tolerance, limits.excess, limits.shortage, math.exp(limits.largest_gain))
+        )
+        proof = limits.evidence
+        self._labels = new_capital(len(LABEL_TESTS), proof)
+        self._clicks = new_capital(1, proof)
+        self._repeats = new_capital(1, proof)
+        self._numbers = new_capital(0, proof)  # one for each number, once they are known
 
 
 def _times(share: float, factor: float) -> float:
@@ -387,8 +277,13 @@ def _times(share: float, factor: float) -> float:
     return odds / (1.0 + odds)
 
 
-def _labels_reason(test: str, odds: Floats, clicks: int, count: int) -> str:
-    expected = float((odds / (1.0 + odds)).sum())
+def odds_of(score: float) -> float:
+    """Return p / (1 - p) of a score, within what double precision can tell."""
+    within = min(max(score, EXTREME), 1.0 - EXTREME)
+    return within / (1.0 - within)
+
+
+def _labels_reason(test: str, expected: float, clicks: int, count: int) -> str:
     return (
         f"expected {expected:.4g} clicks of {counted(count, 'example')} by the scores, got "
         f"{clicks}: the labels of this batch and of those before it look like {test}"

@@ -1,6 +1,8 @@
 """Good traffic raises no suspicion, however it is cut; each fault does, soon."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -10,14 +12,17 @@ import pytest
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoded
-from headrace.learner.loop.guard.surprise import (
-    LABEL_TESTS,
-    StreamSurprise,
-    SurpriseLimits,
-    factors_of_clicks,
-    factors_of_labels,
-    factors_of_shares,
+from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.learner.loop.guard.bets import (
+    BetLimits,
+    Capital,
+    Cohorts,
+    bet_on_clicks,
+    bet_on_outcomes,
+    bet_on_repeats,
+    new_capital,
 )
+from headrace.learner.loop.guard.surprise import LABEL_TESTS, StreamSurprise, SurpriseLimits
 from tests.learner.in_memory import cut
 
 LIMITS = SurpriseLimits()
@@ -66,26 +71,57 @@ def _first_suspect(
     return None
 
 
-@pytest.mark.parametrize("odds", [1e-4, 0.01, 0.2, 1.0, 30.0])
+def _grown(bets: Callable[[Capital], object], opponents: int) -> npt.NDArray[np.float64]:
+    """Return by what a bet on one example multiplies the capital of each opponent."""
+    begin = new_capital(opponents, np.inf)
+    begin.logs[:] = 100.0  # far from the floor
+    bets(begin)
+    return np.asarray(np.exp(begin.logs - 100.0))
+
+
+@pytest.mark.parametrize("odds", [2e-4, 0.01, 0.2, 1.0, 30.0])
 @pytest.mark.parametrize("level", [0.01, 0.5])
 def test_no_bet_is_expected_to_gain_while_the_odds_are_within_the_tolerance(
     odds: float, level: float
 ) -> None:
-    both = np.array([odds, odds])
-    labels = factors_of_labels(LIMITS, both, np.array([False, True]), level)
-    clicks = factors_of_clicks(LIMITS, both, np.array([False, True]))
+    bets = BetLimits(LIMITS.tolerance, LIMITS.excess, LIMITS.shortage, np.exp(LIMITS.largest_gain))
+    score, shown = np.array([odds / (1.0 + odds)]), np.zeros(1, np.int64)
+
+    def outcome(label: int) -> npt.NDArray[np.float64]:
+        labels = read_only(np.array([label], np.uint8), np.uint8)
+        return _grown(
+            lambda capital: bet_on_outcomes(capital, bets, score, labels, 1.0, level, True),
+            len(LABEL_TESTS),
+        )
+
+    def alone(kind: Kind) -> npt.NDArray[np.float64]:
+        kinds = read_only(np.array([kind], np.uint8), np.uint8)
+        times = read_only(shown, np.int64)
+        cohorts = Cohorts(np.zeros(17), 0, 1000, -1)
+        return _grown(
+            lambda capital: bet_on_clicks(capital, bets, cohorts, score, kinds, times, 1.0), 1
+        )
+
+    without, click, shows, clicks = outcome(0), outcome(1), alone(Kind.SHOWN), alone(Kind.CLICKED)
     for factor in np.geomspace(1.0 / LIMITS.tolerance, LIMITS.tolerance, 21):
         truth = odds * factor / (1.0 + odds * factor)
-        assert ((1.0 - truth) * labels[:, 0] + truth * labels[:, 1] <= 1.0 + 1e-12).all()
+        assert ((1.0 - truth) * without + truth * click <= 1.0 + 1e-9).all()
         # under `immediate` a click comes after the bet on its impression, and multiplies
-        expected = (1.0 - truth) * clicks[:, 0] + truth * clicks[:, 0] * clicks[:, 1]
-        assert (expected <= 1.0 + 1e-12).all()
+        assert (1.0 - truth) * shows[0] + truth * shows[0] * clicks[0] <= 1.0 + 1e-9
 
 
 def test_no_bet_on_a_share_is_expected_to_gain_up_to_its_bound() -> None:
-    never, always = factors_of_shares(np.array([False, True]), 0.02, 0.25)
+    ids = read_only(np.array([[1]], np.uint64), np.uint64)
+    row = bet_on_repeats(new_capital(1, np.inf), ids, np.uint64(0), 0.02, 0.25, False)[2]
+
+    def grown(last: np.uint64) -> float:
+        bet = partial(bet_on_repeats, ids=ids, last_row=last, bound=0.02, said=0.25, judged=True)
+        return float(_grown(bet, 1)[0])
+
+    never, always = grown(np.uint64(0)), grown(np.uint64(row))
+    assert never < 1.0 < always
     for share in np.linspace(0.0, 0.02, 11):
-        assert (1.0 - share) * never + share * always <= 1.0 + 1e-12
+        assert (1.0 - share) * never + share * always <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -209,8 +245,3 @@ def test_a_flood_of_clicks_is_noticed(size: int) -> None:
     begins = int(np.flatnonzero(examples.shown_ms >= 100 * SPOILED)[0])
     found = _first_suspect(examples, own, size)
     assert found is not None and begins < found <= begins + max(size, 500)
-
-
-def test_each_opponent_has_a_name() -> None:
-    found = factors_of_labels(LIMITS, np.ones(2), np.array([False, True]), 0.1)
-    assert found.shape == (len(LABEL_TESTS), 2)
