@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import click
 from headrace.deploy.cli.options import KAFKA_CLIENT, RUNS_FOLDER, TRACK_URI
 from headrace.deploy.errors import BadOption
 from headrace.deploy.terminal.wrapped_text import columns_of
-from headrace.settings import argument, same, setting
+from headrace.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking.run_recorder import RunOutputs
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
-TOPICS_OF = setting(
-    None,
-    "Kafka bootstrap servers. If set, live experiments, promotions and evaluations are included.",
-    env="HEADRACE_KAFKA",
-    metavar="HOST:PORT",
-)
-PAGE = setting(None, "Write an HTML page with curves, too.", metavar="FILE")
-AS_JSON = setting(False, "Print JSON.", flag="--json")
 OFF = "off"
 _MOST_BARS = 60
 
@@ -77,14 +69,61 @@ def folder_of(folder: str) -> Path:
         ) from error
 
 
-def list_(
+@dataclass(frozen=True, slots=True)
+class RunsOptions:
+    """Options of `headrace runs`."""
+
+    chosen: list[str] | None = argument(None, metavar="[RUN]...")
+    """Ids of runs, or their first characters. RUN/ARM: one arm of an experiment."""
+    arms: bool = setting(False)
+    """With one run: compare the arms of this experiment."""
+    kafka: str | None = setting(None, env="HEADRACE_KAFKA", metavar="HOST:PORT")
+    """Kafka bootstrap servers. If set, live experiments, promotions and evaluations are
+    included."""
+    page: Path | None = setting(None, metavar="FILE")
+    """Write an HTML page with curves, too."""
+    as_json: bool = setting(False, flag="--json")
+    """Print JSON."""
+    patience: float = setting(300.0, metavar="SECONDS", least=0.0)
+    """With --track: longest time to wait for the server."""
+
+
+def runs(
+    options: RunsOptions,
     runs: str = RUNS_FOLDER,
-    kafka: str | None = TOPICS_OF,
+    track: str = TRACK_URI,
     kafka_client: list[str] | None = KAFKA_CLIENT,
-    as_json: bool = AS_JSON,
 ) -> None:
-    """List the runs of the folder, and with --kafka those of the topics, oldest first."""
-    found = _found(runs, _settings(kafka, kafka_client))
+    """List the recorded runs, the oldest first; show one; or compare several.
+
+    One run is shown with its spec, version, data, figures and decisions. Several are compared by
+    the settings that differ, with figures side by side and curves. With --track, the runs are sent
+    whole to an MLflow server; a repeated export updates the same run.
+    """
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.reports.tracking.run_sources import find_run
+
+    settings = kafka_settings(options.kafka, kafka_client) if options.kafka else None
+    all_runs = _found(runs, settings)
+    found = [find_run(each, all_runs, settings) for each in options.chosen or ()]
+    if options.arms:
+        found = [arm for each in found for arm in each.arms]
+    if (options.arms and len(found) < 2) or (track and not found):
+        got = (options.chosen or ["none"])[0]
+        raise BadOption(f"expected the id of a run, with --arms one that has arms, got {got}")
+    if track:
+        _export(found, runs, track, options.patience)
+    elif not found:
+        _list(all_runs, runs, as_json=options.as_json)
+    else:
+        _write_page(options.page, found)
+        if len(found) == 1:
+            _show(found[0], runs, as_json=options.as_json)
+        else:
+            _compare(found, as_json=options.as_json)
+
+
+def _list(found: "list[TrackedRun]", runs: str, *, as_json: bool) -> None:
     if as_json:
         _print_json(found)
         return
@@ -98,22 +137,9 @@ def list_(
         click.echo(f"no runs in {folder_of(runs)}", err=True)
 
 
-def show(
-    run: str = argument(
-        help="Id of a run, or its first characters. RUN/ARM: one of its arms.", metavar="RUN"
-    ),
-    runs: str = RUNS_FOLDER,
-    kafka: str | None = TOPICS_OF,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
-    page: Path | None = PAGE,
-    as_json: bool = AS_JSON,
-) -> None:
-    """Print a run: its spec, version, data, figures and decisions."""
+def _show(found: "TrackedRun", runs: str, *, as_json: bool) -> None:
     from headrace.deploy.reports.tracking.run_comparison import described
 
-    settings = _settings(kafka, kafka_client)
-    [found] = _chosen([run], runs, settings)
-    _write_page(page, [found])
     if as_json:
         _print_json([found])
         return
@@ -134,27 +160,11 @@ def show(
         click.echo(decision)
 
 
-def compare(
-    chosen: list[str] = argument(
-        help="Ids of two or more runs. One id: the arms of this experiment.", metavar="RUN..."
-    ),
-    runs: str = RUNS_FOLDER,
-    kafka: str | None = TOPICS_OF,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
-    page: Path | None = PAGE,
-    as_json: bool = AS_JSON,
-) -> None:
-    """Compare runs: the settings that differ, figures side by side, and curves."""
+def _compare(found: "list[TrackedRun]", *, as_json: bool) -> None:
     import json
 
     from headrace.deploy.reports.tracking.run_comparison import compare_runs
 
-    found = _chosen(chosen, runs, _settings(kafka, kafka_client))
-    if len(found) == 1:
-        found = list(found[0].arms)
-    if len(found) < 2:
-        raise BadOption(f"expected two runs or more, or one with arms, got {chosen[0]}")
-    _write_page(page, found)
     compared = compare_runs(found)
     if as_json:
         click.echo(json.dumps(compared._asdict()))
@@ -164,34 +174,17 @@ def compare(
     _print_curves(found)
 
 
-def export(
-    chosen: list[str] = argument(help="Ids of runs.", metavar="RUN..."),
-    track: str = same(TRACK_URI, MISSING),
-    runs: str = RUNS_FOLDER,
-    kafka: str | None = TOPICS_OF,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
-    patience: float = setting(
-        300.0, "Longest time to wait for the server.", metavar="SECONDS", least=0.0
-    ),
-) -> None:
-    """Send whole runs to an MLflow server. A repeated export updates the same run."""
+def _export(found: "list[TrackedRun]", runs: str, track: str, patience_s: float) -> None:
     from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
     from headrace.deploy.reports.tracking.run_exporter import RunExporter
 
-    found = _chosen(chosen, runs, _settings(kafka, kafka_client))
     exporter = RunExporter(MlflowTarget(track), most=1_000_000)
     for run in found:
         folder = folder_of(runs) / run.id
         exporter.export(run, [folder / name for name in (run.report, run.page) if name])
-    exporter.close(patience)
+    exporter.close(patience_s)
     if exporter.dropped or exporter.refused:
         raise click.exceptions.Exit(1)
-
-
-def _settings(kafka: str | None, kafka_client: list[str] | None) -> "KafkaSettings | None":
-    from headrace.deploy.connections import kafka_settings
-
-    return kafka_settings(kafka, kafka_client) if kafka else None
 
 
 def _found(runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
@@ -199,13 +192,6 @@ def _found(runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
 
     stored = stored_runs(folder_of(runs))
     return stored if kafka is None else [*stored, *published_runs(kafka)]
-
-
-def _chosen(wanted: list[str], runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
-    from headrace.deploy.reports.tracking.run_sources import find_run
-
-    found = _found(runs, kafka)
-    return [find_run(each, found, kafka) for each in wanted]
 
 
 def _write_page(page: Path | None, found: "list[TrackedRun]") -> None:

@@ -1,6 +1,6 @@
 """Reads the repairs of dead letters: from an edited file, or from a function.
 
-The file is the output of `dead-letters show --json`, one letter a line, with a corrected `event`.
+The file is the output of `dead-letters --json`, one letter a line, with a corrected `event`.
 `"event": null` abandons the event, and a deleted line leaves its letter open. Every line is
 validated before any event is sent.
 
@@ -91,7 +91,7 @@ class FileRepairs:
             shown = _decode(line)
         except UNDECODABLE as error:
             raise BadRepair(
-                f"{where}: expected a line of `dead-letters show --json`, got: {error}"
+                f"{where}: expected a line of `dead-letters --json`, got: {error}"
             ) from error
         if shown.event is msgspec.UNSET:
             raise BadRepair(

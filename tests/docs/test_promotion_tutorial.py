@@ -106,7 +106,7 @@ def test_the_tutorial_leads_to_a_promoted_arm_with_traffic(tmp_path: Path) -> No
         for line in lines:
             if line.startswith("cd "):
                 continue
-            if line == "headrace serving deployments":
+            if line == "headrace serving deploy":
                 assert terminals.promotion is not None
                 assert terminals.promotion.end() == 0, terminals.promotion.output
             printed[line] = terminals.run(line)
@@ -118,7 +118,11 @@ def test_the_tutorial_leads_to_a_promoted_arm_with_traffic(tmp_path: Path) -> No
         assert terminals.traffic.end() == 0
         answers = terminals.traffic.output
 
-    by_verb = {name.split()[2]: output for name, output in found.items() if name[:8] == "headrace"}
+    by_verb = {
+        name.split()[-1 if "--rollback" in name else 2]: output
+        for name, output in found.items()
+        if name[:8] == "headrace"
+    }
     run = next(output for name, output in found.items() if "--serve-after" in name)
     assert set(told(served)) <= {*told(run), *told(served)[:2]}, "a first start prints more"
     both = "".join(output for name, output in found.items() if " experiment " in name[:21])
@@ -130,9 +134,9 @@ def test_the_tutorial_leads_to_a_promoted_arm_with_traffic(tmp_path: Path) -> No
         if " UTC  " in line:
             stage = line.partition(" UTC  ")[2].partition(":")[0]
             assert f" UTC  {stage}:" in stages
-    assert f"alias  production is {MODEL}" in by_verb["deployments"]
+    assert f"alias  production is {MODEL}" in by_verb["deploy"]
     assert "promoted: " in by_verb["promotion"]
     assert f'"model":"{MODEL}"' in next(out for name, out in found.items() if "curl" in name)
-    assert "rolled back: by an operator" in by_verb["rollback"]
+    assert "rolled back: by an operator" in by_verb["--rollback"]
     assert "rolled back: by an operator" in rolled_back
     assert re.search(rf"answers to [\d,]+ requests: site [\d,]+, {MODEL} [\d,]+", answers)

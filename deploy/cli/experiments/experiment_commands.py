@@ -134,8 +134,9 @@ def _live_histories(kafka: str, kafka_client: list[str] | None) -> "Mapping[str,
 class ExperimentShowOptions:
     """Options of `headrace experiment show`."""
 
-    run: str = argument(metavar="DIR|NAME")
-    """Folder of a run, as given to --to, or name of a live experiment."""
+    run: str = argument("", metavar="[DIR|NAME]")
+    """Folder of a run, as given to --to, or name of a live experiment. A folder with such folders:
+    list them. Default: list the live experiments."""
     as_json: bool = setting(False, flag="--json")
     """Print JSON."""
     page: Path | None = setting(None, metavar="FILE")
@@ -147,12 +148,16 @@ def show(
     kafka: str = KAFKA,
     kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
-    """Print the arms of a run: state, examples, difference to the control, and the reason.
+    """List runs, or print the arms of one: state, examples, difference to the control, reason.
 
     The difference is that of the mean log loss, with its confidence sequence. Below 0, the arm is
     better. A state is `learning`, `better` (still learning, and you may promote it), or
     the way in which the arm ended: `stopped` at a rung, `eliminated`, or `ended` with the log.
     """
+    inside = sorted(Path(options.run).glob("*/history.ndjson")) if options.run else []
+    if not options.run or inside:
+        _list(inside, kafka, kafka_client)
+        return
     history, _ = _history_of(options.run, kafka, kafka_client)
     if options.page is not None:
         from headrace.deploy.reports.experiment_page import render_experiment
@@ -192,21 +197,14 @@ def _promotions_of(
     ]
 
 
-def list_(
-    folder: Path | None = argument(
-        None, "Folder with the folders of runs. Default: the live experiments.", metavar="DIR"
-    ),
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
-) -> None:
-    """List the runs in the subfolders of a folder, or the live experiments."""
+def _list(histories_of_runs: list[Path], kafka: str, kafka_client: list[str] | None) -> None:
     from headrace.learner.experiments.run_folder import read_history
 
     columns = columns_of(sys.stdout)
-    if folder is not None:
-        for path in sorted(folder.glob("*/history.ndjson")):
-            state = _state_of(path.parent.name, read_history(path.parent))
-            click.echo(wrapped(state, columns))
+    for path in histories_of_runs:
+        state = _state_of(path.parent.name, read_history(path.parent))
+        click.echo(wrapped(state, columns))
+    if histories_of_runs:
         return
     histories = _live_histories(kafka, kafka_client)
     if not histories:

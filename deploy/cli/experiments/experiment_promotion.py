@@ -1,4 +1,4 @@
-"""`headrace experiment promote` and `rollback`: an arm takes over the traffic of its control."""
+"""`headrace experiment promote` and `promotion`: an arm takes over the traffic of its control."""
 
 import re
 import time
@@ -30,9 +30,6 @@ _FIGURES = re.compile("[:,(][^;]*")
 """The parts of a reason to wait that change while the promotion waits for the same things."""
 EXIT_ROLLED_BACK = 1
 """Exit status of a promotion that ended otherwise than promoted."""
-
-
-PROMOTED_MODEL = argument(help="Model of the promotion.", metavar="MODEL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,38 +107,39 @@ def promote(
         raise click.exceptions.Exit(EXIT_ROLLED_BACK)
 
 
-def rollback(
-    model: str = PROMOTED_MODEL, kafka: str = KAFKA, kafka_client: list[str] | None = KAFKA_CLIENT
+def promotion(
+    model: str = argument(help="Model of the promotion.", metavar="MODEL"),
+    rollback: bool = setting(False, "Switch the traffic back to the control, at any stage."),
+    kafka: str = KAFKA,
+    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
-    """Switch the traffic of a promotion back to its control, at any stage and afterwards.
+    """Print the decisions of a promotion, with their reasons, or roll it back.
 
-    A running `promote` of this model ends.
+    After a rollback, a running `promote` of this model ends.
     """
     from headrace.deploy.connections import kafka_settings
+
+    show_warnings_only()
+    settings = kafka_settings(kafka, kafka_client)
+    if rollback:
+        click.echo(_line(_rolled_back(settings, model)))
+    else:
+        for each in _promotion(settings, model).decisions:
+            click.echo(_line(each))
+
+
+def _rolled_back(kafka: "KafkaSettings", model: str) -> "PromotionDecision":
     from headrace.ingest.runtime.clock import wall_ms
     from headrace.serving.promotion.promotion_controller import KafkaPromotionPorts
     from headrace.serving.promotion.promotion_state import PromotionStage
 
-    show_warnings_only()
-    settings = kafka_settings(kafka, kafka_client)
-    state = _promotion(settings, model)
-    with KafkaPromotionPorts(settings, model, state.control, lambda: True) as ports:
-        state = _promotion(settings, model)  # the controller is fenced now
+    state = _promotion(kafka, model)
+    with KafkaPromotionPorts(kafka, model, state.control, lambda: True) as ports:
+        state = _promotion(kafka, model)  # the controller is fenced now
         if state.stage is not PromotionStage.ROLLED_BACK:
             state = state.moved(PromotionStage.ROLLED_BACK, "by an operator", wall_ms())
             ports.write(state)
-    click.echo(_line(state.decisions[-1]))
-
-
-def promotion(
-    model: str = PROMOTED_MODEL, kafka: str = KAFKA, kafka_client: list[str] | None = KAFKA_CLIENT
-) -> None:
-    """Print the decisions of a promotion, with their reasons."""
-    from headrace.deploy.connections import kafka_settings
-
-    show_warnings_only()
-    for each in _promotion(kafka_settings(kafka, kafka_client), model).decisions:
-        click.echo(_line(each))
+    return state.decisions[-1]
 
 
 class _Lines:

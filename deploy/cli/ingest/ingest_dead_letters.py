@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,37 +18,63 @@ from headrace.settings import argument, setting
 if TYPE_CHECKING:
     from headrace.ingest.dead_letters.letter import Letter
     from headrace.ingest.dead_letters.reader import Choice
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 
 _SHOWN_CHARACTERS = 100
 
-REASON = setting("", "Only letters with this reason, such as bad_time, or a part of one.")
-TOPIC = setting("", "Only events of this topic.")
-SINCE = setting(None, "Only events received at this time or later (UTC).")
-UNTIL = setting(None, "Only events received before this time (UTC).")
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersOptions:
+    """Options of `headrace ingest dead-letters`."""
+
+    repaired: Path | None = argument(None, metavar="[FILE]")
+    """Output of --json with each `event` repaired, or null to discard it. `-`: standard input."""
+    function: Path | None = setting(None, metavar="FILE.py", flag="--with")
+    """Instead of FILE: Python file with `def repair(event, letter)`, which returns the repaired
+    event, or None to leave the letter open."""
+    reason: str = setting("")
+    """Only letters with this reason, such as bad_time, or a part of one."""
+    topic: str = setting("")
+    """Only events of this topic."""
+    since: datetime | None = setting(None)
+    """Only events received at this time or later (UTC)."""
+    until: datetime | None = setting(None)
+    """Only events received before this time (UTC)."""
+    limit: int = setting(20, least=0)
+    """Letters to show. All are counted."""
+    json: bool = setting(False)
+    """Print every letter as a line of JSON, to repair it."""
 
 
-def show(
-    reason: str = REASON,
-    topic: str = TOPIC,
-    since: datetime | None = SINCE,
-    until: datetime | None = UNTIL,
-    limit: int = setting(20, "Letters to show. All are counted.", least=0),
-    json: bool = setting(False, "Print every letter as a line of JSON, the input of `retry`."),
+def dead_letters(
+    options: DeadLettersOptions,
     kafka: str = KAFKA,
     kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
-    """Show the open dead letters: the count of each reason, and the events."""
+    """Show the open dead letters, or send repaired events back to their topics.
+
+    With FILE or --with, each repaired event is sent once, even if you run the command twice.
+    """
     from headrace.deploy.connections import kafka_settings
+
+    settings = kafka_settings(kafka, kafka_client)
+    if options.repaired is None and options.function is None:
+        _show(options, settings)
+    else:
+        _retry(options, settings)
+
+
+def _show(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.ingest.dead_letters.reader import DeadLetters
     from headrace.ingest.dead_letters.repairs import as_line
     from headrace.ingest.kafka.topics import EventTopics
 
     show_warnings_only()
-    there = DeadLetters(kafka_settings(kafka, kafka_client), EventTopics().dead_letters)
-    letters = there.letters(_choice(reason, topic, since, until))
-    if json:
+    there = DeadLetters(kafka, EventTopics().dead_letters)
+    letters = there.letters(_choice(options))
+    if options.json:
         for letter in letters:
             sys.stdout.buffer.write(as_line(letter) + b"\n")
         sys.stdout.buffer.flush()
@@ -56,7 +83,7 @@ def show(
     shown: list[str] = []
     for letter in letters:
         counts[letter.topic, letter.reason_name, letter.reason] += 1
-        if len(shown) < limit:
+        if len(shown) < options.limit:
             shown.append(_described(letter))
     for (name, word, sentence), count in counts.most_common():
         click.echo(f"{count:>8,}  {name}  {word}: {sentence}")
@@ -70,37 +97,15 @@ def show(
     )
 
 
-def retry(
-    repaired: Path | None = argument(
-        None,
-        "Output of `show --json` with each `event` repaired, or null to discard it. "
-        "`-`: standard input.",
-        metavar="[FILE]",
-    ),
-    function: Path | None = setting(
-        None,
-        "Python file with `def repair(event, letter)`, which returns the repaired event, "
-        "or None to leave the letter open. Replaces FILE.",
-        metavar="FILE.py",
-        flag="--with",
-    ),
-    reason: str = REASON,
-    topic: str = TOPIC,
-    since: datetime | None = SINCE,
-    until: datetime | None = UNTIL,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
-) -> None:
-    """Send repaired events back to their topics. Each is sent once, even if you run it twice."""
-    from headrace.deploy.connections import kafka_settings
+def _retry(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
     from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.dead_letters.letter_retry import retry
     from headrace.ingest.dead_letters.repairs import FileRepairs, FunctionRepairs
 
-    if (repaired is None) == (function is None):
-        got = "neither" if repaired is None else "both"
-        raise BadOption(f"expected either FILE or --with FILE.py, got {got}")
+    repaired, function = options.repaired, options.function
+    if repaired is not None and function is not None:
+        raise BadOption("expected either FILE or --with FILE.py, got both")
     repairs: FileRepairs | FunctionRepairs
     if function is not None:
         repairs = FunctionRepairs(function)
@@ -114,9 +119,8 @@ def retry(
                 )
             lines = sys.stdin.buffer if standard else files.enter_context(repaired.open("rb"))
             repairs = FileRepairs(lines, "<stdin>" if standard else str(repaired))
-    choice = _choice(reason, topic, since, until)
     with stopped_by_signals() as stop:
-        done = retry(kafka_settings(kafka, kafka_client), repairs, choice, stop)
+        done = retry(kafka, repairs, _choice(options), stop)
     for origin, why in done.refused[:_SHOWN_CHARACTERS]:
         click.echo(printable(f"not sent, still invalid: {origin}: {why}"), err=True)
     unused = repairs.unused if isinstance(repairs, FileRepairs) and not done.stopped else set()
@@ -136,14 +140,17 @@ def retry(
         raise click.exceptions.Exit(1)
 
 
-def _choice(reason: str, topic: str, since: datetime | None, until: datetime | None) -> "Choice":
+def _choice(options: DeadLettersOptions) -> "Choice":
     from headrace.ingest.dead_letters.reader import Choice
 
-    return Choice(reason, topic, _milliseconds(since) or 0, _milliseconds(until))
+    since, until = _milliseconds(options.since), _milliseconds(options.until)
+    return Choice(options.reason, options.topic, since or 0, until)
 
 
 def _milliseconds(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp() * 1000)
+    if moment is None:
+        return None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _described(letter: "Letter") -> str:

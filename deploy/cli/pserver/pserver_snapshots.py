@@ -1,4 +1,4 @@
-"""`headrace pserver snapshot`, `list`, `verify` and `prune`: snapshots of a model."""
+"""`headrace pserver snapshot` and `snapshots`: snapshots of a model."""
 
 import json
 import secrets
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.pserver.snapshots.manifest import Manifest
 
 EXIT_DAMAGED = 1
-"""Exit status of `verify` if a snapshot is damaged."""
+"""Exit status of `snapshots --verify` if a snapshot is damaged."""
 EXIT_STOPPED = 1
 """Exit status of a command that was stopped before it was done."""
 _DAY_MS = 24 * 3_600_000
@@ -67,26 +67,52 @@ def snapshot(
     say_written(written, place)
 
 
-def list_(place: str = PLACE, as_json: bool = setting(False, "Print JSON.", flag="--json")) -> None:
-    """List the snapshots, the oldest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotsOptions:
+    """Options of `headrace pserver snapshots`."""
+
+    verify: bool = setting(False)
+    """Read every file of the snapshots, and report damage."""
+    snapshot: list[str] | None = setting(None, metavar="NAME")
+    """With --verify: snapshot to verify. Repeatable. Default: all."""
+    keep: int | None = setting(None, metavar="N", least=1)
+    """Remove all but the newest N of each model."""
+    older_than: float | None = setting(None, metavar="DAYS", least=0.0)
+    """Remove only snapshots that are older."""
+    dry_run: bool = setting(False)
+    """With --keep or --older-than: show what would be removed."""
+    as_json: bool = setting(False, flag="--json")
+    """Print the list as JSON."""
+
+
+def snapshots(options: SnapshotsOptions, place: str = PLACE) -> None:
+    """List the snapshots, the oldest first; or verify them, or remove old ones.
+
+    --keep and --older-than remove what neither keeps, and unfinished snapshots. The newest complete
+    snapshot of each model stays.
+    """
     from headrace.deploy.terminal.tables import facts_of, print_table
     from headrace.pserver.snapshots.catalog import list_snapshots
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
-    listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
-    if as_json:
-        click.echo(json.dumps([facts_of(each, now_ms) for each in listed], indent=1))
-        return
-    print_table(listed, now_ms)
+    removing = options.keep is not None or options.older_than is not None
+    if (options.verify and removing) or (options.snapshot and not options.verify):
+        raise BadOption(
+            "expected --verify with --snapshot, or --keep and --older-than, got options of both"
+        )
+    if options.verify:
+        _verify(place, options.snapshot)
+    elif removing or options.dry_run:
+        _prune(place, options)
+    else:
+        listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
+        if options.as_json:
+            click.echo(json.dumps([facts_of(each, now_ms) for each in listed], indent=1))
+        else:
+            print_table(listed, now_ms)
 
 
-def verify(
-    place: str = PLACE,
-    names: list[str] | None = argument(
-        None, "Snapshots to verify. Default: all.", metavar="[NAME]..."
-    ),
-) -> None:
-    """Read every file of snapshots and report damage."""
+def _verify(place: str, names: list[str] | None) -> None:
     from rich.console import Console
 
     from headrace.deploy.terminal.progress_bars import StepView
@@ -119,32 +145,13 @@ def verify(
         raise click.exceptions.Exit(EXIT_DAMAGED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PserverPruneOptions:
-    """Options of `headrace pserver prune`."""
-
-    keep: int | None = setting(None, metavar="N", least=1)
-    """Keep the newest N of each model."""
-    older_than: float | None = setting(None, metavar="DAYS", least=0.0)
-    """Keep snapshots that are younger."""
-    dry_run: bool = setting(False)
-    """Show what would be removed."""
-
-
-def prune(
-    options: PserverPruneOptions,
-    place: str = PLACE,
-) -> None:
-    """Remove snapshots that neither --keep nor --older-than keeps, and unfinished ones.
-
-    Keeps the newest complete snapshot of each model.
-    """
+def _prune(place: str, options: SnapshotsOptions) -> None:
     from headrace.pserver.snapshots.catalog import prunable
     from headrace.pserver.snapshots.catalog import prune as remove
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
     if options.keep is None and options.older_than is None:
-        raise BadOption("expected --keep N, --older-than DAYS or both, got neither")
+        raise BadOption("--dry-run: expected --keep N or --older-than DAYS beside it, got neither")
     older_than_ms = None if options.older_than is None else int(options.older_than * _DAY_MS)
     shelf = SnapshotStorage(place)
     goes = prunable(shelf, keep=options.keep, older_than_ms=older_than_ms, now_ms=wall_ms())

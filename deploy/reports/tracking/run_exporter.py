@@ -3,7 +3,7 @@
 The record of a run is ours (`run_registry.py`, Kafka). A tracker gets a copy, so it may lose parts:
 updates wait in a queue with a bound, and when the queue is full, the oldest one is dropped and
 counted. An outage is one log line when it begins and one when it ends, with the number of dropped
-updates. `headrace runs export` sends a whole run again at any time.
+updates. `headrace runs RUN --track` sends a whole run again at any time.
 
 `export` takes the run as it is now and finds what was not sent yet, so callers keep no account.
 """
@@ -109,7 +109,7 @@ class RunExporter:
             self._changed.notify_all()
         if self.dropped:
             log.warning(
-                "%s did not get %s of runs: `headrace runs export RUN` sends a run again",
+                "%s did not get %s of runs: `headrace runs RUN --track` sends a run again",
                 self._target.name,
                 counted(self.dropped, "update"),
             )

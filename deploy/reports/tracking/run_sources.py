@@ -70,7 +70,7 @@ def find_run(wanted: str, runs: Sequence[TrackedRun], kafka: KafkaSettings | Non
     if not wanted or not found or (len(found) > 1 and found[0].id != wanted):
         known = ", ".join(run.id for run in (found or runs)[:10]) or "no run"
         raise UnknownRun(
-            f"expected one run ({known}), got {wanted!r}: `headrace runs list` has them all"
+            f"expected one run ({known}), got {wanted!r}: `headrace runs` has them all"
         )
     run = found[0]
     if run.kind is RunKind.EVALUATION and kafka is not None:

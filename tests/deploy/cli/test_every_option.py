@@ -20,7 +20,7 @@ WITHOUT_VARIABLE = {
     "--alias": {"ingest replay"},
     "--from": {"export", "pserver rebuild"},
     "--name": {"suggest"},
-    "--snapshot": {"export", "pserver restore"},
+    "--snapshot": {"export", "pserver restore", "pserver snapshots"},
     "--to": {"fit", "export", "experiment run"},
     "--workers": {"fit", "experiment run"},
     # a new number, or the one of a snapshot, and not the number of the fleet

@@ -181,7 +181,7 @@ def test_a_command_that_fails_without_a_message_writes_the_held_lines(
     assert written.getvalue() == "connection refused\n"
 
 
-@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters", "show")])
+@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters")])
 def test_a_command_without_kafka_prints_one_message_and_no_line_of_the_client(
     words: tuple[str, ...],
 ) -> None:
@@ -197,7 +197,7 @@ def test_debugging_shows_the_lines_of_the_kafka_client_at_once() -> None:
     assert f"{client_log.name}: FAIL" in headrace("--log-level", "debug", *command).stderr
 
 
-@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters", "show")])
+@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters")])
 def test_commands_whose_output_is_for_people_print_no_lines_of_the_kafka_client(
     words: tuple[str, ...], kafka: str, fresh_name: Callable[[str], str]
 ) -> None:

@@ -14,7 +14,7 @@ NEWS = path_of("news")
 
 
 def test_valid_specs_are_listed_with_their_fingerprints() -> None:
-    result = headrace("spec", "check", str(NEWS))
+    result = headrace("spec", str(NEWS))
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{NEWS}: model news, fingerprint 43cc269b3f09876b\n"
 
@@ -23,14 +23,14 @@ def test_an_invalid_spec_is_refused_with_file_and_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text(NEWS.read_text().replace("[model]", "[modle]", 1))
     line = broken.read_text().splitlines().index("[modle]") + 1
-    result = headrace("spec", "check", str(NEWS), str(broken))
+    result = headrace("spec", str(NEWS), str(broken))
     assert result.returncode == REFUSED
     assert result.stderr.startswith(f"headrace: {broken}:{line}: expected a section, one of ")
     assert 'did you mean "model"?), found "modle"' in result.stderr
 
 
 def test_the_printed_schema_accepts_a_shipped_spec() -> None:
-    result = headrace("spec", "schema")
+    result = headrace("spec", "--schema")
     assert result.returncode == 0, result.stderr
     schema = json.loads(result.stdout)
     jsonschema.validate(tomllib.loads(NEWS.read_text()), schema)

@@ -19,7 +19,7 @@ COMMANDS = {
     "ingest join": ("--model", "SPEC"),
     "ingest collect": ("--port", "0"),
     "ingest sink": ("FOLDER",),
-    "ingest dead-letters show": (),
+    "ingest dead-letters": (),
     "learner run": ("--model", "SPEC"),
     "topics grow": ("--model", "SPEC", "--partitions", "8"),
     "up": ("--model", "SPEC"),

@@ -75,7 +75,7 @@ def test_a_run_is_shown_with_its_page_and_listed(tmp_path: Path, headrace: Comma
     assert "eliminated" in shown.out
     assert "log  " not in shown.out
     assert page.read_text() == render_experiment("rates", HISTORY)
-    listed = headrace("experiment", "list", str(tmp_path / "runs"))
+    listed = headrace("experiment", "show", str(tmp_path / "runs"))
     assert listed.out == "rates: unfinished, 1 arm, 30 examples\n"
 
 

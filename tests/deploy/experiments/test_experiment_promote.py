@@ -1,4 +1,4 @@
-"""`headrace experiment list|show|stop|promote` when something is missing: told before anything."""
+"""`headrace experiment show|stop|promote` when something is missing: told before anything."""
 
 import shlex
 from pathlib import Path
@@ -115,12 +115,12 @@ def test_the_best_arm_of_a_run_is_promoted_and_its_spec_file_is_not_overwritten(
     assert path.read_text() == "# mine\n"
 
 
-@pytest.mark.parametrize("command", ["rollback", "promotion"])
+@pytest.mark.parametrize("flags", [(), ("--rollback",)])
 def test_a_model_without_a_promotion_is_refused(
-    headrace: Commands, monkeypatch: pytest.MonkeyPatch, command: str
+    headrace: Commands, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
     deployed(monkeypatch, DeployedState(Deployments(), None))
-    ended = headrace("experiment", command, "news-slow")
+    ended = headrace("experiment", "promotion", "news-slow", *flags)
     assert ended.code == 2
     assert "expected the model of a promotion, got news-slow" in ended.err
 
@@ -135,7 +135,7 @@ def test_a_promotion_that_was_rolled_back_shows_its_reasons(
     assert lines[-1] == "2023-11-14 22:13:21 UTC  rolled back: level: 0.1"
 
 
-@pytest.mark.parametrize("words", [("list",), ("show", "rates"), ("stop", "rates")])
+@pytest.mark.parametrize("words", [("show",), ("show", "rates"), ("stop", "rates")])
 def test_before_the_first_experiment_the_topic_is_said_to_be_missing(
     headrace: Commands, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -145,7 +145,7 @@ def test_before_the_first_experiment_the_topic_is_said_to_be_missing(
     monkeypatch.setattr(live, "read_histories", missing)
     ended = headrace("experiment", *words)
     assert "no experiments yet: topic experiments does not exist" in ended.out + ended.err
-    assert ended.code == (0 if words == ("list",) else 2)
+    assert ended.code == (0 if words == ("show",) else 2)
 
 
 def test_a_promotion_prints_each_decision_once_and_other_reasons_to_wait(

@@ -96,5 +96,5 @@ def test_a_live_experiment_killed_with_kill_9_has_the_history_of_a_whole_one(
     assert {"begun", "scored", "rung", "stopped"} <= {
         json.loads(line)["kind"] for line in finished["whole"]
     }
-    shown = headrace("experiment", "list", "--kafka", kafka)
+    shown = headrace("experiment", "show", "--kafka", kafka)
     assert "killed: done, 7 arms" in shown.stdout

@@ -93,7 +93,7 @@ def test_a_promoted_arm_counts_each_example_once(model: LearnedModel, tmp_path: 
     (tmp_path / f"{name}.toml").unlink()
     model.produce(10)
     model.forget_before(offsets_at(model.kafka, model.topic, FAR_MS))
-    assert headrace("experiment", "rollback", name, *at[:2]).returncode == 0
+    assert headrace("experiment", "promotion", name, "--rollback", *at[:2]).returncode == 0
     refused = headrace(*promote, "--again")
     assert refused.returncode == 2
     assert "that the arm has not learned" in refused.stderr

@@ -106,10 +106,10 @@ def test_a_lost_shard_is_restored_and_a_copy_with_more_buckets_learns_on_from_th
         taken = headrace("snapshot", shelf, *of)  # while it learns
         assert taken.status == 0, taken.err
         model.wait_learned()
-    [listed] = json.loads(headrace("list", shelf, "--json").out)
+    [listed] = json.loads(headrace("snapshots", shelf, "--json").out)
     assert listed["model"] == model.spec.name
     assert taken.out.startswith(f"{listed['name']}: {listed['rows']:,} rows in {BUCKETS} buckets")
-    assert f"{listed['name']}: intact" in headrace("verify", shelf).out
+    assert f"{listed['name']}: intact" in headrace("snapshots", shelf, "--verify").out
 
     lost = lose_a_shard(model)
     assert 0 < len(lost) < BUCKETS
@@ -185,7 +185,7 @@ def test_verify_names_a_damaged_snapshot_and_restore_refuses_it(
     blob = bytearray(file.read_bytes())
     blob[9] ^= 1
     file.write_bytes(bytes(blob))
-    verified = headrace("verify", str(shelf))
+    verified = headrace("snapshots", str(shelf), "--verify")
     assert verified.status == 1
     assert f"{second}: intact" in verified.out
     assert f"{third}: damaged\n  rows-00003.parquet: expected sha256" in verified.out
@@ -198,14 +198,14 @@ def test_verify_names_a_damaged_snapshot_and_restore_refuses_it(
     assert headrace("restore", str(shelf), *of, "--snapshot", second).status == 0
 
     file.unlink()
-    shown = headrace("list", str(shelf)).out
+    shown = headrace("snapshots", str(shelf)).out
     assert "damaged: rows-00003.parquet: missing" in shown
-    kept = headrace("prune", str(shelf), "--keep", "1", "--dry-run")
+    kept = headrace("snapshots", str(shelf), "--keep", "1", "--dry-run")
     assert kept.out == f"would remove {first} (0 rows)\n"
-    assert headrace("prune", str(shelf), "--keep", "1").out == f"removed {first} (0 rows)\n"
+    assert headrace("snapshots", str(shelf), "--keep", "1").out == f"removed {first} (0 rows)\n"
     assert sorted(each.name for each in shelf.iterdir()) == [second, third]
-    assert "nothing to remove" in headrace("prune", str(shelf), "--older-than", "1").out
-    assert "got neither" in headrace("prune", str(shelf)).err
+    assert "nothing to remove" in headrace("snapshots", str(shelf), "--older-than", "1").out
+    assert "got neither" in headrace("snapshots", str(shelf), "--dry-run").err
 
 
 def test_a_restore_names_what_differs_from_the_snapshot(

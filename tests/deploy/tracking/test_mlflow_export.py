@@ -139,7 +139,7 @@ def test_stored_runs_are_exported_by_hand(tmp_path: Path, headrace: Commands) ->
     (tmp_path / "rates").mkdir()
     (tmp_path / "rates" / "history.ndjson").write_bytes(encoded(HISTORY))
     with fake_mlflow() as fake:
-        given = ("runs", "export", "rates", "--runs", str(tmp_path), "--track", fake.url)
+        given = ("runs", "rates", "--runs", str(tmp_path), "--track", fake.url)
         assert headrace(*given).code == 0
         assert len(fake.runs) == 3
         fake.status = 503

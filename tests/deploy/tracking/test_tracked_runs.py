@@ -136,7 +136,7 @@ def test_a_user_without_a_home_records_nothing_and_is_told_so_by_the_list(
     monkeypatch.setattr("pathlib.Path.expanduser", no_home)
     assert registry_of("") is None
     assert registry_of("off") is None
-    assert "expected a folder, since this user has no home" in headrace("runs", "list").err
+    assert "expected a folder, since this user has no home" in headrace("runs").err
 
 
 def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
@@ -272,22 +272,22 @@ def test_runs_are_listed_shown_and_compared(tmp_path: Path, headrace: Commands) 
     (runs / "rates").mkdir()
     (runs / "rates" / "history.ndjson").write_bytes(encoded(HISTORY))
     given = ("--runs", str(runs))
-    listed = headrace("runs", "list", *given).out.splitlines()
+    listed = headrace("runs", *given).out.splitlines()
     assert len(listed) == 3
     assert "log_loss 0.2" in listed[-1]
     first, second = (line.split()[0] for line in listed[1:])
-    shown = headrace("runs", "show", first, *given).out
+    shown = headrace("runs", first, *given).out
     assert "model.name" in shown
     assert "log_loss over event time" in shown
     page = tmp_path / "page.html"
-    compared = headrace("runs", "compare", first, second, *given, "--page", str(page))
+    compared = headrace("runs", first, second, *given, "--page", str(page))
     assert "log_loss" in compared.out
     assert "▁" in compared.out
     assert "<polyline" in page.read_text()
-    arms = json.loads(headrace("runs", "compare", "rates", *given, "--json").out)
+    arms = json.loads(headrace("runs", "rates", "--arms", *given, "--json").out)
     assert arms["ids"] == ["rates/control", "rates/slow", "rates/fast"]
-    assert "expected two runs" in headrace("runs", "compare", first, *given).err
-    assert headrace("runs", "list", "--runs", str(tmp_path / "none")).out == ""
+    assert "one that has arms" in headrace("runs", first, "--arms", *given).err
+    assert headrace("runs", "--runs", str(tmp_path / "none")).out == ""
 
 
 def test_a_listed_run_takes_two_lines_in_a_terminal_that_is_too_narrow() -> None:

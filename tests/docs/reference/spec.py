@@ -23,10 +23,10 @@ from headrace.learner.spec.statistics_spec import STATISTIC, CrossedStatistic
 HEAD = """# Model spec
 
 A model spec is a TOML file with these sections. Only `[model]` and one field are required.
-[Declaring a model](../guides/models.md) explains how to use them. `headrace spec check FILE` checks
+[Declaring a model](../guides/models.md) explains how to use them. `headrace spec FILE` checks
 a spec.
 
-`headrace spec schema` prints a JSON Schema, with which editors complete and check specs. For Even
+`headrace spec --schema` prints a JSON Schema, with which editors complete and check specs. For Even
 Better TOML or taplo, write it to a file and begin the spec with a line that names it:
 
 ```toml

@@ -22,7 +22,7 @@ import httpx
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.deploy.cli.ingest import ingest_dead_letters as dead_letters
+from headrace.deploy.cli.main import app
 from headrace.deploy.errors import BadOption
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.client import CollectorClient, UndeliverableEvent
@@ -263,20 +263,24 @@ def test_the_command_line_shows_repairs_and_resends_dead_letters(
         bad = Record(Source("impressions", 0), i, 1_767_225_600_000, value, b"letter-%d" % i)
         writer.send(Source("dead-letters", 0), pack(bad, Reason.BEFORE_2000))
     writer.close()
-    dead_letters.show(limit=1, kafka=kafka)
+
+    def dead_letters(*words: str) -> None:
+        app(["ingest", "dead-letters", *words, "--kafka", kafka], standalone_mode=False)
+
+    dead_letters("--limit", "1")
     shown = capsys.readouterr().out
     assert "3  impressions  before_2000: expected timestamp_ms of the year 2000 or later" in shown
     assert "impressions/0@0, key 'letter-0', 2026-01-01 00:00:00 UTC" in shown
     assert "... and 2 more" in shown
     assert "3 open letters; 0 sent back earlier, 0 discarded" in shown
-    dead_letters.show(json=True, kafka=kafka)
+    dead_letters("--json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     lines[0]["event"]["timestamp_ms"] *= 1000
     lines[1]["event"] = None
     repaired = tmp_path / "repaired.ndjson"
     repaired.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]))
     for sent, given_up in (("1 event", 1), ("0 events", 0)):
-        dead_letters.retry(repaired, kafka=kafka)
+        dead_letters(str(repaired))
         told = capsys.readouterr()
         assert f"{sent} sent back, {given_up} discarded, 1 letter left open" in told.out
     assert "2 repairs have no open letter" in told.err
@@ -285,14 +289,14 @@ def test_the_command_line_shows_repairs_and_resends_dead_letters(
         "def repair(event, letter):\n"
         "    return {**event, 'timestamp_ms': event['timestamp_ms'] * 1000}\n"
     )
-    dead_letters.retry(function=function, kafka=kafka)
+    dead_letters("--with", str(function))
     assert "1 event sent back" in capsys.readouterr().out
     found = in_topic(kafka, "impressions", "letter")
     assert found == Counter(["letter-0", "letter-2"])
     with pytest.raises(BadOption, match="either FILE or --with"):
-        dead_letters.retry(kafka=kafka)
+        dead_letters("-", "--with", str(function))
     with pytest.raises(BadOption, match=r"got .*absent"):
-        dead_letters.retry(tmp_path / "absent", kafka=kafka)
+        dead_letters(str(tmp_path / "absent"))
 
 
 # -------------------------------------------------------------------- errors at the start

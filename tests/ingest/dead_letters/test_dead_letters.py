@@ -120,7 +120,7 @@ def test_an_edited_line_of_the_shown_dead_letters_is_a_repair() -> None:
 
 
 WRONG_LINES = {
-    "not JSON": (b"hello", "expected a line of `dead-letters show --json`"),
+    "not JSON": (b"hello", "expected a line of `dead-letters --json`"),
     "no event": (
         b'{"topic":"t","partition":0,"offset":1,"append_ms":2,"value":"[]"}',
         "expected `event`",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from headrace.deploy.cli.ingest.ingest_commands import schema
+from headrace.deploy.cli.main import app
 from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS, Reason, is_tick, read_event
 from headrace.ingest.events.json_schema import EXAMPLES, EventKind, event_schema
 
@@ -74,5 +74,5 @@ def test_the_published_schema_is_valid_and_accepts_its_example(kind: EventKind) 
 def test_the_schema_command_prints_the_published_schema(
     kind: EventKind, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    schema(kind)
+    app(["ingest", "schema", kind.value], standalone_mode=False)
     assert json.loads(capsys.readouterr().out) == event_schema(kind)

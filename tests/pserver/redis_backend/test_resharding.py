@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.deploy.cli.pserver.pserver_reshard import reshard as command
+from headrace.deploy.cli.main import app
 from headrace.deploy.errors import BadOption
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.errors import BucketExists, MissingModel, ModelExists, Resharded
@@ -260,10 +260,11 @@ def test_the_command_reshards_a_model_and_removes_its_old_buckets(
     spec = load_spec(path)
     with closing(open_store(valkey, name)) as store:
         store.create(Shape(name, 4, spec.width, spec.fingerprint, spec.text))
+    reshard = ["pserver", "reshard", "--model", str(path), "--redis", valkey]
     with pytest.raises(BadOption, match="either --buckets or --remove-old"):
-        command(path, redis=valkey)
-    command(path, redis=valkey, buckets=16)
-    command(path, redis=valkey, remove_old=True)
+        app(reshard, standalone_mode=False)
+    app([*reshard, "--buckets", "16"], standalone_mode=False)
+    app([*reshard, "--remove-old"], standalone_mode=False)
     shown = capsys.readouterr().out
     assert f"{name}: 16 buckets with 0 rows" in shown
     assert f"{name}: removed 4 old buckets" in shown

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.deploy.cli.evaluate import show
+from headrace.deploy.cli.main import app
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import WHOLE, PaneSummary, combine
@@ -96,13 +96,14 @@ def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_on
     evaluated.until(settled, "figures of the settled hour", workers[-1:])
     assert workers[-1].stop() == 0
     assert total(evaluated.table()) == truth(made)
-    show(kafka=evaluated.kafka.bootstrap, only=evaluated.name, slices=True, as_json=True)
+    show = ["evaluate", "show", "--kafka", evaluated.kafka.bootstrap, "--only", evaluated.name]
+    app([*show, "--slices", "--json"], standalone_mode=False)
     lines = [
         msgspec.json.decode(line, type=WindowMetrics) for line in capsys.readouterr().out.split()
     ]
     assert {each.alias for each in lines} == {LEARNED, *ALIASES}
     assert {each.slice for each in lines} > {"all", "device=phone", "device=*absent"}
-    show(kafka=evaluated.kafka.bootstrap, only=evaluated.name)
+    app(show, standalone_mode=False)
     assert "Live evaluation" in capsys.readouterr().out
 
 

@@ -48,7 +48,7 @@ def test_a_rollback_by_an_operator_fences_the_controller(site: Site) -> None:
     with KafkaPromotionPorts(site.kafka, arm, control, lambda: True) as ports:
         ports.write(begun.moved(PromotionStage.CANARY, "for a test", 0, 1))
         said = CliRunner().invoke(
-            app, ["experiment", "rollback", arm, "--kafka", site.kafka.bootstrap]
+            app, ["experiment", "promotion", arm, "--rollback", "--kafka", site.kafka.bootstrap]
         )
         assert said.exit_code == 0, said.output
         assert "rolled back: by an operator" in said.output
@@ -134,7 +134,7 @@ def test_a_promotion_killed_and_started_again_goes_on_until_it_is_rolled_back(
     with running(*promote) as second:
         second.wait_for("waits for learners")
         assert state() == before, "it goes on, and decides nothing twice"
-        rolled = headrace("experiment", "rollback", model, *kafka)
+        rolled = headrace("experiment", "promotion", model, "--rollback", *kafka)
         assert rolled.returncode == 0, rolled.stderr
         assert second.end() == 1
     after = state()
