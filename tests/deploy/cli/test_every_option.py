@@ -26,9 +26,8 @@ WITHOUT_VARIABLE = {
     # a new number, or the one of a snapshot, and not the number of the fleet
     "--buckets": {"pserver restore", "pserver reshard"},
     "--partitions": {"topics grow"},
-    # of a demo of its own, or of no fleet
-    "--model": {"demo", "warm"},
-    "--speed": {"demo"},
+    # of no fleet
+    "--model": {"warm"},
 }
 
 Parameter = SettingOption | SettingArgument
