@@ -71,6 +71,13 @@ class JoinerPartition:
 
     # ---------------------------------------------------------------- where to begin
 
+    def joined_to(self, saved: SavedCheckpoint | None, side: EventSide) -> int:
+        """Return the offset of a source of the present topics up to which events are joined."""
+        if saved is None or saved.topic_ids != self._topic_ids:
+            return 0
+        at = saved.checkpoint
+        return (at.shown if side is EventSide.IMPRESSIONS else at.clicked).position
+
     def restore(self, last: LastPosition, held: Held) -> dict[Source, int]:
         """Go back to a checkpoint; return the offsets to read from. Raises OffsetGone."""
         saved, self._last, self._written = last.saved, last, WrittenExamples(last.ahead)

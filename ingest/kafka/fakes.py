@@ -128,7 +128,7 @@ class ListReader:
         """Undo `pause`."""
         self.paused.difference_update(sources)
 
-    def held(self, source: Source) -> tuple[int, int]:
+    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:  # noqa: ARG002
         """Return the first offset of the source, and the first after its last record."""
         records = self.records[source]
         return (records[0].offset, records[-1].offset + 1) if records else (0, 0)

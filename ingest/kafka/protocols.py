@@ -146,8 +146,12 @@ class Reader(Protocol):
     def resume(self, sources: Iterable[Source]) -> None:
         """Undo `pause`."""
 
-    def held(self, source: Source) -> tuple[int, int]:
-        """Return the first offset that Kafka still has, and the first that it does not have yet."""
+    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
+        """Return the first offset that Kafka still has, and the first that it does not have yet.
+
+        reached: an offset that the end has reached before. A broker that was cut off answers with
+        an older end until it learns of its successor, so a lower end is asked for again.
+        """
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """Return the sources whose logs lost records before these positions."""

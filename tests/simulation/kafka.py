@@ -140,7 +140,7 @@ class SimulatedReader:
         """See Reader."""
         self._paused.difference_update(sources)
 
-    def held(self, source: Source) -> tuple[int, int]:
+    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """See Reader."""
         return self._topic.now.firsts[source], self._topic.now.ends[source]
 

@@ -84,9 +84,9 @@ class BoundedReader:
         """Undo `pause`."""
         self._reader.resume([source for source in sources if source not in self._ended])
 
-    def held(self, source: Source) -> tuple[int, int]:
+    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset that Kafka still has of the source, and its bound."""
-        return self._reader.held(source)[0], self._stops[source]
+        return self._reader.held(source, reached)[0], self._stops[source]
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """Return the sources whose logs lost records before these positions."""

@@ -8,6 +8,7 @@ how the group is joined, and why a member that Kafka calls fenced may still be t
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -56,6 +57,9 @@ log = logging.getLogger(__name__)
 
 _LARGEST_POLL = 5_000
 """Most records of one poll: some 10 ms of work, so that a stop or a rebalance is prompt."""
+
+_STALE_END_S = 10.0
+"""Longer than the session of a broker (9 s by default), after which it leads no partition."""
 
 
 class KafkaReader:
@@ -158,13 +162,19 @@ class KafkaReader:
         self._paused.difference_update(ours)
         fetch(self._consumer, {source: self._started[source] for source in ours}, self._settings)
 
-    def held(self, source: Source) -> tuple[int, int]:
+    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset that Kafka still has, and the first that it does not have yet.
 
         For a reader of committed records a source ends at its last stable offset. That is where an
         open transaction begins, or one committed a moment ago whose marker is not yet written.
         """
-        return retry_for(self._settings.connect_timeout_s)(self._held, source)
+        asking = retry_for(self._settings.connect_timeout_s)
+        found = asking(self._held, source)
+        if found[1] >= reached:
+            return found
+        with suppress(KafkaUnreachable):
+            return retry_for(_STALE_END_S)(self._held_from, source, reached)
+        return asking(self._held, source)
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """Return the sources whose logs lost records before these positions."""
@@ -215,6 +225,13 @@ class KafkaReader:
             # after an outage the client may wait for a controller that it never finds again
             self._admin = AdminClient(self._settings.connection())
             raise
+
+    def _held_from(self, source: Source, reached: int) -> tuple[int, int]:
+        found = self._held(source)
+        if found[1] < reached:
+            end = f"{source}: expected an end of {reached} or more, got {found[1]}"
+            raise unreachable(self._settings.bootstrap, end)
+        return found
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s, address = self._settings.connect_timeout_s, self._settings.bootstrap

@@ -50,10 +50,11 @@ def log_states(reader: Reader, stored: Mapping[Source, Committed]) -> dict[Sourc
     compared: dict[Source, ReadPosition] = {}
     topic_ids = {topic: reader.topic_id(topic) for topic in {source.topic for source in stored}}
     for source, position in stored.items():
-        first, end = reader.held(source)
         if position.metadata not in ("", topic_ids[source.topic]):
             found[source] = LogState.RECREATED
-        elif position.offset > end:
+            continue
+        first, end = reader.held(source, position.offset)
+        if position.offset > end:
             found[source] = LogState.TRUNCATED
         elif position.offset < first:
             found[source] = LogState.EXPIRED

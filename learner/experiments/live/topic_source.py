@@ -162,9 +162,9 @@ class TopicSource:
         """End the topic at a position; the first call decides."""
         self._end = self._end or position
 
-    def held(self, source: Source) -> tuple[int, int]:
+    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset that Kafka has, and the first that it does not have yet."""
-        return self._asking.held(source)
+        return self._asking.held(source, reached)
 
     def whole(self) -> bool:
         """Return whether Kafka still has the first examples, which a new arm begins with."""

@@ -139,6 +139,18 @@ def test_a_joiner_refuses_a_topic_that_ends_before_its_position() -> None:
         JoinerRun(cut, transactions).joiner.step(0.0)
 
 
+def test_a_joiner_asks_for_ends_that_are_not_older_than_its_position() -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    again = JoinerRun(records, transactions)
+    held = again.reader.held
+    # as a broker that was cut off answers, until it learns of its successor
+    again.reader.held = lambda source, reached=0: held(source) if reached else (0, 1)  # type: ignore[method-assign]
+    again.joiner.step(0.0)
+    assert sorted(again.joiner.partitions) == [*range(PARTITIONS)]
+
+
 def test_a_joiner_refuses_events_that_were_lost_after_they_were_joined() -> None:
     happened = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     records = {

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import confluent_kafka
@@ -128,6 +129,17 @@ def test_the_end_of_a_source_is_past_the_transaction_marker(
     assert reader.held(source) == (0, 4)
     assert [(r.offset, r.value) for r in read_all(settings, topic)] == [(2, b"seen")]
     producer.close()
+
+
+def test_an_end_below_one_that_was_reached_before_is_asked_for_again(
+    settings: KafkaSettings, topic: str, reader: KafkaReader
+) -> None:
+    source = Source(topic, 0)
+    reader.poll(0.0)
+    with ThreadPoolExecutor(1) as aside:
+        asked = aside.submit(reader.held, source, 2)  # as if a broker that was cut off answered
+        write(settings, source, numbered(2))
+        assert asked.result(DEADLINE_S) == (0, 2)
 
 
 class WithoutPartitions:

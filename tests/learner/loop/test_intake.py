@@ -340,7 +340,7 @@ def test_an_accepted_topic_is_used_up_once_every_bucket_has_learned_from_it() ->
 def _delete_before(scenery: Scenery, first: int) -> None:
     """Let retention take the records before `first`."""
     held = scenery.reader.held
-    scenery.reader.held = lambda source: (first, held(source)[1])  # type: ignore[method-assign]
+    scenery.reader.held = lambda source, reached=0: (first, held(source)[1])  # type: ignore[method-assign]
 
 
 def test_examples_that_retention_took_are_refused_and_the_message_names_the_flag() -> None:
@@ -398,6 +398,19 @@ def test_a_message_that_kafka_does_not_deliver_stops_the_learner_with_a_count() 
     missing = scenery.numbers[6] - scenery.numbers[4]
     with pytest.raises(ExamplesMissing, match=rf"test/0@6: .* with {missing} examples missing"):
         scenery.learn()
+
+
+def test_an_old_end_from_a_broker_that_wakes_up_does_not_stop_the_learner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenery = Scenery()
+
+    def held(_: Source, reached: int = 0) -> tuple[int, int]:
+        return 0, max(4, reached)  # asked again until the end is where it was
+
+    monkeypatch.setattr(scenery.reader, "held", held)
+    scenery.begin({"old/0": 6})
+    assert scenery.cursors.resume_at("old/0") == 6
 
 
 def test_an_operator_lets_a_learner_go_on_without_the_missing_examples() -> None:
