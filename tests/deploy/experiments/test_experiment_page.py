@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.cli.experiments.experiment_table import table_of
-from headrace.deploy.reports import tracking
 from headrace.deploy.reports.experiment_page import render_experiment
+from headrace.deploy.reports.tracking import run_sources
 from headrace.deploy.reports.tracking.tracked_run import promotion_run
-from headrace.learner.experiments import live
 from headrace.learner.experiments.history import ArmRecord, encoded
+from headrace.learner.experiments.live import history_topic
 from headrace.learner.experiments.live.history_topic import PublishedHistory
 from headrace.learner.experiments.promotion_rules import PromotionRules
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
@@ -55,12 +55,14 @@ def test_a_live_experiment_is_shown_with_the_promotions_of_its_arms_alone(
     tmp_path: Path, headrace: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = tuple(encoded(HISTORY).splitlines())
-    monkeypatch.setattr(live, "read_histories", lambda _: {"rates": PublishedHistory(lines)})
+    monkeypatch.setattr(
+        history_topic, "read_histories", lambda _: {"rates": PublishedHistory(lines)}
+    )
     promotions = [
         promotion_run(Promotion.begin(model, "", control, PromotionRules(), 0))
         for model, control in (("news-a<b", "news"), ("news-other", "news"), ("b-a<b", "b"))
     ]
-    monkeypatch.setattr(tracking, "published_promotions", lambda _: promotions)
+    monkeypatch.setattr(run_sources, "published_promotions", lambda _: promotions)
     page = tmp_path / "page.html"
     assert headrace("experiment", "show", "rates", "--page", str(page)).code == 0
     assert page.read_text() == render_experiment("rates", HISTORY, promotions[:1])

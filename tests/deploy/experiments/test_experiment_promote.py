@@ -8,12 +8,12 @@ import pytest
 from headrace.deploy.cli.experiments import experiment_promotion
 from headrace.deploy.cli.experiments.promoted_processes import process_commands
 from headrace.ingest.errors import MissingTopic
-from headrace.learner.experiments import live
 from headrace.learner.experiments.experiment_file import Experiment
 from headrace.learner.experiments.history import ArmRecord, encoded
+from headrace.learner.experiments.live import history_topic
 from headrace.learner.experiments.promotion_rules import PromotionRules
-from headrace.serving import promotion
 from headrace.serving.deployments.deployment_records import Deployments
+from headrace.serving.promotion import promotion_controller
 from headrace.serving.promotion.promotion_controller import DeployedState
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.in_process import Commands, Ended, headrace
@@ -41,7 +41,7 @@ def promote(commands: Commands, folder: Path, *words: str) -> Ended:
 
 def deployed(monkeypatch: pytest.MonkeyPatch, state: DeployedState) -> None:
     """Make the topic `deployments` have this state."""
-    monkeypatch.setattr(promotion, "read_promotion_state", lambda *_: state)
+    monkeypatch.setattr(promotion_controller, "read_promotion_state", lambda *_: state)
 
 
 def test_a_promotion_without_arm_and_run_names_the_listed_arms(
@@ -142,7 +142,7 @@ def test_before_the_first_experiment_the_topic_is_said_to_be_missing(
     def missing(*_: object) -> None:
         raise MissingTopic("topic experiments: expected one, got none")
 
-    monkeypatch.setattr(live, "read_histories", missing)
+    monkeypatch.setattr(history_topic, "read_histories", missing)
     ended = headrace("experiment", *words)
     assert "no experiments yet: topic experiments does not exist" in ended.out + ended.err
     assert ended.code == (0 if words == ("show",) else 2)
