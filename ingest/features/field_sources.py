@@ -10,6 +10,9 @@ from typing import NamedTuple
 from headrace.ingest.events.contract import REQUEST_ID, TIME
 from headrace.ingest.features.fields import FieldSet, Transform
 
+LEAST_ALIKE = 0.7
+"""Likeness of two names, from 0 to 1, from which one may be the other misspelt."""
+
 _WITHOUT_VALUE = (Transform.HOUR, Transform.PERIOD, Transform.CROSS, Transform.HISTORY)
 
 

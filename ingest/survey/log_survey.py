@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.features.field_sources import carried_fields
+from headrace.ingest.features.field_sources import LEAST_ALIKE, carried_fields
 from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, path_of
@@ -24,9 +24,6 @@ from headrace.ingest.survey.findings import (
 )
 from headrace.ingest.survey.ndjson_survey import LineReader
 from headrace.ingest.survey.table_survey import TableReader
-
-LEAST_ALIKE = 0.7
-"""Likeness of two names, from 0 to 1, from which one may be the other misspelt."""
 
 
 def survey_log(

@@ -21,8 +21,8 @@ from headrace.ingest.features.cells.times import milliseconds_of
 from headrace.ingest.features.cells.values import numbers_of
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.features.example_weights import weights_of
+from headrace.ingest.features.field_sources import LEAST_ALIKE
 from headrace.ingest.features.fields import FieldSet
-from headrace.ingest.survey.log_survey import LEAST_ALIKE
 
 
 class TableEncoder:

@@ -21,9 +21,8 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.ingest.features.field_sources import CarriedField, input_fields
+from headrace.ingest.features.field_sources import LEAST_ALIKE, CarriedField, input_fields
 from headrace.ingest.features.recent_coverage import CoverageCounts, RecentCoverage
-from headrace.ingest.survey.log_survey import LEAST_ALIKE
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.prediction import ScoredRequest
 from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
