@@ -14,6 +14,7 @@ from headrace.ingest.decoding.decoder import hash_texts
 from headrace.ingest.decoding.json_scanner import TEXT
 from headrace.ingest.features.cells.labels import ClickWords
 from headrace.ingest.features.cells.values import are_numbers, are_untyped, is_list
+from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.layout import BagLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
 from headrace.ingest.logs.table_log import TableLog
@@ -48,6 +49,21 @@ class TableReader:
             elif block.rows:
                 yield self._block(block, coverage, now_ms)
 
+    def _values_in(
+        self, column: pa.Array, good: npt.NDArray[np.bool_], transform: str
+    ) -> FieldValues:
+        """Return the values of a column in the rows that are `good`, as far as they matter."""
+        listed = is_list(column.type)
+        wanted = transform in (Transform.NUMBER, Transform.LOG_BUCKET) and not listed
+        untyped = transform == Transform.ID and self._of_texts
+        return FieldValues(
+            good & column.is_valid().to_numpy(zero_copy_only=False),
+            np.full(len(column), listed),
+            are_numbers(column) if wanted else np.ones(len(column), np.bool_),
+            lambda place: str(column[place].as_py()),
+            are_untyped(column) if untyped else None,
+        )
+
     def _block(
         self, block: TableBlock, coverage: Sequence[FieldCoverage], now_ms: int
     ) -> SurveyedEvents:
@@ -60,7 +76,7 @@ class TableReader:
             if field.source in rows.fields:
                 column = columns.get(field.source, field.source)
                 field.column = column.column if isinstance(column, BagLayout) else column
-                field.count(values_in(rows.fields[field.source], good, self._of_texts))
+                field.count(self._values_in(rows.fields[field.source], good, field.transform))
         if click is not None and rows.odd.any():
             self.unread_advice = (
                 self.unread_advice or odd_click(rows, event, str(click.timestamp))[1]
@@ -83,19 +99,6 @@ class TableReader:
             block.rows - rows.clicks.null_count,
             pc.fill_null(rows.clicks, 0).to_numpy(zero_copy_only=False)[good],
         )
-
-
-def values_in(column: pa.Array, good: npt.NDArray[np.bool_], of_texts: bool) -> FieldValues:
-    """Return the values of a column in the rows that are `good`; of_texts: of a CSV."""
-    listed = is_list(column.type)
-    numeric = np.ones(len(column), np.bool_) if listed else are_numbers(column)
-    return FieldValues(
-        good & column.is_valid().to_numpy(zero_copy_only=False),
-        np.full(len(column), listed),
-        numeric,
-        lambda place: str(column[place].as_py()),
-        are_untyped(column) if of_texts else None,
-    )
 
 
 def _hashes(texts: pa.Array) -> npt.NDArray[np.uint64]:
