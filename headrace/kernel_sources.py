@@ -39,8 +39,6 @@ _SETTINGS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "OPT", "LOOP_VECTORIZE", "SLP_V
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _IMPORT = re.compile(rb"^(?:from|import) +([\w.]+)(?: +import +(\([^)]*\)|[^\n(]+))?", re.MULTILINE)
 _NAME = re.compile(rb"\w+")
-_HOME = re.compile(r"^from \.(\w+) import (\w+)", re.MULTILINE)
-"""Of a name that a folder exports."""
 
 
 class _Source(NamedTuple):
@@ -118,14 +116,9 @@ def _source_of(module: ModuleType) -> _Source:
 
 
 def _modules_of(where: str, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the modules that an import may import, whatever else the process has imported."""
+    """Yield what an import may import: the module, and modules in it."""
     yield where
     yield from (f"{where}.{name}" for name in names)
-    folder = getattr(sys.modules.get(where), "__file__", None) or ""
-    stub = Path(f"{folder}i")
-    if folder.endswith("__init__.py") and stub.exists():  # its names are imported when used
-        homes = {name: home for home, name in _HOME.findall(stub.read_text())}
-        yield from (f"{where}.{homes[name]}" for name in names if name in homes)
 
 
 def _fields_of(kinds: Iterable[Any]) -> Iterator[tuple[str, ...]]:
