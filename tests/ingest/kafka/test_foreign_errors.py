@@ -29,7 +29,7 @@ def test_every_error_class_is_the_translation_of_some_code() -> None:
     }
     made_by_us = {
         *(errors.TopicMismatch, errors.BadCheckpoint),
-        *(errors.BackfillRefused, errors.DamagedMessage),
+        *(errors.BackfillRefused, errors.DamagedMessage, errors.ExamplesMissing),
     }
     assert set(KIND_OF.values()) == ours - made_by_us
 
