@@ -195,9 +195,20 @@ class Command(click.Command):
 class Group(click.Group):
     """Commands in the order in which they are declared."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write each command with its whole first sentence, which click would cut at the width."""
+        rows = [(name, _first_sentence(each.help or "")) for name, each in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands."""
         return list(self.commands)
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a help text, on one line."""
+    return " ".join(text.split()).split(". ")[0].rstrip(".") + "."
 
 
 def group(

@@ -168,3 +168,13 @@ def test_a_flag_with_a_variable_has_one_in_every_command() -> None:
             found[flag(option)][bool(option.envvar)].add(name)
     lacking = {name: each[False] for name, each in found.items() if each[True] and each[False]}
     assert lacking == WITHOUT_VARIABLE
+
+
+def test_a_list_of_commands_cuts_no_sentence_off() -> None:
+    with click.Context(app, terminal_width=80) as context:
+        shown = " ".join(app.get_help(context).split())
+    assert "..." not in shown.partition("Commands:")[2]
+    for name, command in app.commands.items():
+        assert (
+            f"{name} {' '.join((command.help or '').split()).split('. ')[0].rstrip('.')}." in shown
+        )
