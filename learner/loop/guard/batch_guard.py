@@ -181,9 +181,8 @@ class BatchGuard:
 
     def inspect(self, evidence: MiniBatchEvidence) -> str | None:
         """Return why a mini-batch must not enter a round of its group, or None."""
-        if not np.isfinite(evidence.scores).all():
-            return _not_finite(evidence.scores)
-        return self._gradient_fault(evidence.largest_gradient, evidence.scores.shape[0])
+        why = _not_finite(evidence.scores)
+        return why or self._gradient_fault(evidence.largest_gradient, evidence.scores.shape[0])
 
     def judge(
         self,
@@ -292,15 +291,13 @@ class BatchGuard:
 
 
 def _unfinished(examples: Examples, scores: npt.NDArray[np.float64]) -> str | None:
-    """Return what is wrong if a score is NaN or infinite, or None."""
-    bad = ~np.isfinite(scores)
-    others = np.count_nonzero(bad & (examples.kinds != Kind.CLICKED)) if bad.any() else 0
-    return f"expected finite scores, got {others} that are NaN or infinite" if others else None
+    """Return what is wrong if a score is NaN or infinite, or None; those of clicks do not count."""
+    return _not_finite(np.where(examples.kinds == Kind.CLICKED, 0.0, scores))
 
 
-def _not_finite(scores: npt.NDArray[np.float64]) -> str:
-    others = np.count_nonzero(~np.isfinite(scores))
-    return f"expected finite scores, got {others} that are NaN or infinite"
+def _not_finite(scores: npt.NDArray[np.float64]) -> str | None:
+    bad = int(np.count_nonzero(~np.isfinite(scores)))
+    return f"expected finite scores, got {bad} that are NaN or infinite" if bad else None
 
 
 class MiniBatchGuard(BatchGuard):
@@ -313,7 +310,7 @@ class MiniBatchGuard(BatchGuard):
         pending: PendingDeltas,  # noqa: ARG002
     ) -> bool:
         """Return True: a step that all took stays. A suspect batch puts the next on the alert."""
-        if np.isfinite(scores[batch.examples.kinds != Kind.CLICKED]).all():
+        if _unfinished(batch.examples, scores) is None:
             self._of_labels(batch.name, batch.offset, batch.examples, scores)
         return True
 
