@@ -86,7 +86,7 @@ def _print(console: Console, found: Run) -> None:
             f"{counted.impressions:,} impressions and {counted.clicks:,} clicks sent in "
             f"{found.seconds:.0f} s ({found.events / found.seconds:,.0f} events/s), "
             f"{len(found.episodes)} faults, {counted.late_clicks:,} late clicks, "
-            f"{len(found.violations)} violations",
+            f"{len(counted.parked)} parked messages, {len(found.violations)} violations",
             highlight=False,
             soft_wrap=True,
         )
