@@ -210,8 +210,8 @@ MUTANTS = (
     ),
     Mutant(
         "a batch whose scores are infinite is learned",
-        "headrace.learner.loop.guard.batch_guard:_unfinished",
-        "if others else None",
+        "headrace.learner.loop.guard.batch_guard:_not_finite",
+        "if bad else None",
         "if False else None",
         0,
         "poisoned",
