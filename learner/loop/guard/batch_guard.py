@@ -23,7 +23,7 @@ A batch that was suspect alone is found good as soon as the present model expect
 of one batch are judged once: when it is read again, the model has learned less than when it passed.
 
 Evidence is not stored. A new process does not know how much its model has learned, nor which
-clicks are still to come. So it judges nothing for `warm_up_examples`, whatever the model.
+clicks are still to come. So it judges no labels for `warm_up_examples`, whatever the model.
 
 Gains are checked before each push, and after each batch only when a push would have carried too
 large ones. Scores of a batch found that way were sent before. Examples quarantined before a push

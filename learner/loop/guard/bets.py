@@ -20,7 +20,7 @@ from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 PART = 128
 """Examples after which the capital is looked at."""
-EXTREME = 1e-4
+_EXTREME = 1e-4
 """Scores count as at least this far from 0 and 1."""
 _OWN = 1.0
 """Evidence that a batch must bring itself, or together with those just before it."""
@@ -95,7 +95,7 @@ def _factor(said, odds, clicked, limits):  # type: ignore[no-untyped-def]
 
 @inlined
 def _odds(score):  # type: ignore[no-untyped-def]
-    within = min(max(score, EXTREME), 1.0 - EXTREME)
+    within = min(max(score, _EXTREME), 1.0 - _EXTREME)
     return within / (1.0 - within)
 
 
@@ -103,11 +103,11 @@ def _odds(score):  # type: ignore[no-untyped-def]
 def bet_on_outcomes(capital, limits, scores, labels, shift, level, judged):  # type: ignore[no-untyped-def]
     """Bet on impressions whose outcomes are known; opponents are those of `LABEL_TESTS`.
 
-    scores (n,) float64, labels (n,) uint8. shift: factor on the odds. level: odds of the mean
-    score. Returns (proved, sum of scores, clicks, clicks expected).
+    scores (n,) float64, labels (n,) uint8. shift: factor on the odds. level: the usual
+    mean score. Returns (proved, sum of scores, clicks, clicks expected).
     """
     proved, total, clicks, expected = -1, 0.0, 0, 0.0
-    products, count = capital.products, scores.shape[0]
+    products, count, level_odds = capital.products, scores.shape[0], _odds(level)
     for i in range(count):
         odds, clicked = _odds(scores[i]) * shift, labels[i] > 0
         total += scores[i]
@@ -116,7 +116,7 @@ def bet_on_outcomes(capital, limits, scores, labels, shift, level, judged):  # t
         if judged and proved < 0:
             products[0] *= _factor(odds * limits.excess, odds, clicked, limits)
             products[1] *= _factor(odds / limits.shortage, odds, clicked, limits)
-            products[2] *= _factor(level, odds, clicked, limits)
+            products[2] *= _factor(level_odds, odds, clicked, limits)
             products[3] *= _factor(1.0 / odds, odds, clicked, limits)
             if (i + 1) % PART == 0 or i + 1 == count:
                 proved = _settle(capital, 0.0)

@@ -58,7 +58,6 @@ from headrace.counted_nouns import counted
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.loop.guard.bets import (
-    EXTREME,
     BetLimits,
     Capital,
     Cohorts,
@@ -203,7 +202,7 @@ class StreamSurprise:
         level = float(self._level.value[0]) if self._level.weight else float(scores.mean())
         labels = read_only(examples.labels, np.uint8)
         proved, total, clicks, expected = bet_on_outcomes(
-            self._labels, self._bets, scores, labels, shift, odds_of(level), judged and shift > 0
+            self._labels, self._bets, scores, labels, shift, level, judged and shift > 0
         )
         if proved >= 0:
             return _labels_reason(LABEL_TESTS[proved], expected, clicks, count)
@@ -275,12 +274,6 @@ def _times(share: float, factor: float) -> float:
     """Return the share whose odds are so many times those of another."""
     odds = factor * share / max(1.0 - share, 1e-6)
     return odds / (1.0 + odds)
-
-
-def odds_of(score: float) -> float:
-    """Return p / (1 - p) of a score, within what double precision can tell."""
-    within = min(max(score, EXTREME), 1.0 - EXTREME)
-    return within / (1.0 - within)
 
 
 def _labels_reason(test: str, expected: float, clicks: int, count: int) -> str:
