@@ -6,8 +6,8 @@ columns), `joiner.core` (pure: pairs impressions with clicks), `examples` (the c
 writes), `kafka` (readers, writers, transactions) and `joiner` (the process).
 
 Around these: `collector` accepts events over HTTP, `client` sends them there, `replay` writes files
-to Kafka, `archive` writes topics to Parquet, and `dead_letters` handles unusable events. `runtime`
-and `http` have what every process needs.
+to Kafka, `archive` writes topics to Parquet, and `dead_letters` handles unusable events. `status`
+publishes the metrics of a process, and `broker_rehearsal` prepares a new broker.
 
 `logs` reads events on disk, and `survey` lists their faults before anything is sent.
 """

@@ -40,8 +40,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_ran
 from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 
-from headrace.counted_nouns import counted
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.undecodable import UNDECODABLE
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY
 
-from headrace.counted_nouns import counted
 from headrace.ingest.examples.batch import UnreadableExamples
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import (
@@ -24,9 +24,7 @@ from headrace.ingest.kafka.topics import (
     examples_topic,
     scores_topic,
 )
-from headrace.ingest.runtime.clock import steady_ms, wall_ms
-from headrace.ingest.runtime.process import running_process
-from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.ingest.status import status_in
 from headrace.learner.errors import NoGroup, WrongExamples
 from headrace.learner.inputs.admission import described
 from headrace.learner.loop.cached_replica import CachedReplica
@@ -46,6 +44,9 @@ from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import Resharded
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape, Store
+from headrace.runtime.clock import steady_ms, wall_ms
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.process import running_process
 
 if TYPE_CHECKING:
     from headrace.learner.models.deep.process_group import GroupConfig
@@ -201,8 +202,8 @@ def run_learner(
     collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions, lag.known)
     address = settings.metrics_host, settings.metrics_port
     try:
-        metrics = [collector, lag]
-        with running_process("learner", kafka, REGISTRY, address, collectors=metrics) as health:
+        status, metrics = status_in(kafka), [collector, lag]
+        with running_process("learner", status, REGISTRY, address, collectors=metrics) as health:
             health.ready_when(lambda: reader.settled)
             health.watch(lag.progress, lambda: not _waiting(learner) and lag.behind())
             while not stop.is_set():

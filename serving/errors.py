@@ -1,6 +1,6 @@
 """Errors that end a server, a scorer or an evaluation.
 
-Errors of a single request are `RequestRefused` (`ingest.http`, `requests.refusals`).
+Errors of a single request are `RequestRefused` (`runtime.http`, `requests.refusals`).
 """
 
 

@@ -16,19 +16,20 @@ from typing import NamedTuple, Protocol
 from fastapi import APIRouter, FastAPI
 from prometheus_client import CollectorRegistry
 
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.listen_settings import ListenSettings
-from headrace.ingest.http.local_senders import is_this_machine
-from headrace.ingest.http.metrics_server import new_registry
-from headrace.ingest.http.server import Draining, Readiness, listening_socket, run_app
-from headrace.ingest.http.token_files import RereadTokens, TokenSource, rereading
-from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Writer
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.process import running_process
+from headrace.ingest.status import status_in
 from headrace.pserver.errors import StoreError
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.listen_settings import ListenSettings
+from headrace.runtime.http.local_senders import is_this_machine
+from headrace.runtime.http.metrics_server import new_registry
+from headrace.runtime.http.server import Draining, Readiness, listening_socket, run_app
+from headrace.runtime.http.token_files import RereadTokens, TokenSource, rereading
+from headrace.runtime.http.token_grants import TokenGrant, TokenLimits
+from headrace.runtime.process import running_process
 from headrace.serving.api.app import AppParts, make_app
 from headrace.serving.api.fast_path_probe import choose_protocol
 from headrace.serving.api.health import answers
@@ -223,7 +224,7 @@ def serve(
     with (
         running_process(
             "server",
-            settings.told_to,
+            status_in(settings.told_to),
             registry,
             settings.metrics_address,
             objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,

@@ -37,7 +37,7 @@ THOROUGH = (
     "tests/faults",
     "tests/simulation",
     "tests/chaos/test_run",
-    "tests/ingest/http/test_java",
+    "tests/runtime/http/test_java",
     "tests/ingest/joiner/test_hostile_events",
     "tests/ingest/joiner/test_join_restart",
     "tests/ingest/joiner/test_join_week",

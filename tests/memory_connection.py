@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 if TYPE_CHECKING:
-    from headrace.ingest.http.server import SingleWriteProtocol
+    from headrace.runtime.http.server import SingleWriteProtocol
 
 
 class MemoryConnection(asyncio.Transport):

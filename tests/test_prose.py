@@ -25,6 +25,8 @@ CLEAN = [
     "tests/ingest",
     "tests/serving",
     "deploy",
+    "headrace",
+    "tests/runtime",
     "tests/bench",
     "tests/chaos",
     "tests/conftest.py",

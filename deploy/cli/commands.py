@@ -1,8 +1,8 @@
 """Makes commands of functions: each setting in a signature becomes an option or an argument.
 
-A parameter is a setting (`headrace.settings`), or a dataclass. The settings among its fields become
-options, with the docstring below the field as the help text, and its other fields keep their
-defaults. A flag overrides the variable of its setting, which overrides the default.
+A parameter is a setting (`headrace.runtime.settings`), or a dataclass. The settings among its
+fields become options, with the docstring below the field as the help text, and its other fields
+keep their defaults. A flag overrides the variable of its setting, which overrides the default.
 """
 
 import ast
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 import click
 
 from headrace.deploy.cli.options import PREFIX_VARIABLE, TOPICS_PREFIX
-from headrace.settings import Setting, setting_of
+from headrace.runtime.settings import Setting, setting_of
 
 _CONNECTIONS = frozenset({"kafka", "redis", "store"})
 """A command with one of these settings has the prefix of its environment, too."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from headrace.deploy.cli.options import LAYOUT_NAME, MODEL, SORT, layout_of
-from headrace.settings import argument, setting
+from headrace.runtime.settings import argument, setting
 
 LOG = argument(
     help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or a CSV, Parquet "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from headrace.deploy.cli.options import PORT, RUNS_FOLDER, TRACK_URI, PipelineOptions
 from headrace.deploy.cli.runs import run_outputs
-from headrace.settings import same, setting
+from headrace.runtime.settings import same, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.experiments.experiment_commands import ARCHIVE_FOLDER, DATA, EXIT_STOPPED
 from headrace.deploy.cli.experiments.run_modes import source_of_log
 from headrace.deploy.cli.options import (
@@ -20,7 +19,8 @@ from headrace.deploy.cli.options import (
     MODEL,
     TABLE_LAYOUT,
 )
-from headrace.settings import argument, same, setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import argument, same, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings

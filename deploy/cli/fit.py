@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
     MODEL,
     RUNS_FOLDER,
@@ -19,7 +18,8 @@ from headrace.deploy.cli.options import (
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
-from headrace.settings import setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import setting
 
 if TYPE_CHECKING:
     from headrace.learner.batch.sources import BatchSource
@@ -217,8 +217,8 @@ def _check_store(spec: "ModelSpec", archive: str | None) -> None:
 
 
 def _store_settings(epochs: int, workers: int, part: str, holdout: float) -> "StoreFitSettings":
-    from headrace.ingest.runtime.affinity import available_cores
     from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings
+    from headrace.runtime.affinity import available_cores
 
     number, _, parts = part.partition("/")
     if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):

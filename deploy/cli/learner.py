@@ -19,7 +19,7 @@ from headrace.deploy.cli.options import (
     SKIP_DAMAGED,
 )
 from headrace.deploy.errors import BadOption
-from headrace.settings import setting
+from headrace.runtime.settings import setting
 
 EXAMPLES_OF = setting(
     "",

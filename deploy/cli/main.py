@@ -44,7 +44,7 @@ from headrace.deploy.cli.serving import (
 from headrace.deploy.process_logs import configure_logs, write_held_lines
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
 from headrace.deploy.termination import REFUSED, UNREACHABLE
-from headrace.settings import setting
+from headrace.runtime.settings import setting
 
 
 def _print_version(wanted: bool) -> None:
@@ -164,9 +164,11 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from headrace.ingest.features.spec_text import SpecError
     from headrace.learner.errors import LearnerError
     from headrace.pserver.errors import StoreError
+    from headrace.runtime.http.http_errors import ListenError
     from headrace.serving.errors import ServingError
 
-    return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError, ServingError)
+    ours = DeployError, StackError, SpecError, LearnerError, ServingError
+    return (*ours, StreamError, StoreError, ListenError)
 
 
 def _documented() -> tuple[type[Exception], ...]:

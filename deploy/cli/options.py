@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.settings import same, setting
+from headrace.runtime.settings import same, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.local.pipeline import PipelineSettings
@@ -65,7 +65,7 @@ def _guessed_layout(first: Path) -> "LogLayout":
 
 def token_in(file: Path | None) -> str:
     """Return the first token of a file; "" without a file."""
-    from headrace.ingest.http.token_grants import read_grants
+    from headrace.runtime.http.token_grants import read_grants
 
     return read_grants(file)[0].token if file else ""
 

@@ -23,7 +23,7 @@ from headrace.deploy.cli.options import (
     layout_of,
 )
 from headrace.deploy.cli.runs import run_outputs
-from headrace.settings import setting
+from headrace.runtime.settings import setting
 
 
 def speed_of(text: str) -> float | None:
@@ -179,7 +179,7 @@ def status(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations.live_status import read_status, status_text
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.ingest.runtime.clock import wall_ms
+    from headrace.runtime.clock import wall_ms
 
     show_warnings_only()
     figures = read_status(kafka_settings(kafka, kafka_client), wall_ms())

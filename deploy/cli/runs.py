@@ -13,7 +13,7 @@ import click
 from headrace.deploy.cli.options import KAFKA_CLIENT, RUNS_FOLDER, TRACK_URI
 from headrace.deploy.errors import BadOption
 from headrace.deploy.terminal.wrapped_text import columns_of
-from headrace.settings import argument, setting
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking.run_recorder import RunOutputs

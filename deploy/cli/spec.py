@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from headrace.deploy.errors import BadOption
-from headrace.settings import argument, setting
+from headrace.runtime.settings import argument, setting
 
 
 def spec(

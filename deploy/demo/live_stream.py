@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
     from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticStream

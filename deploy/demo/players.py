@@ -14,7 +14,7 @@ from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticSite, Synth
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
     from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings

@@ -45,9 +45,9 @@ from headrace.deploy.reports.observer import (
 from headrace.deploy.reports.report import count_rows
 from headrace.deploy.reports.tracking.tracked_run import RunState
 from headrace.ingest.joiner.committed_state import read_state
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.ingest.status import publish_status
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking.run_recorder import RunRecorder
@@ -74,7 +74,7 @@ def run_demo(settings: DemoSettings, stop: threading.Event, recorder: RunRecorde
         figures = DemoMetrics(pipeline.spec.name)
         try:
             with (
-                publish_status(pipeline.kafka, "demo", instance_name(), figures.registry),
+                publish_status(pipeline.kafka, "demo", figures.registry),
                 playing(settings, pipeline, observer) as player,
             ):
                 _Demo(settings, pipeline, observer, player, console, stop, figures, recorder).run()

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from headrace.counted_nouns import counted
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.logs.layout import LogLayout
@@ -34,6 +33,7 @@ from headrace.ingest.replay.replayer import (
     replay,
 )
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.runtime.counted_nouns import counted
 
 
 class BackgroundReplay(threading.Thread):

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.counted_nouns import counted
 from headrace.deploy.errors import Stuck
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.protocols import Source
@@ -26,6 +25,7 @@ from headrace.ingest.kafka.topics import check_co_partitioned, examples_topic
 from headrace.learner.loop.marks.parked_marks import parked_messages
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.store import BucketAnswer, Store
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec

@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadLog
 from headrace.ingest.joiner.committed_state import JoinerState, read_state
 from headrace.ingest.kafka.reading.bounded_reader import offsets_at
@@ -22,6 +21,7 @@ from headrace.ingest.logs.opening import open_log
 from headrace.ingest.replay.backfill import check_backfill
 from headrace.ingest.replay.named_replay import begun_name, model_of, replay_name
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.deploy.local.pipeline import PipelineSettings

@@ -31,7 +31,6 @@ from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
 from headrace.ingest.kafka.transactions import Outgoing
-from headrace.ingest.runtime.clock import steady_ms
 from headrace.learner.errors import NoUncertainty
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.guard.batch_guard import BatchGuard
@@ -45,6 +44,7 @@ from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
+from headrace.runtime.clock import steady_ms
 from headrace.serving.requests.sample_requests import sample_fields
 
 SHOWN_MS = 1_700_000_000_000

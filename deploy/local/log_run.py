@@ -14,7 +14,6 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadLog
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
 from headrace.deploy.local.drain import Backlog, DrainTimeout
@@ -39,6 +38,7 @@ from headrace.ingest.survey.log_survey import survey_log
 from headrace.learner.loop.marks.parked_requests import read_parked
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.runtime.counted_nouns import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,12 @@ from headrace.deploy.local.services.ports import free_port, take_port
 from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
-from headrace.ingest.http.server import listening_socket
+from headrace.ingest.broker_rehearsal import BrokerRehearsal
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
-from headrace.ingest.runtime.broker_rehearsal import BrokerRehearsal
-from headrace.kernel_cache import compilations_reported
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.store import Shape, Store
+from headrace.runtime.http.server import listening_socket
+from headrace.runtime.kernels.kernel_cache import compilations_reported
 from headrace.serving.observers.prediction_log import ensure_predictions
 
 _LOOK_S = 0.05

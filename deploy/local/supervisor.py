@@ -32,7 +32,7 @@ from typing import Self
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.termination import REFUSED, UNREACHABLE
-from headrace.ingest.runtime.restart_policy import RestartHistory, RestartPolicy
+from headrace.runtime.restart_policy import RestartHistory, RestartPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headrace.counted_nouns import counted
 from headrace.deploy.operations.parked import parked_summary
 from headrace.learner.loop.marks.parked_marks import parked_messages
 from headrace.learner.loop.marks.topic_marks import offsets_in
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.deploy.operations.examples_topic import HeldTopic

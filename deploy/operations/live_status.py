@@ -11,8 +11,8 @@ from typing import Any
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC
-from headrace.ingest.runtime.status import ProcessStatus, UnreadableStatus, unpack
-from headrace.printable_text import printable
+from headrace.ingest.status import ProcessStatus, UnreadableStatus, unpack
+from headrace.runtime.printable_text import printable
 from headrace.serving.page.field_coverage import (
     DIFFERS,
     MISSING_IN_EVENTS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.counted_nouns import counted
 from headrace.deploy.operations.check_result import CheckResult, Severity
 from headrace.ingest.kafka.retention import FOREVER_MS
 from headrace.learner.loop.marks.topic_marks import buckets_behind, topic_of
@@ -13,6 +12,7 @@ from headrace.learner.spec.compatibility import check_compatible
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import MissingModel, Unreachable, WrongModel
 from headrace.pserver.rows.row_codec import row_bytes
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.deploy.operations.examples_topic import HeldTopic

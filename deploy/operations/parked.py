@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.counted_nouns import counted
 from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.check_result import CheckResult, Severity
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest, parked_messages
 from headrace.learner.loop.marks.parked_requests import ask, read_parked
 from headrace.pserver.store import Store
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.deploy.operations.examples_topic import HeldTopic

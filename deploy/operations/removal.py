@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-from headrace.counted_nouns import counted
 from headrace.deploy.errors import DeployError
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.inspection.model_survey import Survey, drop_leftovers, survey
 from headrace.pserver.inspection.usage import signs_of_use
 from headrace.pserver.redis_backend.redis_store import RedisStore
+from headrace.runtime.counted_nouns import counted
 
 _SIGNS_SHOWN = 3
 

@@ -15,7 +15,7 @@ from headrace.deploy.errors import BadOption
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, NoEventsError, path_of
 from headrace.ingest.logs.table_log import TableLog
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 
 class _ImpressionHead(msgspec.Struct):

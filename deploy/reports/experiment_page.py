@@ -8,9 +8,9 @@ import html
 import time
 from collections.abc import Sequence
 
-from headrace.counted_nouns import counted
 from headrace.deploy.reports.tracking.tracked_run import TrackedRun
 from headrace.learner.experiments.history import ArmRecord, arm_state
+from headrace.runtime.counted_nouns import counted
 
 _WIDTH, _HEIGHT, _LEFT = 640, 180, 70
 _COLOURS = {"better": "#1a7f37", "eliminated": "#b42318", "stopped": "#8a6d3b"}

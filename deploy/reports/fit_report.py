@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.counted_nouns import counted, counted_of
 from headrace.ingest.survey.findings import RefusedEvents, duration
+from headrace.runtime.counted_nouns import counted, counted_of
 
 if TYPE_CHECKING:
     from headrace.learner.batch.trainer import FitSummary

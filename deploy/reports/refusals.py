@@ -16,7 +16,7 @@ from headrace.ingest.kafka.topics import EventTopics, examples_topic
 from headrace.learner.loop.guard.batch_guard import quarantine_reason
 from headrace.learner.loop.marks.parked_marks import ParkedMessage
 from headrace.learner.spec.model_spec import ModelSpec
-from headrace.printable_text import printable
+from headrace.runtime.printable_text import printable
 
 _LONGEST_SHOWN = 200
 

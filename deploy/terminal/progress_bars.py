@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from headrace.counted_nouns import counted
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.learner.batch.trainer import FitProgress

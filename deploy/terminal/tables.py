@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
-from headrace.printable_text import printable
+from headrace.runtime.printable_text import printable
 
 if TYPE_CHECKING:
     from headrace.pserver.snapshots.catalog import ListedSnapshot

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.counted_nouns import counted
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder, ArchiveFull
 from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
 from headrace.ingest.examples.arrow_batch import open_batch
@@ -37,11 +36,13 @@ from headrace.ingest.kafka.protocols import (
 )
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
-from headrace.ingest.runtime.process import running_process
-from headrace.ingest.runtime.read_lag import ReadLag
-from headrace.undecodable import UNDECODABLE
+from headrace.ingest.status import status_in
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.process import running_process
+from headrace.runtime.undecodable import UNDECODABLE
 
 log = logging.getLogger(__name__)
 
@@ -317,7 +318,9 @@ def run_archiver(
         lag = ReadLag("headrace_sink_lag")
         lag.follow(LogBounds(kafka), archiver.positions)
         full_of(registry).set_function(lambda: archiver.full)
-        with running_process("sink", kafka, registry, metrics, collectors=[lag]) as health:
+        with running_process(
+            "sink", status_in(kafka), registry, metrics, collectors=[lag]
+        ) as health:
             # a full folder is no hang: a restart would not make room
             health.watch(lag.progress, lambda: not archiver.full and lag.behind())
             while not stop.is_set():

@@ -31,15 +31,15 @@ from headrace.ingest.collector.responses import (
 from headrace.ingest.collector.validation import check
 from headrace.ingest.errors import WriteRefused
 from headrace.ingest.events.json_schema import EventKind, event_schema
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.docs_page import add_docs
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.ingest.http.token_grants import TokenLimits
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.docs_page import add_docs
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.http.token_grants import TokenLimits
 
 if TYPE_CHECKING:
     from headrace.ingest.collector.collector_metrics import CollectorMetrics
     from headrace.ingest.collector.delivery import Delivery, Failure
-    from headrace.ingest.http.server import Readiness
+    from headrace.runtime.http.server import Readiness
 
 _JSON = "application/json"
 PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}

@@ -7,9 +7,9 @@ their bytes before it reads them, if the length is known. A request beyond the l
 
 from dataclasses import dataclass
 
-from headrace.counted_nouns import counted
 from headrace.ingest.events.contract import LARGEST_VALUE_BYTES
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.http.http_errors import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.counted_nouns import counted
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.ingest.collector.backpressure import CollectorLimits

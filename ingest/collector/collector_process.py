@@ -14,16 +14,17 @@ from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.events.json_schema import EventKind
-from headrace.ingest.http.http_errors import BadTokens
-from headrace.ingest.http.listen_settings import ListenSettings
-from headrace.ingest.http.metrics_server import new_registry
-from headrace.ingest.http.server import Draining, Readiness, listening_socket, run_app
-from headrace.ingest.http.token_files import RereadTokens, rereading
-from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.process import running_process
+from headrace.ingest.status import status_in
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.http.http_errors import BadTokens
+from headrace.runtime.http.listen_settings import ListenSettings
+from headrace.runtime.http.metrics_server import new_registry
+from headrace.runtime.http.server import Draining, Readiness, listening_socket, run_app
+from headrace.runtime.http.token_files import RereadTokens, rereading
+from headrace.runtime.http.token_grants import TokenGrant, TokenLimits
+from headrace.runtime.process import running_process
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def run_collector(
         contextlib.closing(Delivery(kafka, settings.deadline_s, settings.linger_ms)) as delivery,
         running_process(
             "collector",
-            kafka,
+            status_in(kafka),
             registry,
             settings.metrics_address,
             objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.ingest.http.http_errors import RequestRefusal
+from headrace.runtime.http.http_errors import RequestRefusal
 
 TOO_LARGE = "too_large"
 NOT_ACKNOWLEDGED = "not_acknowledged"

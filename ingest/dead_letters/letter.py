@@ -20,7 +20,7 @@ import msgspec
 import orjson
 
 from headrace.ingest.events.contract import LARGEST_VALUE_BYTES, Reason
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.protocols import Record

@@ -37,7 +37,7 @@ from headrace.ingest.kafka.error_translation import translated
 from headrace.ingest.kafka.producer import producer_config
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 _LETTERS_A_TRANSACTION = 500
 _BYTES_A_TRANSACTION = 4 << 20

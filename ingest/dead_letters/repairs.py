@@ -25,7 +25,7 @@ import orjson
 from headrace.ingest.dead_letters.letter import Letter, Origin
 from headrace.ingest.dead_letters.letter_retry import DISCARD, Repair, why_refused
 from headrace.ingest.errors import StreamError
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 
 class BadRepair(StreamError):

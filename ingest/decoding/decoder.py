@@ -42,7 +42,7 @@ from headrace.ingest.events.contract import (
 from headrace.ingest.features.fields import FieldSet, Transform
 from headrace.ingest.features.hashing import ABSENT as NO_HASH
 from headrace.ingest.features.hashing import canonical, real, xxh64
-from headrace.ingest.runtime.numba_kernels import kernel
+from headrace.runtime.kernels.numba_kernels import kernel
 
 Hashes = npt.NDArray[np.uint64]
 Longs = npt.NDArray[np.int64]

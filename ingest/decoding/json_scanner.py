@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.decoding.json_tokens import integer, number, same, space, string
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 Longs = npt.NDArray[np.int64]
 

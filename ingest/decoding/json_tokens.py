@@ -8,7 +8,7 @@ may be invalid ends at -1.
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.runtime.kernels.numba_kernels import inlined
 
 _EXACT_DIGITS = 15
 """A decimal of at most this many digits is the shortest text of its float, so `repr` returns it.

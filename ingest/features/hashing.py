@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
-from headrace.kernel_cache import compiled_and_kept
+from headrace.runtime.kernels.kernel_cache import compiled_and_kept
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -23,7 +23,7 @@ from headrace.ingest.joiner.core.checkpoint import (
 from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned, joiner_group
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted
 from headrace.ingest.decoding.json_scanner import ABSENT, TEXT
 from headrace.ingest.features.field_sources import CarriedField, carried_fields
 from headrace.ingest.features.fields import FieldSet, Transform
 from headrace.ingest.features.recent_coverage import CoverageCounts, RecentCoverage
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.ingest.decoding.decoder import Decoded

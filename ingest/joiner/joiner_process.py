@@ -17,6 +17,7 @@ from headrace.ingest.joiner.committed_state import JoinerState, StateReader, rea
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import (
     EventTopics,
@@ -26,9 +27,9 @@ from headrace.ingest.kafka.topics import (
     joiner_group,
     topics_for,
 )
-from headrace.ingest.runtime.kafka_clients import open_ports
-from headrace.ingest.runtime.process import running_process
-from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.ingest.kafka.transactional_ports import open_ports
+from headrace.ingest.status import status_in
+from headrace.runtime.process import running_process
 
 __all__ = [
     "JoinerPacing",
@@ -95,7 +96,7 @@ def run_joiner(
         lag.follow(LogBounds(kafka), joiner.positions)
         frame = running_process(
             "joiner",
-            kafka,
+            status_in(kafka),
             REGISTRY,
             (settings.metrics_host, settings.metrics_port),
             collectors=[JoinerCollector(model, joiner), lag],

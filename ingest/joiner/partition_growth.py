@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.counted_nouns import counted
 from headrace.ingest.errors import MissingTopic, TopicMismatch
 from headrace.ingest.kafka.protocols import PartitionAssigned, Source
 from headrace.ingest.kafka.reading.bounded_reader import last_records
@@ -41,6 +40,7 @@ from headrace.ingest.kafka.topics import (
     joiner_group,
     scores_topic,
 )
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.ingest.joiner.committed_state import JoinerModel

@@ -2,7 +2,7 @@
 
 `protocols` has what joiner, learner and scorer need; `reading`, `producer` and `transactions` are
 the real ones, `fakes` the lists of tests. `transactional_ports` bundles the clients of a loop that
-works in transactions. Other folders import these names from here and never import a Kafka client.
+works in transactions, and opens them. Other folders never import a Kafka client.
 
 `topics` has the names and settings of every topic, `topic_leaders` waits for new ones, `settings`
 has those of connections, and `retention` tells how long Kafka keeps what. `retry` has the waiting,

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.counted_nouns import counted
 from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka.advertised_brokers import listed_topics
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.protocols import Source

@@ -32,11 +32,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
-from headrace.counted_nouns import counted
 from headrace.ingest.errors import MissingTopic, NotAllowed, TopicMismatch
 from headrace.ingest.kafka.advertised_brokers import answering_admin
 from headrace.ingest.kafka.error_translation import answer_of, translate, translated
 from headrace.ingest.kafka.topic_leaders import await_leaders
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings

@@ -21,8 +21,8 @@ from headrace.ingest.errors import StreamError
 from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, request_key
 from headrace.ingest.logs.byte_streams import CODECS, opened_text
 from headrace.ingest.logs.layout import SUFFIXES
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.undecodable import UNDECODABLE
 
 IMPRESSIONS, CLICKS = "impressions", "clicks"
 

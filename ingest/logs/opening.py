@@ -11,8 +11,8 @@ from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.ndjson import DirectoryLog, EventLog, Line
 from headrace.ingest.logs.table_log import TableLog
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.undecodable import UNDECODABLE
 
 _MEMORY_KIB = 256 << 10
 """For sorting. A larger log is sorted in a temporary file."""

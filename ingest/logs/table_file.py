@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.counted_nouns import counted
 from headrace.ingest.features.cells.values import array_of, plain, without_empty
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.byte_streams import BYTE_ORDER_MARK, CODECS, refusal_of, unpacked
 from headrace.ingest.logs.decimal_commas import with_points
 from headrace.ingest.logs.line_numbers import CsvLines, after_skipped
 from headrace.ingest.logs.nested_columns import flat, flat_row
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.ingest.logs.layout import FileLayout

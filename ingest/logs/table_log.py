@@ -33,7 +33,7 @@ from headrace.ingest.features.spec_text import SpecError, toml_text
 from headrace.ingest.logs.layout import BagLayout, EventLayout, LogLayout
 from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.table_file import TableBlock, TableFile, UnreadableRow
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 Event = dict[str, Any]
 

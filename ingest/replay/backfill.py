@@ -18,7 +18,7 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.bounded_reader import last_records
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, partition_counts
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.ingest.logs.ndjson import EventLog

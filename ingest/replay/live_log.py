@@ -17,8 +17,8 @@ import msgspec
 
 from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.logs.ndjson import EventLog, Line
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.undecodable import UNDECODABLE
 
 
 class LivePace(NamedTuple):

@@ -24,7 +24,6 @@ from typing import Protocol
 import msgspec
 from confluent_kafka.admin import AdminClient
 
-from headrace.counted_nouns import counted
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, StreamError
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Committed, ReadPosition, Source
@@ -35,6 +34,7 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import REPLAYS_TOPIC, ensure_topics, replays_spec
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 from headrace.ingest.kafka.watchdog import Watchdog
+from headrace.runtime.counted_nouns import counted
 
 
 class EventWriter(Protocol):

@@ -32,7 +32,7 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
 from headrace.ingest.replay.outputs import EventWriter, PlainEventWriter, ResumableEventWriter
 from headrace.ingest.replay.request_keys import RequestKeys
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
     from headrace.ingest.logs.ndjson import EventLog, Line

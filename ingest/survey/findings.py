@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted, counted_of
 from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, Reason
 from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.decimal_commas import has_decimal_comma
+from headrace.runtime.counted_nouns import counted, counted_of
 
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]

@@ -13,7 +13,6 @@ from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, path_of
 from headrace.ingest.logs.opening import open_log
 from headrace.ingest.logs.table_log import TableLog
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.ingest.survey.event_tallies import ClickTally, OrderTally, RefusalTally, RepeatedIds
 from headrace.ingest.survey.findings import (
     EventOrder,
@@ -24,6 +23,7 @@ from headrace.ingest.survey.findings import (
 )
 from headrace.ingest.survey.ndjson_survey import LineReader
 from headrace.ingest.survey.table_survey import TableReader
+from headrace.runtime.clock import wall_ms
 
 
 def survey_log(

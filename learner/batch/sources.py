@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.survey.event_tallies import RefusalTally
 from headrace.ingest.survey.findings import RefusedEvents
 from headrace.learner.errors import LearnerError
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.runtime.counted_nouns import counted
 
 
 class UnreadableData(LearnerError):

@@ -30,8 +30,6 @@ from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
 from headrace.ingest.logs.table_log import LogRows, TableLog
-from headrace.ingest.runtime.affinity import available_cores
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.ingest.survey.findings import number_advice
 from headrace.ingest.survey.table_refusals import odd_click, refusals_of, unreadable_line
 from headrace.learner.batch.data_files import data_files
@@ -40,6 +38,8 @@ from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
 from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.runtime.affinity import available_cores
+from headrace.runtime.clock import wall_ms
 
 log = logging.getLogger(__name__)
 

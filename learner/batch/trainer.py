@@ -28,7 +28,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from headrace.ingest.runtime.affinity import available_cores
 from headrace.ingest.survey.findings import RefusedEvents
 from headrace.learner.batch.fit_folder import FitFolder, FitState
 from headrace.learner.batch.held_out_epochs import add_scores, held_out_loss
@@ -46,6 +45,7 @@ from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.models.factory import layer_threads
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.learner.validation.log_loss_sum import LogLossSum
+from headrace.runtime.affinity import available_cores
 
 
 @dataclass(frozen=True, slots=True)

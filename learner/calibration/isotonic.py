@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.calibration.platt import (
     PlattScaling,
     add_to,
@@ -40,6 +39,7 @@ from headrace.learner.calibration.platt import (
 from headrace.learner.inputs.example_inputs import counts_of, weight_of
 from headrace.learner.kernels.loss import probability_of
 from headrace.pserver.rows.table import find
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
 _LOWEST, _BETWEEN, _KNOTS = -8.0, 0.5, 25
 _LEAST_SLOPE = 0.05

@@ -47,7 +47,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.inputs.example_inputs import LabelledColumns, counts_of, weight_of
 from headrace.learner.inputs.statistics import empty_memory, keep, recall, with_room
 from headrace.learner.kernels.loss import probability_of
@@ -56,6 +55,7 @@ from headrace.learner.kernels.row_counters import count_row
 from headrace.learner.kernels.row_lookup import bucket_at, shift_of
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
 from headrace.pserver.rows.table import RowTable, find, find_or_add
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _STEPS = 2000.0

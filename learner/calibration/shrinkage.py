@@ -35,7 +35,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.calibration.platt import (
     PlattScaling,
     add_to,
@@ -50,6 +49,7 @@ from headrace.learner.inputs.example_inputs import counts_of, weight_of
 from headrace.learner.inputs.statistics import keep, recall
 from headrace.learner.kernels.loss import probability_of
 from headrace.pserver.rows.table import find
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
 _CLICKED, _CLOSED, _SHOWN = int(Kind.CLICKED), int(Kind.CLOSED), int(Kind.SHOWN)
 _STEPS = 2000.0

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.counted_nouns import counted
 from headrace.learner.batch.sources import ExampleLog, FilePosition, LogBlock
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.decisions import Look, Verdict, look
@@ -37,6 +36,7 @@ from headrace.learner.experiments.losses import OutcomeJoin, paired
 from headrace.learner.experiments.run_folder import RunFolder
 from headrace.learner.experiments.rungs import PieceSums, Rungs, Standing, compared_arm
 from headrace.learner.experiments.suggestions import suggestions_of
+from headrace.runtime.counted_nouns import counted
 
 _CONTROL = 0
 

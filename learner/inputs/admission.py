@@ -40,10 +40,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.features.fields import FieldSet
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.kernels.row_ids import mix
 from headrace.learner.spec.admission_and_expiry import COUNT, Admission
 from headrace.pserver.intrinsics.row_prefetch import prefetch
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _NUMBERS = 1024
 _FULL = np.uint8(255)

@@ -18,7 +18,6 @@ from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import FieldSet, Transform
 from headrace.ingest.features.hashing import ABSENT
-from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.inputs.click_slots import slot_scratch, slots_of
 from headrace.learner.inputs.example_inputs import FeatureColumns, LabelledColumns
 from headrace.learner.inputs.history_kernels import (
@@ -31,6 +30,7 @@ from headrace.learner.inputs.history_kernels import (
 from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.learner.kernels.row_ids import NUMBER_BITS
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.kernels.numba_kernels import read_only
 
 Ids = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

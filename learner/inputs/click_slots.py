@@ -31,10 +31,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.kernels.row_counters import count_row
 from headrace.learner.kernels.row_ids import NUMBER_BITS, mix
 from headrace.pserver.rows.table import find, find_or_add
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _CHOICES = 4
 """Oldest slots of a user from which the hash of a click chooses."""

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.inputs.rare_rows import (
     admit_strangers,
     fetch_admission,
@@ -40,6 +39,7 @@ from headrace.learner.kernels.row_lookup import (
     shift_of,
 )
 from headrace.pserver.rows.table import find, find_or_add
+from headrace.runtime.kernels.numba_kernels import inlined
 
 INTERCEPT = 0x9AE16A3B2F90404F & ~1023
 """Id of the intercept's row: field number 0; its upper bits are an arbitrary constant."""

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.inputs.click_slots import item_id, read_items, slot_id, slots_of, write_click
 from headrace.learner.kernels.row_ids import NUMBER_BITS
 from headrace.learner.kernels.row_lookup import bucket_at, shift_of
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 Integers = npt.NDArray[np.int64]
 

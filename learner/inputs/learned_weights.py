@@ -23,10 +23,10 @@ import math
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
 from headrace.learner.kernels.optimizers import gained_at
 from headrace.learner.kernels.row_values import MEAN_OF_LEARNED, NOT_LEARNED
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 

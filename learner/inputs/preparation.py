@@ -15,7 +15,6 @@ import numpy.typing as npt
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.hashing import hash_strings
-from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.inputs.admission import AdmissionCounts, counting, gate_of
 from headrace.learner.inputs.bag_weights import BagWeights
 from headrace.learner.inputs.click_histories import ClickHistories
@@ -27,6 +26,7 @@ from headrace.learner.spec.admission_and_expiry import COUNT, PROBABILITY
 from headrace.learner.spec.architecture import CHOICE
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.kernels.numba_kernels import read_only
 
 
 class RowPuller(Protocol):

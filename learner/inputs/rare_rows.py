@@ -28,11 +28,11 @@ An id's statistics are those of its own row, never of the rare one: without a ro
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.inputs.admission import admits, fetch_counters
 from headrace.learner.kernels.row_ids import NUMBER_BITS, rare_id
 from headrace.pserver.intrinsics.row_prefetch import prefetch
 from headrace.pserver.rows.table import find, find_or_add
+from headrace.runtime.kernels.numba_kernels import inlined
 
 _ZERO = np.float32(0.0)
 

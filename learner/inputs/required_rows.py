@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.runtime.numba_kernels import kernel, read_only
 from headrace.learner.inputs.example_inputs import INTERCEPT, find_asked
 from headrace.learner.inputs.preparation import InputPreparation, RowPuller
 from headrace.learner.kernels.row_ids import rare_id
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.kernels.numba_kernels import kernel, read_only
 
 Ids = npt.NDArray[np.uint64]
 

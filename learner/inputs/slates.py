@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.hashing import ABSENT, hash_strings
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 Ends = npt.NDArray[np.int64]
 Times = npt.NDArray[np.int64]

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.kernels.row_ids import mix
 from headrace.learner.spec.statistics_spec import AGE, CLICK, RATE, SHOW
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -38,7 +38,7 @@ from numba.core.errors import TypingError
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.runtime.kernels.numba_kernels import inlined
 
 LANES = 8
 

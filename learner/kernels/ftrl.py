@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined_ieee_division
 from headrace.learner.intrinsics.simd import absolute, chosen, root, with_sign
+from headrace.runtime.kernels.numba_kernels import inlined_ieee_division
 
 _ZERO = np.float32(0.0)
 

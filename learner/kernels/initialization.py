@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.intrinsics.simd import float_of, numbered
 from headrace.learner.kernels.row_ids import mix
+from headrace.runtime.kernels.numba_kernels import inlined
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _STEP = np.float32(2.0**-23)

@@ -21,7 +21,7 @@ weight of an example (`ingest.features.example_weights`).
 import math
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
 _CLICKED, _CLOSED = int(Kind.CLICKED), int(Kind.CLOSED)
 _MOST_WEIGHED = 0.8

@@ -38,11 +38,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
 from headrace.learner.intrinsics.simd import LANES, absolute, add, chosen, eight, root, take
 from headrace.learner.kernels.ftrl import step, weight
 from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division
 
 _KINDS = {SGD: 0, ADAGRAD: 1, FTRL: 2, ADAM: 3, COIN: 4}
 _SGD, _ADAGRAD, _FTRL, _ADAM, _COIN = _KINDS.values()

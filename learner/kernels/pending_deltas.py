@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.kernels.row_lookup import bucket_at, shift_of
 from headrace.pserver.intrinsics.row_prefetch import prefetch, prefetch_row
 from headrace.pserver.intrinsics.row_view import row_of
@@ -24,6 +23,7 @@ from headrace.pserver.rows.columns import Kinds
 from headrace.pserver.rows.deltas import NEVER, RowDeltas
 from headrace.pserver.rows.table import AHEAD, Places, RowTable, fetch, find
 from headrace.pserver.store import Shape
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _NEVER = np.uint32(NEVER)
 _ONE = np.uint32(1)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.intrinsics.simd_rows import add_two, raise_four
 from headrace.learner.kernels.pending_deltas import since
 from headrace.pserver.rows.columns import counters_at
+from headrace.runtime.kernels.numba_kernels import inlined
 
 
 @inlined

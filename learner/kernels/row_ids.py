@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _TO_PRIME_A = np.uint64(0xFF51AFD7ED558CCD)
 

@@ -6,10 +6,10 @@ slots of the whole block, then the rows they name, then look, and prefetch the r
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.pserver.intrinsics.row_prefetch import FLOATS_A_LINE, prefetch, prefetch_at
 from headrace.pserver.rows.columns import FLOATS_BEFORE
 from headrace.pserver.rows.table import find, find_or_add, home
+from headrace.runtime.kernels.numba_kernels import inlined
 
 _IDS_A_LINE = 8
 _NUMBER = np.uint64(1023)

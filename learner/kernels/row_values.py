@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.features.fields import MEAN
-from headrace.ingest.runtime.numba_kernels import inlined, read_only
 from headrace.learner.intrinsics.simd import LANES, eight, put
 from headrace.learner.kernels.initialization import bound_of, initial, origin
 from headrace.learner.kernels.optimizers import ParameterGroup, gained_at, group_of
@@ -14,6 +13,7 @@ from headrace.learner.kernels.row_ids import rare_id
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.learner.spec.optimizer_spec import Optimizer, floats
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, read_only
 
 _NUMBER = np.uint64(1023)
 _ZERO = np.float32(0.0)

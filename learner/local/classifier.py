@@ -21,13 +21,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from headrace.counted_nouns import counted
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.local.derived_spec import SpecOptions, derive_spec
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import export_onnx
 from headrace.learner.local.table_examples import TableEncoder, learnable_times, times_of
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.counted_nouns import counted
 
 Columns = Mapping[str, pa.Array]
 

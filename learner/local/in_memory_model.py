@@ -20,7 +20,6 @@ import numpy.typing as npt
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.spec_text import SpecError
-from headrace.ingest.runtime.clock import steady_ms, wall_ms
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.compatibility import check_compatible
@@ -35,6 +34,7 @@ from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
 from headrace.pserver.store import Shape
+from headrace.runtime.clock import steady_ms, wall_ms
 
 _BUCKETS = 16
 """Of the rows. A restore may split each of them, so a small model can grow into a large store."""

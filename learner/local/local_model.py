@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted
 from headrace.ingest.events.contract import TIME
 from headrace.ingest.examples.batch import Examples, concatenate
 from headrace.ingest.examples.ordering import reordered
@@ -30,7 +29,6 @@ from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
 from headrace.ingest.logs.layout import LogLayout, load_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.opening import open_log
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.inputs.slates import last_slate, slate_order
 from headrace.learner.local.event_input import (
     Event,
@@ -46,6 +44,8 @@ from headrace.learner.loop.scores import Scores
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.outcomes import Outcomes, join_outcomes
 from headrace.learner.validation.progressive import ProgressiveValidation
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.counted_nouns import counted
 
 _EVENTS_A_TURN = 4096
 _REFUSED_SHOWN = 3

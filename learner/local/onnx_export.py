@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.features.fields import Field, Transform
-from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.calibration.platt import PlattScaling
 from headrace.learner.errors import MissingOnnx, NotExportable
 from headrace.learner.inputs.admission import gate_of
@@ -46,6 +45,7 @@ from headrace.learner.spec.calibration_spec import PLATT
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.intrinsics.row_view import row_of
 from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.runtime.kernels.numba_kernels import kernel
 
 if TYPE_CHECKING:
     from headrace.learner.local.in_memory_model import InMemoryModel

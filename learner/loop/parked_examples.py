@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted
 from headrace.ingest.errors import KafkaUnreachable, OffsetGone
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import Record, Source
@@ -38,6 +37,7 @@ from headrace.learner.loop.guard.batch_guard import (
 )
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
 from headrace.learner.loop.merging import ExampleBatch, HeldExamples
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.learner.loop.outputs import LearnerOutputs, LearnerTotals

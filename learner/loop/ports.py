@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.runtime.clock import steady_ms
+from headrace.runtime.clock import steady_ms
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.protocols import Reader

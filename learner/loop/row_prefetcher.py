@@ -26,13 +26,13 @@ import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.errors import NotPulled
 from headrace.learner.kernels.pending_deltas import PendingColumns, PendingDeltas
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.pushes import Pushes
 from headrace.pserver.replica.replica import Change
 from headrace.pserver.rows.table import RowTable, find
+from headrace.runtime.kernels.numba_kernels import kernel
 
 Ids = npt.NDArray[np.uint64]
 

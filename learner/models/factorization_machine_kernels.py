@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.inputs.example_inputs import (
     BLOCK,
     admit_slate,
@@ -35,6 +34,7 @@ from headrace.learner.kernels.row_ids import NUMBER_BITS
 from headrace.learner.kernels.row_lookup import shift_of
 from headrace.learner.kernels.row_values import NOT_LEARNED, read_id, read_weight, value_at
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
 Floats = npt.NDArray[np.float32]
 

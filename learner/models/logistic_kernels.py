@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.inputs.example_inputs import (
     BLOCK,
     admit_slate,
@@ -27,6 +26,7 @@ from headrace.learner.kernels.row_counters import count_row
 from headrace.learner.kernels.row_ids import NUMBER_BITS
 from headrace.learner.kernels.row_lookup import shift_of
 from headrace.pserver.rows.columns import row_record
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
 _row_at = row_record("z", "n")
 

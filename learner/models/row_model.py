@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.runtime.numba_kernels import CachedDispatch, read_only
 from headrace.learner.calibration.isotonic import IsotonicScaling
 from headrace.learner.calibration.platt import PlattScaling
 from headrace.learner.calibration.shrinkage import ShrinkageMixture
@@ -41,6 +40,7 @@ from headrace.learner.spec.architecture import CHOICE
 from headrace.learner.spec.calibration_spec import ISOTONIC, PLATT, SHRINKAGE
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.kernels.numba_kernels import CachedDispatch, read_only
 
 _CALIBRATIONS = {
     PLATT: PlattScaling,

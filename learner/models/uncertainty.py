@@ -37,7 +37,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.runtime.numba_kernels import kernel, read_only
 from headrace.learner.errors import NoUncertainty
 from headrace.learner.inputs.example_inputs import find_asked
 from headrace.learner.inputs.learned_weights import weigh_items
@@ -45,6 +44,7 @@ from headrace.learner.inputs.preparation import InputPreparation
 from headrace.learner.kernels.row_values import RowParameters
 from headrace.learner.spec.optimizer_spec import ADAGRAD, COIN, FTRL, Optimizer
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.kernels.numba_kernels import kernel, read_only
 
 _SEEN = 1
 """The float of n, or of the sum of sizes, in a row of any width: behind w or z."""

@@ -27,7 +27,6 @@ from headrace.ingest.kafka.reading.bounded_reader import BoundedReader, offsets_
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import examples_topic
-from headrace.ingest.runtime.clock import steady_ms, wall_ms
 from headrace.learner.errors import RecoveryRefused
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.learner import Learner
@@ -48,6 +47,7 @@ from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.restoration import restore
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotProgress, write_snapshot
 from headrace.pserver.store import BucketAnswer, Shape
+from headrace.runtime.clock import steady_ms, wall_ms
 
 if TYPE_CHECKING:
     from headrace.pserver.snapshots.storage import SnapshotStorage

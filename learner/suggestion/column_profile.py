@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.counted_nouns import counted
 from headrace.ingest.features.cells.values import is_list, numbers_of, texts_of
+from headrace.runtime.counted_nouns import counted
 
 _ID_NAME = re.compile(
     r"(^|[_.])(id|user|item|article|ad|site|campaign|code|type|category)s?($|_id$)"

@@ -18,7 +18,7 @@ from headrace.ingest.logs.layout import EventLayout, LogLayout
 from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, path_of
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
 from headrace.ingest.logs.table_log import LogRows, TableLog, time_cells
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 _EVENTS = LogLayout(EventLayout(IMPRESSION_ID, REQUEST_ID, TIME))
 """Of events as producers send them."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.counted_nouns import counted
 from headrace.ingest.features.fields import LAST_NUMBER
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import LogLayout
@@ -23,6 +22,7 @@ from headrace.learner.suggestion.log_sample import LogSample, sample_log
 from headrace.learner.suggestion.outcome_columns import without_outcomes
 from headrace.learner.suggestion.request_clicks import clicks_of_requests
 from headrace.learner.suggestion.robust_constants import robust_constants
+from headrace.runtime.counted_nouns import counted
 
 _ROWS = 300_000
 _FIRST_STATISTIC = 100

@@ -3,7 +3,7 @@
 Looking up, reading and changing rows is the inner loop of learners, replicas and servers, and rows
 are outside of every cache. Plain numba code waits for each row's memory in turn, and computes
 addresses for strides and negative indexes that rows never have. `row_prefetch` asks for memory
-ahead, `row_view` declares that a row's floats are contiguous, and `kernels` has the decorators.
+ahead, and `row_view` declares that a row's floats are contiguous.
 
 These modules reach into numba and LLVM: the internal functions `cgutils.get_item_pointer` and
 `arrayobj.populate_array`, the layout of numba's array structure, and `llvm.prefetch`. A new version

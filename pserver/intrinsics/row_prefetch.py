@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from headrace.pserver.intrinsics.kernels import inlined_kernel
+from headrace.runtime.kernels.numba_kernels import inlined
 
 _point_to: Any = cgutils.get_item_pointer
 FLOATS_A_LINE, _FEW = 16, 4
@@ -54,7 +54,7 @@ prefetch_at: Any = intrinsic(_prefetch_at)
 """Prefetch the cache line of `array[place, k]`. For use inside kernels."""
 
 
-@inlined_kernel
+@inlined
 def prefetch_row(values, place):  # type: ignore[no-untyped-def]
     """Prefetch all cache lines of `values[place]`, (width,) float32. For use inside kernels."""
     prefetch(values, place)

@@ -28,7 +28,7 @@ from headrace.pserver.redis_backend.cluster_client import ClusterClient
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.server_requirements import function_name
 from headrace.pserver.rows.row_codec import MOST_SUB_HASHES
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 _CHECK_S = 1.0
 """Between two looks at the generation. Pushes to old buckets are lost, not wrong: the marks of the

@@ -30,7 +30,7 @@ from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.row_io import BucketLayout, written
 from headrace.pserver.rows.row_codec import MOST_SUB_HASHES, FoldedRows, sub_hash_of, sub_hashes_for
 from headrace.pserver.store import Shape
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 FORMAT = 1
 """Version of the format of a model's keys. Raise it if older programs could not read the keys."""

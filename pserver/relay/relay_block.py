@@ -37,7 +37,7 @@ from headrace.pserver.relay.relay_section import (
 )
 from headrace.pserver.rows.deltas import SourceReached
 from headrace.pserver.rows.row_codec import FoldedRows
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 _PLAIN, _SECTIONS = 1, 2
 """The formats."""

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.pserver.intrinsics.kernels import counted_kernel
 from headrace.pserver.rows.deltas import NEVER, Deletions, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.rows.table import home
 from headrace.pserver.store import Shape
+from headrace.runtime.kernels.numba_kernels import counted_kernel
 
 Ids = npt.NDArray[np.uint64]
 Versions = npt.NDArray[np.uint64]

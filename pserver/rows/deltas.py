@@ -26,7 +26,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 FORMAT = 1
 DELETING_FORMAT = 2

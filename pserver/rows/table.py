@@ -16,7 +16,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.pserver.intrinsics.kernels import kernel
 from headrace.pserver.intrinsics.row_prefetch import prefetch
 from headrace.pserver.intrinsics.row_view import row_of
 from headrace.pserver.rows.columns import (
@@ -32,6 +31,7 @@ from headrace.pserver.rows.columns import (
 )
 from headrace.pserver.rows.deltas import NEVER, Deletions, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.runtime.kernels.numba_kernels import kernel
 
 Ids = npt.NDArray[np.uint64]
 

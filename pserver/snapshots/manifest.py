@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from headrace.pserver.store import Shape
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 FORMAT = 1
 FILE = "manifest.json"

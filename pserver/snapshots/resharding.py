@@ -17,13 +17,13 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.counted_nouns import counted
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_copy import Halted, copy_bucket
 from headrace.pserver.snapshots.restoration import check_buckets, in_pieces
 from headrace.pserver.snapshots.snapshot_errors import DoesNotFit
 from headrace.pserver.snapshots.writer import SnapshotProgress, SnapshotSettings
 from headrace.pserver.store import Shape, Store
+from headrace.runtime.counted_nouns import counted
 
 
 class Successor(Protocol):

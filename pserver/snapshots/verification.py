@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted
 from headrace.pserver.errors import CorruptEntry
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack
 from headrace.pserver.snapshots.manifest import BucketFile, Manifest
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot
 from headrace.pserver.snapshots.writer import SnapshotProgress
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.pserver.snapshots.storage import SnapshotStorage

@@ -8,7 +8,7 @@
 
 Changes need an admin token. A token for predictions is not enough: a client must not choose the
 model that answers it. The line of an admin token may limit its changes per second, its aliases and
-the models that it may give them (`ingest.http.token_grants`). Without admin tokens, only a server
+the models that it may give them (`runtime.http.token_grants`). Without admin tokens, only a server
 on a loopback address accepts changes, and only those that no page of another site can send.
 """
 
@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.ingest.http.local_senders import is_foreign
-from headrace.ingest.http.token_grants import TokenLimits
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.http.local_senders import is_foreign
+from headrace.runtime.http.token_grants import TokenLimits
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.api.load_shedding import LoadShedder, read_body
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Alias, Aliases
 from headrace.serving.models.traffic_split import models_of
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.refusals import JSON, as_response, encode
-from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.serving.api.request_metrics import RequestMetrics

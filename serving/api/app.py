@@ -18,11 +18,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.docs_page import add_docs
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.ingest.http.server import Readiness
-from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.docs_page import add_docs
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.http.server import Readiness
+from headrace.runtime.http.token_grants import TokenGrant, TokenLimits
 from headrace.serving.api.admin import AdminAdmission, add_admin
 from headrace.serving.api.handler import (
     PredictAdapter,

@@ -37,7 +37,7 @@ from starlette.datastructures import Headers
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from headrace.ingest.http.server import BatchingTransport, SingleWriteProtocol
+from headrace.runtime.http.server import BatchingTransport, SingleWriteProtocol
 from headrace.serving.api.app import LONGEST_PATH, Ask
 from headrace.serving.api.load_shedding import WholeRequest
 

@@ -15,8 +15,8 @@ import uvicorn
 from fastapi import Response
 from uvicorn.server import ServerState
 
-from headrace.ingest.http.bounded_protocol import BoundedProtocol
-from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.runtime.http.bounded_protocol import BoundedProtocol
+from headrace.runtime.http.server import SingleWriteProtocol
 from headrace.serving.api.app import Ask
 from headrace.serving.api.fast_path import FastPathProtocol
 from headrace.serving.api.load_shedding import BodySource, WholeRequest

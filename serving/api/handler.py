@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from fastapi import Response
 from starlette.requests import ClientDisconnect
 
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.ingest.http.token_grants import TokenLimits
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.http.token_grants import TokenLimits
 from headrace.serving.api.load_shedding import (
     BodySource,
     LoadShedder,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.api.responses import ModelStatus, status
 from headrace.serving.models.registry import ModelRegistry, ServedModel
 from headrace.serving.requests.refusals import JSON, as_response, encode
 
 if TYPE_CHECKING:
-    from headrace.ingest.http.server import Readiness
+    from headrace.runtime.http.server import Readiness
     from headrace.serving.deployments.deployment_status import DeploymentStatus
     from headrace.serving.observers.request_coverage import RequestCoverage
 

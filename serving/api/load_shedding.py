@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple, Protocol
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.requests.limits import RequestLimits, too_large
 
 _REQUEST_COST_BYTES = 2_000

@@ -25,7 +25,8 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.api.handler import EncodedAnswer, PredictionHandler
 from headrace.serving.models.prediction import ScoredRequest, check_complete
 from headrace.serving.models.registry import ModelRegistry, ServedModel
@@ -43,10 +44,9 @@ from headrace.serving.requests.tensors import (
     raw_of,
     tensor_of,
 )
-from headrace.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
-    from headrace.ingest.http.server import Readiness
+    from headrace.runtime.http.server import Readiness
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 SERVER = {"name": "headrace", "version": "1", "extensions": ["binary_tensor_data"]}

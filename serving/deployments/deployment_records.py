@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import AS_THE_BROKER_SAYS, TopicSpec, ensure_topics
-from headrace.ingest.runtime.background_thread import BackgroundThread
+from headrace.runtime.background_thread import BackgroundThread
 from headrace.serving.deployments.deployed_models import DeployedModels, ModelHost, Opened
 from headrace.serving.deployments.deployment_records import DeploymentChange, Deployments
 from headrace.serving.deployments.deployment_status import DeploymentStatus

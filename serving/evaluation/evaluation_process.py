@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import (
     AS_THE_BROKER_SAYS,
@@ -25,12 +26,12 @@ from headrace.ingest.kafka.topics import (
     partition_counts,
     scores_topic,
 )
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.health import ProcessHealth
-from headrace.ingest.runtime.kafka_clients import open_ports
-from headrace.ingest.runtime.process import running_process
-from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.ingest.kafka.transactional_ports import open_ports
+from headrace.ingest.status import status_in
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.health import ProcessHealth
+from headrace.runtime.process import running_process
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
@@ -119,7 +120,9 @@ def run_evaluation(
     collectors = [EvaluationCollector(spec.name, keeper, lambda: feeding.figures), feeding.lag]
     address = settings.metrics_host, settings.metrics_port
     with (
-        running_process("evaluation", kafka, REGISTRY, address, collectors=collectors) as health,
+        running_process(
+            "evaluation", status_in(kafka), REGISTRY, address, collectors=collectors
+        ) as health,
         _faust_directory() as directory,
     ):
         feeding.health = health

@@ -38,9 +38,9 @@ from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 from headrace.ingest.kafka.transactions import Outgoing
 from headrace.learner.loop.scores import UnreadableScores
 from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack, unpack
-from headrace.undecodable import UNDECODABLE
 
 log = logging.getLogger(__name__)
 

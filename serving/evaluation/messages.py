@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.hashing import hash_strings, hash_text
 from headrace.ingest.kafka.protocols import Committed
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.learner.loop.scores import Scores

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.features.hashing import ABSENT
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.evaluation.messages import (
     CLICKED,
     LEARNED,
@@ -26,7 +27,6 @@ from headrace.serving.evaluation.messages import (
     Table,
 )
 from headrace.serving.evaluation.tally import MeasuredValues, Tally, merge
-from headrace.undecodable import UNDECODABLE
 
 Floats = npt.NDArray[np.float64]
 Slice = tuple[str, str]

@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
@@ -29,7 +30,6 @@ from headrace.serving.evaluation.window_pane import (
     combine,
     narrowed,
 )
-from headrace.undecodable import UNDECODABLE
 
 SETTLED, OPEN = "settled", "open"
 

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.traffic_split import canonical, models_of, split_of
-from headrace.undecodable import UNDECODABLE
 
 log = logging.getLogger(__name__)
 

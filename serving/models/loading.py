@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
 from headrace.learner.spec.compatibility import check_compatible
@@ -25,6 +24,7 @@ from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
 from headrace.pserver.snapshots.manifest import Manifest, model_of
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import Shape, Store
+from headrace.runtime.clock import wall_ms
 from headrace.serving.errors import BadSnapshot, ServingError
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.predictor import Predictor

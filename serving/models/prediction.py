@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.http.http_errors import RequestRefused
 from headrace.learner.errors import NoUncertainty
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.models.registry import Route, ServedModel
 from headrace.serving.replicas.status import ReplicaStatus, RowSource, age
 from headrace.serving.requests.candidates import Candidates, CheckedRequest, EventCandidates

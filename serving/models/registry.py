@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.models.aliases import SHADOW, Aliases
 from headrace.serving.models.traffic_split import TrafficSplit, split_of
 

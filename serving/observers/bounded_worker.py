@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from headrace.counted_nouns import counted
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.serving.models.prediction import ScoredRequest

@@ -10,7 +10,7 @@ the capacity of the thread are dropped and counted.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.models.prediction import (
     AnswerObserver,
     ReadyRequest,

@@ -5,9 +5,9 @@ The decoder drops such fields in its one pass, so the names are read from the bo
 
 import msgspec
 
-from headrace.printable_text import printable
+from headrace.runtime.printable_text import printable
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.requests.candidates import some_of
-from headrace.undecodable import UNDECODABLE
 
 LARGEST_BODY = 128 << 10
 """Bytes of a body that is read again. A larger one would delay its answer by milliseconds."""

@@ -18,9 +18,9 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import partition_counts
 from headrace.learner.experiments.history import ArmRecord, arm_state
 from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, histories_of
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC
 from headrace.serving.promotion.promotion_state import Promotion, decoded_promotion
-from headrace.undecodable import UNDECODABLE
 
 log = logging.getLogger(__name__)
 

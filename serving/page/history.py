@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.serving.page.field_coverage import field_coverage
 
 if TYPE_CHECKING:
-    from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+    from headrace.ingest.status import MetricSample, ProcessStatus
 
 STEP_MS = 2_000
 KEPT_MS = 3_600_000

@@ -11,7 +11,7 @@ from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, S
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC
-from headrace.ingest.runtime.status import UnreadableStatus, unpack
+from headrace.ingest.status import UnreadableStatus, unpack
 from headrace.serving.page.charts import CURVES
 from headrace.serving.page.history import STEP_MS, History
 

@@ -16,12 +16,12 @@ import math
 from enum import StrEnum
 from typing import NamedTuple
 
-from headrace.counted_nouns import counted
 from headrace.learner.experiments.promotion_rules import (
     LARGEST_FRESHNESS_S,
     LARGEST_P99_MS,
     PromotionRules,
 )
+from headrace.runtime.counted_nouns import counted
 
 _STANDARD_ERRORS = 4.0
 """Once in 16,000 looks for independent clicks."""

@@ -24,8 +24,9 @@ from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC, ensure_topics
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import UnreadableStatus, unpack
+from headrace.ingest.status import UnreadableStatus, unpack
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.deployments.deployment_records import Deployments
 from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC, deployments_spec
 from headrace.serving.errors import ServingError
@@ -41,7 +42,6 @@ from headrace.serving.promotion.promotion_state import (
 from headrace.serving.promotion.promotion_steps import PromotionFigures, next_promotion, waits_for
 from headrace.serving.promotion.served_loss import ServedLoss, canary_began_ms, served_loss
 from headrace.serving.promotion.status_figures import StatusFigures
-from headrace.undecodable import UNDECODABLE
 
 log = logging.getLogger(__name__)
 

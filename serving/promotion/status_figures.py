@@ -22,7 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from headrace.ingest.runtime.status import ProcessStatus
+    from headrace.ingest.status import ProcessStatus
 
 LEVEL_MS, WINDOW_MS, LONGEST_MS = 10_000, 60_000, 3_600_000
 GONE_MS = 15_000

@@ -15,13 +15,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.counted_nouns import counted
 from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.kafka.transactions import Outgoing, Transactions
 from headrace.pserver.relay.log_relay import LogRelay
 from headrace.pserver.relay.relay_section import RelayedColumns, RelayForm
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape, Store
+from headrace.runtime.counted_nouns import counted
 from headrace.serving.relaying.relay_topic import last_positions, relay_source
 
 log = logging.getLogger(__name__)

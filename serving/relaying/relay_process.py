@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Metric
 
-from headrace.ingest.http.metrics_server import new_registry
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics
 from headrace.ingest.kafka.transactions import KafkaTransactions
 from headrace.ingest.kafka.watchdog import Watchdog
-from headrace.ingest.runtime.clock import steady_ms
-from headrace.ingest.runtime.model_collector import ModelCollector
-from headrace.ingest.runtime.process import running_process
+from headrace.ingest.status import status_in
 from headrace.pserver.relay.relay_section import RelayForm
 from headrace.pserver.store import Store
+from headrace.runtime.clock import steady_ms
+from headrace.runtime.http.metrics_server import new_registry
+from headrace.runtime.model_collector import ModelCollector
+from headrace.runtime.process import running_process
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_topic_spec
 
@@ -66,7 +67,9 @@ def run_relay(
         registry = new_registry()
         address = settings.metrics_host, settings.metrics_port
         collectors = [RelayCollector(shape.model, relay)]
-        with running_process("relay", kafka, registry, address, collectors=collectors) as health:
+        with running_process(
+            "relay", status_in(kafka), registry, address, collectors=collectors
+        ) as health:
             health.ready_when(lambda: relay.replica.complete)
             while not stop.is_set():
                 relay.step()

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from headrace.counted_nouns import counted
-from headrace.ingest.runtime.background_thread import BackgroundThread
 from headrace.pserver.errors import StoreError
 from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.replica import Change, Copied, Folded, Stale
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
+from headrace.runtime.background_thread import BackgroundThread
+from headrace.runtime.counted_nouns import counted
 from headrace.serving.replicas.freshness import FreshnessSummary, FreshnessTracker
 from headrace.serving.replicas.status import LocalRows, ReplicaStatus, RowSource, TableRowSource
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.ingest.runtime.background_thread import BackgroundThread
 from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.snapshot_errors import StorageFailed
 from headrace.pserver.snapshots.verification import read_bucket
+from headrace.runtime.background_thread import BackgroundThread
 from headrace.serving.replicas.freshness import Ages, FreshnessSummary
 from headrace.serving.replicas.status import LocalRows, ReplicaStatus, TableRowSource
 

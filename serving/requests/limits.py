@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

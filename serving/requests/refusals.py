@@ -19,7 +19,7 @@ A load balancer would take a server that answers 503 out of rotation.
 import msgspec
 from fastapi import Response
 
-from headrace.ingest.http.http_errors import RequestRefusal, RequestRefused
+from headrace.runtime.http.http_errors import RequestRefusal, RequestRefused
 
 __all__ = ["RefusalBody", "RequestRefusal", "RequestRefused", "as_response"]
 

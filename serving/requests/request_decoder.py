@@ -19,10 +19,10 @@ import msgspec
 from headrace.ingest.events.contract import TIME
 from headrace.ingest.features.fields import Field, FieldSet, Transform
 from headrace.ingest.features.unknown_fields import known_fields
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
 from headrace.serving.requests.limits import RequestLimits, too_large
-from headrace.undecodable import UNDECODABLE
 
 Scalar = str | int | float | bool | None
 Number = int | float | str | None  # a numeric string is a number, as in an event

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.requests.candidates import REQUEST_ID
-from headrace.undecodable import UNDECODABLE
 
 _FIELDS = 64
 """Decoders in the cache: one for each key of an alias."""

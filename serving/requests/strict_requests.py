@@ -12,8 +12,8 @@ no client reads every answer.
 import msgspec
 
 from headrace.ingest.features.unknown_fields import first_unknown
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.undecodable import UNDECODABLE
 
 
 def check_known(body: bytes, known: frozenset[str]) -> None:

@@ -23,7 +23,7 @@ from headrace.ingest.events.contract import TIME
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.features.fields import FieldSet, Transform
 from headrace.ingest.features.hashing import hash_values, hash_whole_numbers, real
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import ID
 from headrace.serving.requests.request_decoder import check_number, shown
 

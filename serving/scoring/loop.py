@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.counted_nouns import counted
 from headrace.ingest.dead_letters.letter import pack
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.events.contract import (
@@ -52,6 +51,7 @@ from headrace.ingest.kafka.reading.log_truncation import LogState, log_states
 from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 from headrace.ingest.kafka.transactions import Outgoing
 from headrace.learner.inputs.slates import request_ends
+from headrace.runtime.counted_nouns import counted
 from headrace.serving.models.registry import ServedModel
 from headrace.serving.requests.candidates import ID
 from headrace.serving.scoring.message import message_of

@@ -6,9 +6,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic
-from headrace.ingest.http.metrics_server import new_registry
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import (
     EventTopics,
@@ -17,11 +17,12 @@ from headrace.ingest.kafka.topics import (
     ensure_topics,
     partition_counts,
 )
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.health import ProcessHealth
-from headrace.ingest.runtime.kafka_clients import open_ports
-from headrace.ingest.runtime.process import running_process
-from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.ingest.kafka.transactional_ports import open_ports
+from headrace.ingest.status import status_in
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.health import ProcessHealth
+from headrace.runtime.http.metrics_server import new_registry
+from headrace.runtime.process import running_process
 from headrace.serving.models.loading import SnapshotModel, StoreModel, open_models
 from headrace.serving.models.registry import ServedModel
 from headrace.serving.replicas.caching_follower import CacheBounds
@@ -95,7 +96,9 @@ def run_scoring(
     address = settings.metrics_host, settings.metrics_port
     lag = ReadLag("headrace_scorer_lag", {"model": name})
     collectors = [ScoringCollector(name, figures), lag]
-    with running_process("scorer", kafka, registry, address, collectors=collectors) as health:
+    with running_process(
+        "scorer", status_in(kafka), registry, address, collectors=collectors
+    ) as health:
         served.rows.start()
         try:
             if _here(served, stop):

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from headrace.ingest.http.metrics_server import new_registry
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.process import running_process
+from headrace.ingest.status import status_in
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.http.metrics_server import new_registry
+from headrace.runtime.process import running_process
 from headrace.serving.errors import ServingError
 from headrace.serving.models.loading import SnapshotModel, StoreModel, compatible_spec
 from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS, ServerSettings, running
@@ -66,7 +67,7 @@ class FollowerWork:
             health = stack.enter_context(
                 running_process(
                     "server",
-                    settings.told_to,
+                    status_in(settings.told_to),
                     registry,
                     settings.metrics_address,
                     objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,

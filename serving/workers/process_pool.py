@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from headrace.ingest.runtime.parent_guard import call_when_readable
-from headrace.ingest.runtime.restart_policy import RestartHistory, RestartPolicy
+from headrace.runtime.parent_guard import call_when_readable
+from headrace.runtime.restart_policy import RestartHistory, RestartPolicy
 from headrace.serving.errors import ServingError
 
 log = logging.getLogger(__name__)

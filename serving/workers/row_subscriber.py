@@ -15,10 +15,10 @@ import logging
 import threading
 from pathlib import Path
 
-from headrace.ingest.runtime.background_thread import BackgroundThread
 from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.columns import columns_in
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.background_thread import BackgroundThread
 from headrace.serving.replicas.freshness import Ages, FreshnessSummary
 from headrace.serving.replicas.status import ReplicaStatus, RowSource, TableRowSource
 from headrace.serving.workers.mailbox import Mailbox

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http.metrics_server import new_registry
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.http.metrics_server import new_registry
 from headrace.serving.models.loading import served_by
 from headrace.serving.models.registry import ModelRegistry
 from headrace.serving.process import ServedModels, ServerSettings, serve

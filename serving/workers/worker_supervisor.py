@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from headrace.ingest.http.server import listening_socket
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.http.server import listening_socket
 from headrace.serving.errors import ServingError
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import compatible_spec

@@ -22,7 +22,7 @@ from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics
 from headrace.ingest.logs.ndjson import Line
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 from tests.chaos.accuracy import Accuracy
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
 from headrace.deploy.demo.synthetic import Event, SyntheticEvents, SyntheticSite, SyntheticStream
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 from tests.cluster.control_plane import Refused
 from tests.cluster.release import Release
 

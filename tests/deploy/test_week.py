@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.runtime.parent_guard import GUARD_SCRIPT
+from headrace.runtime.parent_guard import GUARD_SCRIPT
 from tests.deploy.command import running
 
 WEEK = Path(__file__).resolve().parents[3] / "shared" / "data" / "ebnerd_week1"

@@ -12,8 +12,8 @@ from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.responses import TOO_LARGE
 from headrace.ingest.collector.validation import check
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.logs.layout import parse_layout
+from headrace.runtime.http.bearer_tokens import Tokens
 from tests.docs.pages import DOCS, blocks, command_of, commands
 
 PAGE = (DOCS / "guides/producing.md").read_text()

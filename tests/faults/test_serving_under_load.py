@@ -27,7 +27,7 @@ from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 SPEC = Path(__file__).parents[2] / "deploy" / "models" / "demo.toml"
 EVENTS_PER_S, REQUESTS_PER_S = 300, 100

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.deploy.operations.live_status import figures_of, status_text
+from headrace.ingest import status
 from headrace.ingest.archive.archiver import event_table
 from headrace.ingest.dead_letters import letter
 from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, as_line
@@ -22,7 +23,6 @@ from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpo
 from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.logs import layout
-from headrace.ingest.runtime import status
 from headrace.learner.loop import scores
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import CorruptEntry

@@ -18,8 +18,8 @@ from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.body import JSON, NDJSON, content_length, split, unpack_gzip
 from headrace.ingest.collector.validation import check
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.http.server import SingleWriteProtocol
 from headrace.serving.api.open_inference import HEADER_LENGTH, InferAdapter
 from headrace.serving.observers.unknown_names import unknown_counts
 from headrace.serving.requests.limits import RequestLimits

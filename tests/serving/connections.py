@@ -5,7 +5,7 @@ from typing import Any
 
 import uvicorn
 
-from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.runtime.http.server import SingleWriteProtocol
 from headrace.serving.requests.limits import RequestLimits
 from tests.memory_connection import MemoryConnection
 from tests.serving.api.app_client import complete

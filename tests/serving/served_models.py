@@ -11,9 +11,6 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from headrace.ingest.features.encoder import Encoded, Encoder, Event
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.server import Readiness
-from headrace.ingest.http.token_grants import TokenGrant
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
@@ -22,6 +19,9 @@ from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import BucketAnswer, OffsetSpan, PollResult, Push, Shape, Store
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.server import Readiness
+from headrace.runtime.http.token_grants import TokenGrant
 from headrace.serving.api.app import AppParts, make_app
 from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.aliases import Aliases

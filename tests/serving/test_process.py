@@ -7,10 +7,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from headrace.ingest.http.http_errors import AddressTaken
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import MissingBucket, WrongModel
 from headrace.pserver.memory_store import MemoryStore
+from headrace.runtime.http.http_errors import AddressTaken
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import run_server
 from tests.serving.served_models import (

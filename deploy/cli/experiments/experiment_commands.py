@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.experiments.run_modes import (
     ExperimentRunOptions,
     run_live,
@@ -29,7 +28,8 @@ from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
-from headrace.settings import argument, setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking.tracked_run import TrackedRun

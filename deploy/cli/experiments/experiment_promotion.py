@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.experiments.promoted_processes import say_processes
 from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, REDIS, TRACK_URI
 from headrace.deploy.cli.runs import OFF, run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
-from headrace.settings import argument, setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking.run_exporter import RunExporter
@@ -64,8 +64,8 @@ def promote(
     """
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.runtime.clock import wall_ms
     from headrace.learner.experiments.experiment_file import load_experiment
+    from headrace.runtime.clock import wall_ms
     from headrace.serving.promotion.promotion_controller import (
         KafkaPromotionPorts,
         drive_promotion,
@@ -129,7 +129,7 @@ def promotion(
 
 
 def _rolled_back(kafka: "KafkaSettings", model: str) -> "PromotionDecision":
-    from headrace.ingest.runtime.clock import wall_ms
+    from headrace.runtime.clock import wall_ms
     from headrace.serving.promotion.promotion_controller import KafkaPromotionPorts
     from headrace.serving.promotion.promotion_state import PromotionStage
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from headrace.counted_nouns import counted
 from headrace.deploy.terminal.wrapped_text import wrapped
 from headrace.learner.experiments.history import OVER, ArmRecord, arm_state, event_time
+from headrace.runtime.counted_nouns import counted
 
 _CONTROL = 0
 _HEADER = ("arm", "state", "examples", "difference", "confidence sequence")

@@ -9,7 +9,7 @@ import click
 
 from headrace.deploy.cli.options import layout_of_tables, urls_of_data
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
-from headrace.settings import argument, setting
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.learner.batch.sources import BatchSource

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
     HOST,
     INSTANCE,
@@ -20,7 +19,8 @@ from headrace.deploy.cli.options import (
     valid_specs,
 )
 from headrace.ingest.events.json_schema import EventKind
-from headrace.settings import argument, same, setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import argument, same, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

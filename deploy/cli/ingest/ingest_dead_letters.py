@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT
-from headrace.printable_text import printable
-from headrace.settings import argument, setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.printable_text import printable
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.dead_letters.letter import Letter

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
     DATA,
     KAFKA,
@@ -21,7 +20,8 @@ from headrace.deploy.cli.options import (
     token_in,
 )
 from headrace.deploy.errors import BadOption
-from headrace.settings import setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import setting
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.ranking_client import RankingClient

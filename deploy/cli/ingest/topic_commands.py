@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
-from headrace.settings import setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import setting
 
 if TYPE_CHECKING:
     from headrace.ingest.joiner.partition_growth import OpenWindows

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import (
     BUCKETS,
     KAFKA_CLIENT,
@@ -22,7 +21,8 @@ from headrace.deploy.cli.options import (
     TOPICS_PREFIX,
 )
 from headrace.pserver.keeper.keeper_backlog import Watch
-from headrace.settings import setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import setting
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -98,12 +98,12 @@ def keep(
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.runtime.process import running_process
-    from headrace.ingest.runtime.status import instance_name
+    from headrace.ingest.status import status_in
     from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.keeper.bucket_lease import FoldPolicy
     from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+    from headrace.runtime.process import instance_name, running_process
 
     spec = load_spec(model)
     store = open_store(redis, spec.name)
@@ -121,7 +121,7 @@ def keep(
             ) -> "Iterator[Callable[[], None]]":
                 address = metrics_host, metrics_port
                 with running_process(
-                    "keeper", status_kafka, registry, address, collectors=collectors
+                    "keeper", status_in(status_kafka), registry, address, collectors=collectors
                 ) as health:
                     for watch in watches:
                         health.watch(watch.done, watch.behind)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import MODEL, REDIS
-from headrace.settings import setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import setting
 
 
 def limit(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import MODEL, REDIS
 from headrace.deploy.cli.pserver.pserver_snapshots import EXIT_STOPPED
 from headrace.deploy.errors import BadOption
-from headrace.settings import setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import setting
 
 
 def reshard(

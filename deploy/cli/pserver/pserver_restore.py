@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.learner import EXAMPLES_OF
 from headrace.deploy.cli.options import BUCKETS, KAFKA, KAFKA_CLIENT, MODEL, REDIS
 from headrace.deploy.cli.pserver.pserver_snapshots import (
@@ -17,7 +16,8 @@ from headrace.deploy.cli.pserver.pserver_snapshots import (
     version_here,
 )
 from headrace.deploy.errors import BadOption
-from headrace.settings import argument, setting
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings

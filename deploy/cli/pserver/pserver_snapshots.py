@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.counted_nouns import counted
 from headrace.deploy.cli.options import MODEL, REDIS
 from headrace.deploy.errors import BadOption
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.settings import argument, setting
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.pserver.snapshots.manifest import Manifest

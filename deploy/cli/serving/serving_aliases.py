@@ -8,7 +8,7 @@ import click
 
 from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, token_in
 from headrace.deploy.errors import BadOption
-from headrace.settings import argument, setting
+from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings

@@ -20,10 +20,10 @@ from headrace.deploy.cli.options import (
 )
 from headrace.deploy.errors import BadOption
 from headrace.deploy.model_sources import both, deployed, frozen
-from headrace.settings import same, setting
+from headrace.runtime.settings import same, setting
 
 if TYPE_CHECKING:
-    from headrace.ingest.http.token_files import TokenSource
+    from headrace.runtime.http.token_files import TokenSource
     from headrace.serving.process import ServerSettings
 
 
@@ -223,8 +223,8 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
 
 def token_source(variable: str, file: Path | None) -> "TokenSource":
     """Return the tokens of a variable, without limits, and of a file, with its limits."""
-    from headrace.ingest.http.token_files import TokenSource
-    from headrace.ingest.http.token_grants import plain_grants
+    from headrace.runtime.http.token_files import TokenSource
+    from headrace.runtime.http.token_grants import plain_grants
 
     named = os.environ.get(variable, "")
     fixed = plain_grants(token.strip() for token in named.split(",") if token.strip())

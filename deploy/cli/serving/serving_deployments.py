@@ -7,7 +7,7 @@ import click
 from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
-from headrace.settings import argument, setting
+from headrace.runtime.settings import argument, setting
 
 
 def deploy(

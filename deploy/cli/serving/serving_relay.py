@@ -12,7 +12,7 @@ from headrace.deploy.cli.options import (
     MODEL,
     REDIS,
 )
-from headrace.settings import setting
+from headrace.runtime.settings import setting
 
 
 class RelayedValues(StrEnum):

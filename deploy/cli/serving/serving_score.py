@@ -15,7 +15,7 @@ from headrace.deploy.cli.options import (
     valid_specs,
 )
 from headrace.deploy.errors import BadOption
-from headrace.settings import setting
+from headrace.runtime.settings import setting
 
 if TYPE_CHECKING:
     from headrace.serving.models.loading import SnapshotModel, StoreModel

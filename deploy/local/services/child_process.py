@@ -1,6 +1,6 @@
 """Runs a foreign program that ends with this process, with its output in a log.
 
-The program runs under a guard (`headrace.ingest.runtime.parent_guard`), a small process that stops
+The program runs under a guard (`headrace.runtime.parent_guard`), a small process that stops
 it on request and when this process is gone. `pid` is that of the program, not of its guard.
 
 Guard and program have a session of their own. Ctrl-C in a terminal therefore reaches this process
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.ingest.runtime.parent_guard import GUARD_SCRIPT, STOP_BYTE
+from headrace.runtime.parent_guard import GUARD_SCRIPT, STOP_BYTE
 
 MARGIN_S = 5.0
 """A guard that takes this much longer than the grace period is killed."""

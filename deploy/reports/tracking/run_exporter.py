@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from headrace.counted_nouns import counted
 from headrace.deploy.reports.tracking.tracked_run import RunPoint, RunState, TrackedRun
+from headrace.runtime.counted_nouns import counted
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.reports.tracking.tracked_run import TrackedRun
-from headrace.undecodable import UNDECODABLE
+from headrace.runtime.undecodable import UNDECODABLE
 
 RECORD, REPORT, PAGE = "run.json", "report.json", "page.html"
 _decode = msgspec.json.Decoder(TrackedRun).decode

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.counted_nouns import counted
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.learner.experiments.history import ArmRecord

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS
 from headrace.ingest.features.cells.times import ISO, PER_MS, milliseconds_of
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 
 _DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d")
 _CLOCKS = (" %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ", %I:%M:%S %p", ", %H:%M:%S")

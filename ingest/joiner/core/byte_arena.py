@@ -8,7 +8,7 @@ format is never stored.
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 ID_BYTES = 8
 LONGEST_LENGTH_BYTES = 5

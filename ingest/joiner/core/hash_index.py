@@ -11,7 +11,7 @@ growth included.
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.runtime.kernels.numba_kernels import inlined
 
 Slots = npt.NDArray[np.uint32]
 

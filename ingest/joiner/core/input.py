@@ -20,7 +20,7 @@ from headrace.ingest.features.example_weights import weights_of
 from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.core.byte_arena import ID_BYTES, LONGEST_LENGTH_BYTES
 from headrace.ingest.kafka.protocols import MessageBlock
-from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.runtime.kernels.numba_kernels import read_only
 
 
 class EventSide(IntEnum):

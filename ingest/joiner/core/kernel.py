@@ -50,7 +50,7 @@ from headrace.ingest.joiner.core.window_state import (
     hold_row,
     whole_clock,
 )
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
 """An arbitrary constant, so that draws are independent of all other uses of the hash."""

@@ -27,7 +27,7 @@ from headrace.ingest.joiner.core.rules import (
     WAIT,
     WATERMARK,
 )
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 
 @kernel

@@ -14,7 +14,7 @@ from headrace.ingest.joiner.core.window_state import (
     drop_oldest_click,
     whole_clock,
 )
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.runtime.kernels.numba_kernels import inlined
 
 
 @inlined

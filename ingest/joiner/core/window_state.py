@@ -42,7 +42,7 @@ from headrace.ingest.joiner.core.hash_index import (
     too_full,
 )
 from headrace.ingest.joiner.core.ring_buffer import Column, Ring
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 if TYPE_CHECKING:
     from headrace.ingest.joiner.core.input import EventColumns

@@ -4,5 +4,6 @@
 group, fencing and seeking. `bounded_reader` reads up to an offset. `offset_store` keeps the
 progress of groups that read nothing, `log_truncation` detects lost records, and `record_fetcher`
 reads single messages again. `log_bounds` asks for the bounds of logs beside a reader, and
-`source_order` decides how far in event time the partitions may be taken.
+`read_lag` counts the records that it has not read. `source_order` decides how far in event time the
+partitions may be taken.
 """

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.batch.store_fit.staged_file import (
     STAGED,
     StagedFileLearner,
@@ -28,6 +27,7 @@ from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.table_examples import TableEncoder, learnable_times, times_of
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.store import Store
+from headrace.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
     from headrace.learner.validation.shared_loss import SharedLoss

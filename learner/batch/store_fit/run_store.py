@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.counted_nouns import counted
 from headrace.pserver.errors import MissingModel, Unreachable
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import BucketAnswer, Shape, Store
+from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec

@@ -14,11 +14,11 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
-from headrace.ingest.runtime.affinity import available_cores
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.executors.arm_task import ArmTask, BlockScores, run_arm_task
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
 from headrace.learner.experiments.executors.remote_arms import Execute
+from headrace.runtime.affinity import available_cores
 
 _ATTEMPTS = 4
 """Of a round; Spark tries a task as often by default."""

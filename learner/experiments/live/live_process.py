@@ -15,12 +15,10 @@ from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, S
 from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.log_bounds import LogBounds
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.health import ProcessHealth
-from headrace.ingest.runtime.process import running_process
-from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.ingest.status import status_in
 from headrace.learner.experiments.experiment_file import Experiment
 from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult, decoded
 from headrace.learner.experiments.live.history_topic import (
@@ -35,6 +33,9 @@ from headrace.learner.experiments.live.history_topic import (
 from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.topic_source import TopicSource
+from headrace.runtime.clock import wall_ms
+from headrace.runtime.health import ProcessHealth
+from headrace.runtime.process import running_process
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ def run_live_experiment(
         lag.follow(LogBounds(kafka), source.passed)
         address = settings.metrics_host, settings.metrics_port
         with running_process(
-            "experiment", kafka, REGISTRY, address, collectors=[collector, lag]
+            "experiment", status_in(kafka), REGISTRY, address, collectors=[collector, lag]
         ) as health:
             return live.run(stop, _teller(collector, lag, health, stops))
 

@@ -44,13 +44,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.kernels.pending_deltas import PendingDeltas
 from headrace.learner.loop.guard.stream_change import GradientMean, GuardLimits, StreamChange
 from headrace.learner.loop.guard.surprise import StreamSurprise
 from headrace.learner.loop.merging import ExampleBatch
 from headrace.learner.models.sync_group import MiniBatchEvidence
+from headrace.runtime.counted_nouns import counted
 
 _REMEMBERED = 10_000
 """Quarantined batches, the latest: a batch that is read again is skipped again."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 PART = 128
 """Examples after which the capital is looked at."""

@@ -54,9 +54,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.counted_nouns import counted
 from headrace.ingest.examples.batch import Examples, Kind
-from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.loop.guard.bets import (
     BetLimits,
     Capital,
@@ -67,6 +65,8 @@ from headrace.learner.loop.guard.bets import (
     bet_on_repeats,
     new_capital,
 )
+from headrace.runtime.counted_nouns import counted
+from headrace.runtime.kernels.numba_kernels import read_only
 
 Floats = npt.NDArray[np.float64]
 

@@ -29,7 +29,6 @@ from torch import Tensor
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.inputs.example_inputs import (
     BLOCK,
     FeatureColumns,
@@ -67,6 +66,7 @@ from headrace.learner.models.sync_group import MiniBatchEvidence
 from headrace.learner.spec.architecture import DEEPFM
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.rows.table import RowTable
+from headrace.runtime.kernels.numba_kernels import read_only
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ row is stepped once. Where the mini-batch must not be learned, its counts are ta
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.inputs.example_inputs import weight_of
 from headrace.learner.inputs.learned_weights import slope_items
 from headrace.learner.intrinsics.simd import LANES, add, eight, take
@@ -16,6 +15,7 @@ from headrace.learner.kernels.optimizers import shrink_of, step_row
 from headrace.learner.kernels.row_values import NOT_LEARNED
 from headrace.pserver.intrinsics.row_prefetch import prefetch, prefetch_row
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _ONE = np.float32(1.0)
 _ROWS_AHEAD = 8

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.inputs.example_inputs import (
     BLOCK,
     admit_slate,
@@ -38,6 +37,7 @@ from headrace.learner.kernels.row_lookup import shift_of
 from headrace.learner.kernels.row_values import read_id, read_vector, read_weight
 from headrace.pserver.intrinsics.row_prefetch import prefetch
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.intrinsics.simd import LANES, eight, put, take
 from headrace.learner.kernels.initialization import initial, origin
 from headrace.learner.kernels.optimizers import gained_at, shrink_of, step_row
@@ -13,6 +12,7 @@ from headrace.learner.spec.architecture import DENSE_NUMBER
 from headrace.pserver.intrinsics.row_prefetch import prefetch_row
 from headrace.pserver.intrinsics.row_view import row_of
 from headrace.pserver.rows.table import AHEAD, fetch, find, find_or_add
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _ONE = np.float32(1.0)
 _DENSE = np.uint64(DENSE_NUMBER)

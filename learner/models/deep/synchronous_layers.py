@@ -35,7 +35,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.errors import GroupBroken
 from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.learner.kernels.row_counters import count_row
@@ -45,6 +44,7 @@ from headrace.learner.models.sync_group import MiniBatchEvidence, Quarantined
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.learner.spec.optimizer_spec import ADAGRAD, Optimizer
 from headrace.pserver.rows.table import RowTable, find_or_add
+from headrace.runtime.kernels.numba_kernels import kernel
 
 Floats = npt.NDArray[np.float32]
 

@@ -43,7 +43,6 @@ from rich.table import Table
 
 from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.ingest.logs.layout import parse_layout
-from headrace.ingest.runtime.affinity import available_cores
 from headrace.learner.batch.fit_folder import FitFolder
 from headrace.learner.batch.store_fit.staged_run import StageFolder
 from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings, StoreTrainer
@@ -51,6 +50,7 @@ from headrace.learner.batch.table_source import TableSource
 from headrace.learner.batch.trainer import BatchTrainer, FitProgress, FitSettings
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.runtime.affinity import available_cores
 from tests.bench.batch.stream_table import write_table
 from tests.bench.bench_options import bench_parser
 from tests.bench.learner.alone import Alone

@@ -48,10 +48,10 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.offset_store import committed_by
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.store import Shape
+from headrace.runtime.clock import wall_ms
 from tests.bench.bench_options import bench_parser
 from tests.bench.pipeline.scaling_rule import Autoscaler, ScalingRule, rule_of_chart
 from tests.chaos.accounting import differences, quantile_ms

@@ -28,7 +28,6 @@ import numpy.typing as npt
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.redis_store import open_store
@@ -36,6 +35,7 @@ from headrace.pserver.relay.relay_section import RelayForm
 from headrace.pserver.replica.replica import Change, Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import OffsetSpan, Push, Shape
+from headrace.runtime.clock import wall_ms
 from headrace.serving.relaying.relay_loop import RelayPolicy
 from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader

@@ -38,9 +38,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from headrace.ingest.http.bounded_protocol import ConnectionLimits
-from headrace.ingest.http.server import Draining, Readiness, run_app
-from headrace.ingest.runtime.process import rare_collections
+from headrace.runtime.http.bounded_protocol import ConnectionLimits
+from headrace.runtime.http.server import Draining, Readiness, run_app
+from headrace.runtime.process import rare_collections
 from headrace.serving.api.fast_path_probe import choose_protocol
 from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS
 from tests.bench.bench_options import bench_parser

@@ -17,7 +17,6 @@ from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, memory_ports
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
-from headrace.ingest.runtime.clock import steady_ms
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.loop.learner import Learner
@@ -29,6 +28,7 @@ from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
+from headrace.runtime.clock import steady_ms
 from headrace.serving.requests.sample_requests import sample_fields
 
 _PARTITIONS, _REQUESTS, _CANDIDATES = 3, 1500, 3

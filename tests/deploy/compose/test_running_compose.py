@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.runtime.clock import wall_ms
 from tests.deploy.compose.build import compose_lacks
 from tests.deploy.compose.engine import FILE, Engine, Project
 

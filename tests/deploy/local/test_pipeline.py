@@ -11,7 +11,7 @@ from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.models.shipped import path_of
-from headrace.ingest.http.http_errors import AddressTaken
+from headrace.runtime.http.http_errors import AddressTaken
 
 RUN = ["run", "--data", ".", "--runs", "off"]
 

@@ -7,7 +7,7 @@ from numba import njit
 from rich.console import Console
 
 from headrace.deploy.local.services.progress import ShownSetupProgress
-from headrace.kernel_cache import compilations_reported
+from headrace.runtime.kernels.kernel_cache import compilations_reported
 
 
 def test_a_log_shows_every_ten_seconds_how_far_a_long_step_is() -> None:

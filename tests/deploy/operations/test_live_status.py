@@ -9,7 +9,7 @@ import httpx
 
 from headrace.deploy.operations.live_status import COLUMNS, figures_of, status_text
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+from headrace.ingest.status import MetricSample, ProcessStatus
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.serving.models.loading import StoreModel
 from tests.article_fields import ARTICLE_FIELDS

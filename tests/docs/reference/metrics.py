@@ -14,7 +14,7 @@ from headrace.ingest.features.recent_coverage import CoverageCounts
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
 from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pushes import PushTotals

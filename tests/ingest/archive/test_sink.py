@@ -30,7 +30,7 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topics, topics_for
-from headrace.ingest.runtime.status import unpack
+from headrace.ingest.status import unpack
 from tests.ingest.joiner.partition import Partition, shown, tick
 from tests.ingest.joiner.partition import records as shown_records
 

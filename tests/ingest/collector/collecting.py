@@ -14,10 +14,10 @@ from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.events.json_schema import EventKind
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.server import Readiness
-from headrace.ingest.http.token_grants import TokenGrant, TokenLimits
 from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.server import Readiness
+from headrace.runtime.http.token_grants import TokenGrant, TokenLimits
 
 NOW_MS = 1_767_225_600_000
 TOPICS = {EventKind.IMPRESSION: "impressions", EventKind.CLICK: "clicks"}

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.body import unpack_gzip
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 
 LIMITS = CollectorLimits(body_bytes=1 << 16)
 

@@ -38,13 +38,13 @@ from headrace.ingest.errors import (
     StreamError,
 )
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.http.http_errors import AddressTaken, BadTokens
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topics, topics_for
-from headrace.ingest.runtime.status import unpack
+from headrace.ingest.status import unpack
+from headrace.runtime.http.http_errors import AddressTaken, BadTokens
 from tests.deploy.command import Running, running
 from tests.ingest.collector.eight_connections import GENEROUS_S, TOKEN, Sent, sending
 from tests.ingest.kafka.kafka_with_passwords import KafkaWithPasswords

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError
 from headrace.ingest.collector import delivery as delivery_module
 from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.errors import Fenced
-from headrace.ingest.http.bearer_tokens import Tokens, token_lines
-from headrace.ingest.http.http_errors import BadTokens
+from headrace.runtime.http.bearer_tokens import Tokens, token_lines
+from headrace.runtime.http.http_errors import BadTokens
 from tests.ingest.collector.collected_events import CLICKS, IMPRESSIONS, JSON, line
 from tests.ingest.collector.collecting import collecting, until
 

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.ingest.collector.collector_process import CollectorSettings, limits_of
 from headrace.ingest.events.json_schema import EventKind
-from headrace.ingest.http.http_errors import BadTokens
-from headrace.ingest.http.token_grants import TokenGrant
+from headrace.runtime.http.http_errors import BadTokens
+from headrace.runtime.http.token_grants import TokenGrant
 from tests.ingest.collector.collecting import collecting
 
 TOKEN, OTHER = "sixteen-characters-1", "sixteen-characters-2"

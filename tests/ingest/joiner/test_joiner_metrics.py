@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.kafka.fakes import ListTransactions
-from headrace.ingest.runtime.read_lag import ReadLag
+from headrace.ingest.kafka.reading.read_lag import ReadLag
 from tests.ingest.events_of import START_MS, TOPICS, WINDOW_MS, Happened, happen
 from tests.ingest.joiner.joiner_run import MODEL, PARTITIONS, JoinerRun
 

@@ -5,8 +5,8 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from headrace.ingest.broker_rehearsal import BrokerRehearsal
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.runtime.broker_rehearsal import BrokerRehearsal
 
 
 def wait_for_deletion(settings: KafkaSettings, name: str) -> None:

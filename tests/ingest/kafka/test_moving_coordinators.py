@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from headrace.ingest import broker_rehearsal
+from headrace.ingest.broker_rehearsal import BrokerRehearsal
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.error_translation import translate
 from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets, committed_by
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
-from headrace.ingest.runtime import broker_rehearsal
-from headrace.ingest.runtime.broker_rehearsal import BrokerRehearsal
 from tests.ingest.kafka.mock_broker import MockBroker, Request, mock_broker
 
 MOVING = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE]

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.intrinsics.simd import (
     LANES,
     absolute,
@@ -21,6 +20,7 @@ from headrace.learner.intrinsics.simd import (
     with_sign,
 )
 from headrace.learner.intrinsics.simd_rows import add_two, raise_four
+from headrace.runtime.kernels.numba_kernels import kernel
 
 X = np.array([4.0, -9.0, 0.25, -0.0, 1.0, -2.0, 16.0, 3.0], np.float32)
 Y = np.array([1.0, -1.0, 2.0, -2.0, -3.0, 3.0, -4.0, 4.0], np.float32)

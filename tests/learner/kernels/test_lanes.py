@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.errors import TypingError
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.intrinsics.simd import (
     LANES,
     absolute,
@@ -23,6 +22,7 @@ from headrace.learner.intrinsics.simd import (
 from headrace.learner.kernels.optimizers import begin_step, gained_at, group_of, step_at, step_row
 from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 from tests.effort import examples
 
 FLOATS = st.floats(-1e3, 1e3, width=32)

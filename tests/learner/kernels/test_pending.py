@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.kernels.row_counters import count_row
 from headrace.pserver.rows.deltas import NEVER, RowDeltas
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
+from headrace.runtime.kernels.numba_kernels import kernel
 
 SHAPE = Shape("m", 1, 2, "f", "s")
 

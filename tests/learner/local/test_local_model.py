@@ -21,12 +21,12 @@ from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.loop.merging import ExampleBatch, MergedBatches
 from headrace.learner.models.factory import open_model
 from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
 from headrace.pserver.store import Shape
+from headrace.runtime.clock import wall_ms
 from tests.learner.shop import BEGIN_MS, CROSS, shop_rows, shop_spec
 
 YEAR_2205_MS = 7_415_712_000_000

@@ -12,7 +12,6 @@ import pytest
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.runtime.numba_kernels import read_only
 from headrace.learner.loop.guard.bets import (
     BetLimits,
     Capital,
@@ -23,6 +22,7 @@ from headrace.learner.loop.guard.bets import (
     new_capital,
 )
 from headrace.learner.loop.guard.surprise import LABEL_TESTS, StreamSurprise, SurpriseLimits
+from headrace.runtime.kernels.numba_kernels import read_only
 from tests.learner.in_memory import cut
 
 LIMITS = SurpriseLimits()

@@ -11,13 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.deploy.local.services.ports import free_port
-from headrace.ingest.runtime.process import running_process
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper_backlog import Watch
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import BucketAnswer, PollResult, Push, Shape, Store
+from headrace.runtime.process import running_process
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
 

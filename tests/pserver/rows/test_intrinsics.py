@@ -7,10 +7,10 @@ import numpy.typing as npt
 import pytest
 from numba import jit
 
-from headrace.pserver.intrinsics.kernels import inlined_kernel, kernel
 from headrace.pserver.intrinsics.row_prefetch import prefetch, prefetch_at, prefetch_row
 from headrace.pserver.intrinsics.row_view import record_of, row_of
 from headrace.pserver.rows.columns import lay_out
+from headrace.runtime.kernels.numba_kernels import kernel
 
 ROWS, WIDTH = 5, 37
 LOOK_AT = "numba has changed: look at pserver/intrinsics/"
@@ -124,29 +124,3 @@ def test_a_prefetch_is_an_instruction_that_changes_nothing(hinted: Any, hints: i
     [code] = anew.inspect_llvm().values()
     calls = code.count("call void @llvm.prefetch")
     assert calls >= hints, f"{LOOK_AT}row_prefetch.py: expected {hints} llvm.prefetch, got {calls}"
-
-
-@inlined_kernel
-def _halved(x):  # type: ignore[no-untyped-def]
-    return x / np.float32(2.0)
-
-
-@kernel
-def _halves(x, out):  # type: ignore[no-untyped-def]
-    for i in range(x.shape[0]):
-        out[i] = _halved(x[i])
-
-
-def test_an_inlined_kernel_is_a_part_of_its_caller() -> None:
-    x, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
-    _halves(x, out)
-    assert out.tolist() == [0.0, 0.5, 1.0, 1.5]
-    [code] = compiled_anew(_halves, x, out).inspect_llvm().values()
-    called = [line for line in code.splitlines() if "call" in line and "_halved" in line]
-    assert called == [], f"{LOOK_AT}kernels.py: forceinline has no effect any more"
-
-
-def test_a_kernel_counts_no_references() -> None:
-    anew = compiled_anew(_halves, np.zeros(1, np.float32), np.zeros(1, np.float32))
-    [code] = anew.inspect_llvm().values()
-    assert "NRT_incref" not in code, f"{LOOK_AT}kernels.py: _nrt=False has no effect any more"

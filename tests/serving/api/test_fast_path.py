@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from headrace.ingest.http.bounded_protocol import BoundedProtocol
-from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.runtime.http.bounded_protocol import BoundedProtocol
+from headrace.runtime.http.server import SingleWriteProtocol
 from headrace.serving.api.fast_path import FastPathProtocol, _status_line
 from headrace.serving.api.fast_path_probe import choose_protocol
 from tests.effort import examples

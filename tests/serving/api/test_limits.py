@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.api.load_shedding import LoadShedder
 from headrace.serving.requests.limits import RequestLimits
 from tests.serving.api.app_client import PREDICT, TOKEN, ask, complete

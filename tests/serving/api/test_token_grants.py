@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headrace.ingest.http.http_errors import BadTokens, RequestRefused
-from headrace.ingest.http.token_grants import TokenGrant, TokenLimits, read_grants
+from headrace.runtime.http.http_errors import BadTokens, RequestRefused
+from headrace.runtime.http.token_grants import TokenGrant, TokenLimits, read_grants
 from tests.serving.api.app_client import PREDICT, TOKEN, ask, complete
 from tests.serving.models.two_models import Two
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.token_grants import TokenGrant
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.memory_store import MemoryStore
+from headrace.runtime.http.bearer_tokens import Tokens
+from headrace.runtime.http.token_grants import TokenGrant
 from headrace.serving.api.app import make_app
 from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.aliases import Aliases

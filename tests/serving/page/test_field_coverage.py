@@ -1,6 +1,6 @@
 """The table of fields on the page: coverage of events beside that of requests."""
 
-from headrace.ingest.runtime.status import ProcessStatus
+from headrace.ingest.status import ProcessStatus
 from headrace.serving.page.field_coverage import (
     DIFFERS,
     MISSING_IN_EVENTS,

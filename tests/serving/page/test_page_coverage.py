@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.ingest.runtime.status import ProcessStatus
+from headrace.ingest.status import ProcessStatus
 from headrace.serving import page
 from headrace.serving.page.history import History
 from tests.deploy.browser import document, needs_chromium

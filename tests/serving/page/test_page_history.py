@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headrace.ingest.runtime.status import MetricSample, ProcessStatus, pack, samples_of, unpack
+from headrace.ingest.status import MetricSample, ProcessStatus, pack, samples_of, unpack
 from headrace.serving.page.charts import CURVES, EVALUATED, WATCHED
 from headrace.serving.page.history import KEPT_MS, SILENT_MS, STEP_MS, Curve, History
 

@@ -1,6 +1,6 @@
 """The status of joiners and servers that have counted the fields of events and requests."""
 
-from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+from headrace.ingest.status import MetricSample, ProcessStatus
 
 T0_MS = 1_700_000_000_000
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+from headrace.ingest.status import MetricSample, ProcessStatus
 from headrace.learner.experiments.promotion_rules import (
     LARGEST_FRESHNESS_S,
     LARGEST_P99_MS,

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import httpx
 
 from headrace.deploy.local.services.valkey import ValkeyCluster
-from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.node_connection import WaitLimits
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.store import Shape
+from headrace.runtime.clock import wall_ms
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import ServerSettings, run_server
 from headrace.serving.replicas.caching_follower import CacheBounds

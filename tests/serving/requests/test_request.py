@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import CheckedRequest, EventCandidates
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder

@@ -13,8 +13,8 @@ from multiprocessing.popen_spawn_posix import Popen
 import psutil
 import pytest
 
-from headrace.ingest.runtime.restart_policy import RestartPolicy
 from headrace.pserver.errors import MissingBucket
+from headrace.runtime.restart_policy import RestartPolicy
 from headrace.serving.errors import ServingError
 from headrace.serving.workers.process_pool import ManagedProcess, end_all
 from tests.serving.served_models import eventually

@@ -7,8 +7,8 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from headrace.ingest.http.http_errors import AddressTaken
 from headrace.pserver.errors import MissingBucket
+from headrace.runtime.http.http_errors import AddressTaken
 from headrace.serving.workers.process_pool import ManagedProcess, WorkerContext
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.intrinsics.simd import LANES, eight, put, take
 from headrace.pserver.intrinsics.row_view import row_of
+from headrace.runtime.kernels.numba_kernels import inlined, kernel
 
 _HALF, _ZERO = np.float32(0.5), np.float32(0.0)
 

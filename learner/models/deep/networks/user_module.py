@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from headrace.counted_nouns import counted
 from headrace.learner.errors import UnfitModule
 from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
+from headrace.runtime.counted_nouns import counted
 
 _Returned = TypeVar("_Returned")
 

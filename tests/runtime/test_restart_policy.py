@@ -1,0 +1,32 @@
+"""Tests the restart policy: pauses grow with quick failures, and a long life clears the count."""
+
+from headrace.runtime.restart_policy import RestartHistory, RestartPolicy
+
+POLICY = RestartPolicy(first_pause_s=0.1, longest_pause_s=0.5, quick_s=10.0, quick_failures=5)
+
+
+def test_the_restart_pause_doubles_with_each_quick_failure_up_to_the_longest() -> None:
+    history = RestartHistory(POLICY)
+    pauses = []
+    for _ in range(5):
+        history.died(lived_s=1.0)
+        pauses.append(history.pause_s)
+    assert pauses == [0.1, 0.2, 0.4, 0.5, 0.5]
+
+
+def test_quick_failures_in_a_row_exhaust_the_restarts() -> None:
+    history = RestartHistory(POLICY)
+    exhausted = []
+    for _ in range(5):
+        history.died(lived_s=1.0)
+        exhausted.append(history.exhausted)
+    assert exhausted == [False, False, False, False, True]
+
+
+def test_a_long_life_clears_the_count_of_quick_failures() -> None:
+    history = RestartHistory(POLICY)
+    for lived_s in (1.0, 1.0, 1.0, 1.0, 10.0):
+        history.died(lived_s)
+    assert history.quick_failures == 0
+    assert history.pause_s == POLICY.first_pause_s
+    assert not history.exhausted
