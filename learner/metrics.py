@@ -135,27 +135,28 @@ class LearnerCollector(ModelCollector):
         )
 
     def _waiting(self) -> Iterator[Metric]:
-        """Yield what learning waits for, and what is parked in each partition, 0 where nothing."""
+        """Yield what learning waits for, and what is parked in each partition, by cause."""
         figures = self._learner.figures
         yield self._gauge(
             "waiting_for_buckets",
             "1 while learning waits for buckets that do not answer.",
             float(figures.waiting_for_buckets),
         )
-        messages, examples = Counter[int](), Counter[int]()
+        nothing = {(source.partition, "none"): 0 for source in self._learner.intake.committed}
+        messages, examples = Counter(nothing), Counter(nothing)
         for each in figures.parked:
-            partition = int(each.source.rpartition("/")[2])
-            messages[partition] += 1
-            examples[partition] += each.examples
+            place = each.partition, str(each.cause)
+            messages[place] += 1
+            examples[place] += each.examples
         for name, help_text, sums in (
             ("parked_messages", "Messages of examples that the batch guard parked.", messages),
             ("parked_examples", "Examples in parked messages, which are not learned.", examples),
         ):
             family = GaugeMetricFamily(
-                f"headrace_learner_{name}", help_text, labels=["model", "partition"]
+                f"headrace_learner_{name}", help_text, labels=["model", "partition", "cause"]
             )
-            for source in sorted(self._learner.intake.committed):
-                family.add_metric([self._model, str(source.partition)], sums[source.partition])
+            for (partition, cause), value in sorted(sums.items()):
+                family.add_metric([self._model, str(partition), cause], value)
             yield family
         yield self._gauge("parked_lost", "Parked messages that Kafka deleted.", figures.parked_lost)
         yield self._gauge(

@@ -231,7 +231,9 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         )
         lines += map(_reason, report["held_by_reason"])
     if report.get("parked"):
-        places = (f"{each['partition']}@{each['offset']}" for each in report["parked"])
+        places = (
+            f"{each['partition']}@{each['offset']} ({each['cause']})" for each in report["parked"]
+        )
         lines.append(
             f"parked, not learned so far: {counted(report['parked_examples'], 'example')} at "
             f"{', '.join(places)} (headrace learner parked)"

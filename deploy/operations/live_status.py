@@ -114,7 +114,8 @@ def _parked(parked: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         title,
         *(
-            f"{each['examples']:>10,}  {_cut(each['model'], 40)}, partition {each['partition']}"
+            f"{each['examples']:>10,}  {_cut(each['model'], 40)}, partition {each['partition']}: "
+            f"{each['cause']}"
             for each in sorted(parked, key=lambda each: (each["model"], each["partition"]))
         ),
     ]

@@ -40,7 +40,10 @@ def parked_text(parked: Sequence[ParkedMessage], buckets: int) -> str:
     for each in parked:
         some = "" if each.buckets == buckets else f", in {each.buckets} of {buckets} buckets"
         place = f"{each.partition}@{each.offset}"
-        lines.append(f"{place}: {counted(each.examples, 'example')}{some}{_SAID[each.request]}")
+        why = f" ({each.cause})" if each.cause else ""
+        lines.append(
+            f"{place}: {counted(each.examples, 'example')}{why}{some}{_SAID[each.request]}"
+        )
     return "\n".join(lines)
 
 

@@ -254,6 +254,10 @@ class ExampleQueue:
             self._cursors.advance(epoch_source(batch.name), batch.leader_epoch + 1)
         self._reach_end(batch.source)
 
+    def name_of(self, source: Source) -> str:
+        """Return the name in the marks of a partition that is read, of the present topic."""
+        return self._partitions[source].name
+
     def commit(self) -> None:
         """Commit the offsets of the slowest bucket to Kafka, for lag dashboards.
 

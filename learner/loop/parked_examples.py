@@ -28,13 +28,8 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
-from headrace.learner.loop.guard.batch_guard import (
-    BatchGuard,
-    NoGuard,
-    Suspect,
-    Unlearnable,
-    Verdict,
-)
+from headrace.learner.loop.guard.batch_guard import BatchGuard, NoGuard, Unlearnable, Verdict
+from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
 from headrace.learner.loop.merging import ExampleBatch, HeldExamples
 from headrace.runtime.counted_nouns import counted
@@ -97,7 +92,8 @@ class ParkedExamples:
 
     def reason(self, place: _Place) -> str:
         """Return why a message is parked, as far as this process knows."""
-        return self._reasons.get(place, _EARLIER)
+        cause = self._cursors.parked.cause(*place)
+        return self._reasons.get(place) or (f"{cause}, {_EARLIER}" if cause else _EARLIER)
 
     def before(self, batch: ExampleBatch) -> Verdict | None:
         """Return why a batch is not learned when it is reached, or None.
@@ -106,7 +102,8 @@ class ParkedExamples:
         them learn it together.
         """
         if (batch.name, batch.offset) in self._cursors.parked:
-            return Suspect(self.reason((batch.name, batch.offset)))
+            place = batch.name, batch.offset
+            return Suspect(self.reason(place), self._cursors.parked.cause(*place))
         return self._guard.before(batch.name, batch.offset, batch.examples)
 
     def park(self, window: Sequence[ExampleBatch], verdicts: Sequence[Verdict | None]) -> None:
@@ -118,7 +115,8 @@ class ParkedExamples:
         for batch, verdict in zip(window, verdicts, strict=True):
             if isinstance(verdict, Suspect):
                 place, count = (batch.name, batch.offset), len(batch.examples)
-                self._cursors.parked.park(*place, count, self._intake.active(batch))
+                active = self._intake.active(batch)
+                self._cursors.parked.park(*place, count, active, verdict.cause)
                 self._note(batch, verdict.reason)
 
     def _note(self, batch: ExampleBatch, why: str) -> None:
@@ -221,10 +219,9 @@ class ParkedExamples:
             self._current = place, None
         if (batch := self._current[1]) is not None or place in self._gone:
             return batch
-        assert self._fetcher is not None
         source = self._source(message)
         try:
-            record = self._fetcher.fetch(source, message.offset)
+            record = self._fetched(source, message)
         except OffsetGone as error:
             log.error("%s parked examples are lost: %s", message.examples, error)
             self._gone.add(place)
@@ -238,6 +235,13 @@ class ParkedExamples:
             batch = ExampleBatch(source, *place, examples, record.leader_epoch)
             self._current = place, batch
         return batch
+
+    def _fetched(self, source: Source, message: ParkedMessage) -> Record | None:
+        """Read a message; None while it is under way. Raises OffsetGone, KafkaUnreachable."""
+        assert self._fetcher is not None
+        if message.source != self._intake.name_of(source):
+            raise OffsetGone(f"{message.source} at offset {message.offset}: its topic was deleted")
+        return self._fetcher.fetch(source, message.offset)
 
     def _source(self, message: ParkedMessage) -> Source:
         number = int(message.source.rpartition("/")[2])

@@ -202,7 +202,12 @@ class History:
     def _parked(self) -> list[dict[str, Any]]:
         """Return the partitions of models that have parked examples."""
         return [
-            {"model": of["model"], "partition": int(of["partition"]), "examples": int(examples)}
+            {
+                "model": of["model"],
+                "partition": int(of["partition"]),
+                "cause": of.get("cause", "unknown"),
+                "examples": int(examples),
+            }
             for of, examples in self.gauges("headrace_learner_parked_examples")
             if examples > 0
         ]

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Examples
 from headrace.learner.kernels.pending_deltas import PendingDeltas
-from headrace.learner.loop.guard.batch_guard import BatchGuard, Suspect, Verdict
+from headrace.learner.loop.guard.batch_guard import BatchGuard, Verdict
+from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.marks.parked_marks import (
     ParkedRequest,
     is_parked_mark,

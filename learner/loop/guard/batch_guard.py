@@ -47,7 +47,7 @@ import numpy.typing as npt
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.kernels.pending_deltas import PendingDeltas
 from headrace.learner.loop.guard.stream_change import GradientMean, GuardLimits, StreamChange
-from headrace.learner.loop.guard.surprise import StreamSurprise
+from headrace.learner.loop.guard.surprise import StreamSurprise, Suspect
 from headrace.learner.loop.merging import ExampleBatch
 from headrace.learner.models.sync_group import MiniBatchEvidence
 from headrace.runtime.counted_nouns import counted
@@ -75,13 +75,6 @@ def quarantine_reason(letter: str) -> tuple[int, str]:
 @dataclass(frozen=True, slots=True)
 class Unlearnable:
     """Numbers that no model can learn: NaN, infinity, exploding deltas. Quarantined."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """Numbers that a model can learn, but that statistics find very unlikely."""
 
     reason: str
 
@@ -272,12 +265,12 @@ class BatchGuard:
         self._change.good(len(examples))
         return None
 
-    def _suspect(self, reason: str, examples: Examples) -> Suspect | None:
-        """Return the verdict on a batch for which a test gave this reason."""
+    def _suspect(self, verdict: Suspect, examples: Examples) -> Suspect | None:
+        """Return the verdict of a test on a batch, or None if such batches have come for long."""
         if self._change.suspected(examples):
             self._surprise.forget()
             return None
-        return Suspect(reason)
+        return verdict
 
     def _gradient_fault(self, largest: float, examples: int) -> str | None:
         """Return what is wrong with the largest gradient of a mini-batch, or None."""

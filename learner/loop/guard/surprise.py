@@ -65,14 +65,28 @@ from headrace.learner.loop.guard.bets import (
     bet_on_repeats,
     new_capital,
 )
+from headrace.learner.loop.marks.parked_marks import ParkedCause
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.kernels.numba_kernels import read_only
 
 Floats = npt.NDArray[np.float64]
 
-LABEL_TESTS = ("more clicks", "fewer clicks", "level scores", "inverted labels")
+LABEL_TESTS = (
+    ParkedCause.MORE_CLICKS,
+    ParkedCause.FEWER_CLICKS,
+    ParkedCause.LEVEL_SCORES,
+    ParkedCause.INVERTED_LABELS,
+)
 _COHORTS = 17
 """Impressions are counted by when they were shown, in sixteenths of a label window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Numbers that a model can learn, but that statistics find very unlikely."""
+
+    reason: str
+    cause: ParkedCause = ParkedCause.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +155,14 @@ class StreamSurprise:
 
     # inputs
 
-    def of_inputs(self, examples: Examples) -> str | None:
+    def of_inputs(self, examples: Examples) -> Suspect | None:
         """Return what is suspect about the ids and numbers of a batch, or None."""
         if not len(examples):
             return None
         numbers = self._of_numbers(read_only(examples.features.numbers, np.float32))
         return self._of_repeats(read_only(examples.features.ids, np.uint64)) or numbers
 
-    def _of_numbers(self, numbers: npt.NDArray[np.float32]) -> str | None:
+    def _of_numbers(self, numbers: npt.NDArray[np.float32]) -> Suspect | None:
         limits, mean, capital = self._limits, self._sizes, self._numbers
         count, fields = numbers.shape
         if not fields:
@@ -160,14 +174,15 @@ class StreamSurprise:
         judged = mean.weight >= limits.inputs_warm_up
         field = bet_on_numbers(capital, sums, numbers, usual, limits.numbers_beyond, judged)
         if field >= 0:
-            return (
+            return Suspect(
                 f"expected plain number {field + 1} around {usual[field]:.4g}, its running mean, "
-                f"got {sums[field] / count:.4g}"
+                f"got {sums[field] / count:.4g}",
+                ParkedCause.NUMBERS,
             )
         mean.add(sums / count, count)
         return None
 
-    def _of_repeats(self, ids: npt.NDArray[np.uint64]) -> str | None:
+    def _of_repeats(self, ids: npt.NDArray[np.uint64]) -> Suspect | None:
         limits, mean = self._limits, self._repeated
         usual = max(float(mean.value[0]), limits.least_repeats)
         bound, said = (_times(usual, limits.repeats_tolerance**power) for power in (1, 2))
@@ -177,16 +192,19 @@ class StreamSurprise:
         )
         share, count = repeats / ids.shape[0], ids.shape[0]
         if proved >= 0:
-            return (
+            return Suspect(
                 f"expected up to {100 * bound:.3g} % of examples with the ids of the one "
-                f"before, got {100 * share:.3g} % of {count}"
+                f"before, got {100 * share:.3g} % of {count}",
+                ParkedCause.REPEATS,
             )
         mean.add(share, count)
         return None
 
     # labels
 
-    def of_labels(self, examples: Examples, scores: Floats, *, judged: bool = True) -> str | None:
+    def of_labels(
+        self, examples: Examples, scores: Floats, *, judged: bool = True
+    ) -> Suspect | None:
         """Return what is suspect about the labels of a batch, given its scores, or None.
 
         judged: whether the model is old enough.
@@ -197,7 +215,7 @@ class StreamSurprise:
             return self._of_outcomes(examples, scores, judged=judged)
         return self._of_clicks(examples, scores, judged=judged)
 
-    def _of_outcomes(self, examples: Examples, scores: Floats, *, judged: bool) -> str | None:
+    def _of_outcomes(self, examples: Examples, scores: Floats, *, judged: bool) -> Suspect | None:
         shift, count = self._shift(examples), len(examples)
         level = float(self._level.value[0]) if self._level.weight else float(scores.mean())
         labels = read_only(examples.labels, np.uint8)
@@ -205,11 +223,11 @@ class StreamSurprise:
             self._labels, self._bets, scores, labels, shift, level, judged and shift > 0
         )
         if proved >= 0:
-            return _labels_reason(LABEL_TESTS[proved], expected, clicks, count)
+            return _suspect_labels(LABEL_TESTS[proved], expected, clicks, count)
         self._level.add(total / count, count)
         return None
 
-    def _of_clicks(self, examples: Examples, scores: Floats, *, judged: bool) -> str | None:
+    def _of_clicks(self, examples: Examples, scores: Floats, *, judged: bool) -> Suspect | None:
         shift, shown_ms = self._shift(examples), read_only(examples.shown_ms, np.int64)
         kinds = read_only(examples.kinds, np.uint8)
         proved, newest, clicks, expected = bet_on_clicks(
@@ -220,7 +238,7 @@ class StreamSurprise:
             self._clicks = new_capital(1, self._limits.evidence)
             self._count_clicks_from(int(shown_ms.max()))
         elif proved >= 0:
-            return _labels_reason(LABEL_TESTS[0], expected, clicks, len(examples))
+            return _suspect_labels(LABEL_TESTS[0], expected, clicks, len(examples))
         return None
 
     def _shift(self, examples: Examples) -> float:
@@ -276,8 +294,9 @@ def _times(share: float, factor: float) -> float:
     return odds / (1.0 + odds)
 
 
-def _labels_reason(test: str, expected: float, clicks: int, count: int) -> str:
-    return (
+def _suspect_labels(test: ParkedCause, expected: float, clicks: int, count: int) -> Suspect:
+    return Suspect(
         f"expected {expected:.4g} clicks of {counted(count, 'example')} by the scores, got "
-        f"{clicks}: the labels of this batch and of those before it look like {test}"
+        f"{clicks}: the labels of this batch and of those before it look like {test}",
+        test,
     )

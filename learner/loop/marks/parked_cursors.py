@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.learner.loop.marks.parked_marks import (
+    ParkedCause,
     ParkedMessage,
     is_parked_mark,
     parked_mark,
@@ -31,6 +32,7 @@ class ParkedCursors:
         self._pending: defaultdict[int, dict[str, int]] = defaultdict(dict)
         """Differ from the acknowledged values, unless something in flight changes these."""
         self._owned: set[str] = set()
+        """Sources. Parked messages of an earlier topic belong to the owner of the partition."""
         self._listed: tuple[ParkedMessage, ...] | None = ()
 
     def gained(self, source: str, answers: Sequence[BucketAnswer]) -> None:
@@ -56,7 +58,7 @@ class ParkedCursors:
                 self._know(bucket, name, 0)
 
     def _owns(self, name: str) -> bool:
-        return parked_place(name)[0] in self._owned
+        return _covers(self._owned, name)
 
     def messages(self) -> tuple[ParkedMessage, ...]:
         """Return what is parked in the owned sources, with what is pending, in the order read."""
@@ -67,7 +69,7 @@ class ParkedCursors:
                     {**self._acknowledged[bucket], **self._pending[bucket]}
                     for bucket in self._buckets()
                 )
-                if parked.source in self._owned
+                if self._owns(parked.mark)
             )
         return self._listed
 
@@ -81,10 +83,24 @@ class ParkedCursors:
         name = parked_mark(source, offset)
         return np.array([self._value(bucket, name) > 0 for bucket in range(buckets)], np.bool_)
 
-    def park(self, source: str, offset: int, examples: int, active: npt.NDArray[np.bool_]) -> None:
+    def park(
+        self,
+        source: str,
+        offset: int,
+        examples: int,
+        active: npt.NDArray[np.bool_],
+        cause: ParkedCause = ParkedCause.UNKNOWN,
+    ) -> None:
         """Note that these buckets pass the message without learning it."""
+        value = parked_value(examples, cause=cause)
         for bucket in np.flatnonzero(active).tolist():
-            self._move(bucket, parked_mark(source, offset), parked_value(examples))
+            self._move(bucket, parked_mark(source, offset), value)
+
+    def cause(self, source: str, offset: int) -> ParkedCause:
+        """Return the test that found a parked message suspect."""
+        place = source, offset
+        causes = (each.cause for each in self.messages() if (each.source, each.offset) == place)
+        return next(causes, ParkedCause.UNKNOWN)
 
     def end(self, source: str, offset: int) -> None:
         """Note that a parked message is learned, or dropped, in every bucket that parked it."""
@@ -103,7 +119,8 @@ class ParkedCursors:
         for bucket in self._buckets():
             value = self._value(bucket, message.mark)
             if value and parked_request(value) < message.request:
-                self._move(bucket, message.mark, parked_value(message.examples, message.request))
+                asked = parked_value(message.examples, message.request, message.cause)
+                self._move(bucket, message.mark, asked)
             known = self._acknowledged[bucket].get(message.mark, 0)
             everywhere &= not value or parked_request(known) == message.request
         return everywhere
@@ -145,7 +162,7 @@ class ParkedCursors:
         if not found and not known:
             return
         for name in {*found, *known} - pending.keys():
-            if parked_place(name)[0] in sources:
+            if _covers(sources, name):
                 self._know(bucket, name, found.get(name, 0))
 
     def discard(
@@ -194,3 +211,13 @@ class ParkedCursors:
         else:
             known.pop(name, None)
         self._listed = None
+
+
+def _covers(sources: Collection[str], name: str) -> bool:
+    """Return whether the mark of a parked message is in the partition of one of these sources."""
+    partition = _partition(parked_place(name)[0])
+    return any(_partition(source) == partition for source in sources)
+
+
+def _partition(source: str) -> str:
+    return source.rpartition("/")[2]

@@ -9,8 +9,10 @@ learns it later ends it, so the fence of a push also covers what a bucket left o
     beyond OFFSET       not 0                    parked
     beyond OFFSET       0 (not stored)           learned, or dropped by an operator
 
-The value of the mark is the number of examples of the message, and what an operator asked for. An
-operator's command moves the mark with a push, like a learner, and never touches the rows.
+The value of the mark has, from its lowest bits: the request of an operator (2 bits), the number of
+examples of the message (46 bits), and the test that found it suspect (5 bits; 0 in marks of older
+versions). Lua's numbers are exact to 53 bits. An operator's command moves the mark with a push,
+like a learner, and never touches the rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +21,23 @@ from typing import NamedTuple
 
 _SEPARATOR = "#"
 _REQUEST_BITS = 2
+_EXAMPLES_BITS = 46
+
+
+class ParkedCause(IntEnum):
+    """The test that found a message suspect. The values are stored: never reuse one."""
+
+    UNKNOWN = 0
+    MORE_CLICKS = 1
+    FEWER_CLICKS = 2
+    LEVEL_SCORES = 3
+    INVERTED_LABELS = 4
+    NUMBERS = 5
+    REPEATS = 6
+
+    def __str__(self) -> str:
+        """Return its name for people."""
+        return self.name.lower().replace("_", " ")
 
 
 class ParkedRequest(IntEnum):
@@ -40,6 +59,7 @@ class ParkedMessage(NamedTuple):
     """The strongest request of any bucket."""
     buckets: int
     """The number of buckets that have not learned it."""
+    cause: ParkedCause = ParkedCause.UNKNOWN
 
     @property
     def mark(self) -> str:
@@ -60,6 +80,7 @@ class ParkedMessage(NamedTuple):
             "examples": self.examples,
             "buckets": self.buckets,
             "request": self.request.name.lower(),
+            "cause": str(self.cause),
         }
 
 
@@ -79,14 +100,24 @@ def parked_place(name: str) -> tuple[str, int]:
     return source, int(offset)
 
 
-def parked_value(examples: int, request: ParkedRequest = ParkedRequest.NOTHING) -> int:
+def parked_value(
+    examples: int,
+    request: ParkedRequest = ParkedRequest.NOTHING,
+    cause: ParkedCause = ParkedCause.UNKNOWN,
+) -> int:
     """Return the value of the mark of a message with so many examples."""
-    return examples << _REQUEST_BITS | request
+    return (cause << _EXAMPLES_BITS | examples) << _REQUEST_BITS | request
 
 
 def parked_request(value: int) -> ParkedRequest:
     """Return what an operator asked for."""
     return ParkedRequest(value & (1 << _REQUEST_BITS) - 1)
+
+
+def _parked_cause(value: int) -> ParkedCause:
+    code = value >> _REQUEST_BITS + _EXAMPLES_BITS
+    known = code in ParkedCause.__members__.values()
+    return ParkedCause(code) if known else ParkedCause.UNKNOWN  # of a newer version
 
 
 def parked_messages(marks: Iterable[Mapping[str, int]]) -> list[ParkedMessage]:
@@ -99,9 +130,10 @@ def parked_messages(marks: Iterable[Mapping[str, int]]) -> list[ParkedMessage]:
     return sorted(
         ParkedMessage(
             *parked_place(name),
-            max(values) >> _REQUEST_BITS,
+            max(values) >> _REQUEST_BITS & (1 << _EXAMPLES_BITS) - 1,
             max(parked_request(value) for value in values),
             len(values),
+            max(_parked_cause(value) for value in values),
         )
         for name, values in found.items()
     )

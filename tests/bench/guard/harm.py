@@ -15,7 +15,8 @@ import numpy.typing as npt
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.kafka.protocols import Source
-from headrace.learner.loop.guard.batch_guard import BatchGuard, Suspect
+from headrace.learner.loop.guard.batch_guard import BatchGuard
+from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.merging import ExampleBatch
 from tests.bench.guard.arrivals import Arrival
 from tests.bench.guard.old_rule import OldRule

@@ -8,7 +8,12 @@ from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.examples_topic import HeldTopic
 from headrace.deploy.operations.inspection import survey_json
 from headrace.deploy.operations.parked import ask_about, check_parked, parked_text
-from headrace.learner.loop.marks.parked_marks import ParkedRequest, parked_mark, parked_value
+from headrace.learner.loop.marks.parked_marks import (
+    ParkedCause,
+    ParkedRequest,
+    parked_mark,
+    parked_value,
+)
 from headrace.learner.loop.marks.parked_requests import read_parked
 from headrace.pserver.inspection.buckets import BucketSurvey
 from headrace.pserver.inspection.model_survey import Survey
@@ -17,6 +22,7 @@ from headrace.pserver.store import OffsetSpan, Push, Shape
 
 BUCKETS = 2
 SOURCE = "id/3"
+LEVEL = ParkedCause.LEVEL_SCORES
 
 
 @pytest.fixture
@@ -27,7 +33,10 @@ def store() -> MemoryStore:
     store.create(Shape("m", BUCKETS, 1, "fingerprint", ""))
     for bucket, parked in ((0, [4, 7]), (1, [7])):
         spans = [OffsetSpan(SOURCE, 0, 9)]
-        spans += [OffsetSpan(parked_mark(SOURCE, at), 0, parked_value(10 * at)) for at in parked]
+        spans += [
+            OffsetSpan(parked_mark(SOURCE, at), 0, parked_value(10 * at, cause=LEVEL))
+            for at in parked
+        ]
         store.push([Push(bucket, tuple(spans), b"nonce", b"")])
     return store
 
@@ -36,8 +45,8 @@ def test_the_list_names_place_examples_and_buckets(store: MemoryStore) -> None:
     parked = read_parked(store)
     assert parked_text(parked, BUCKETS).splitlines() == [
         "110 examples parked in 2 messages",
-        "3@4: 40 examples, in 1 of 2 buckets",
-        "3@7: 70 examples",
+        "3@4: 40 examples (level scores), in 1 of 2 buckets",
+        "3@7: 70 examples (level scores)",
     ]
     assert parked[0].described() == {
         "topic_id": "id",
@@ -46,6 +55,7 @@ def test_the_list_names_place_examples_and_buckets(store: MemoryStore) -> None:
         "examples": 40,
         "buckets": 1,
         "request": "nothing",
+        "cause": "level scores",
     }
 
 
@@ -53,8 +63,8 @@ def test_a_request_is_in_the_marks_and_in_the_list(store: MemoryStore) -> None:
     assert [each.offset for each in ask_about(store, ["3@7"], ParkedRequest.DROP)] == [7]
     ask_about(store, ["all"], ParkedRequest.LEARN)
     assert parked_text(read_parked(store), BUCKETS).splitlines()[1:] == [
-        "3@4: 40 examples, in 1 of 2 buckets, to be learned",
-        "3@7: 70 examples, to be dropped",
+        "3@4: 40 examples (level scores), in 1 of 2 buckets, to be learned",
+        "3@7: 70 examples (level scores), to be dropped",
     ]
     assert [each.request for each in read_parked(store)] == [
         ParkedRequest.LEARN,

@@ -40,7 +40,7 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs.layout import ClickLayout, EventLayout, LogLayout
 from headrace.learner.loop.guard.batch_guard import quarantine_letter
-from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
+from headrace.learner.loop.marks.parked_marks import ParkedCause, ParkedMessage, ParkedRequest
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from headrace.pserver.rows.deltas import RowDeltas
@@ -178,7 +178,7 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
         refusals=Refusals(
             HeldBatches(2, 300, (RefusalReason("gradients explode", 300, "examples.m/0@7"),)),
             (RefusalReason(Reason.BEFORE_2000, 1, '{"timestamp_ms":1700000000}'),),
-            (ParkedMessage("id/3", 7, 120, ParkedRequest.NOTHING, 8),),
+            (ParkedMessage("id/3", 7, 120, ParkedRequest.NOTHING, 8, ParkedCause.NUMBERS),),
         ),
         outcomes=outcomes,
         data=data,
@@ -201,7 +201,10 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
         "duplicates",
     ]
     words = in_words(report, None)
-    assert "parked, not learned so far: 120 examples at 3@7 (headrace learner parked)" in words
+    assert (
+        "parked, not learned so far: 120 examples at 3@7 (numbers) (headrace learner parked)"
+        in words
+    )
     assert "earlier runs" not in words
     accuracy = report["progressive"]
     for entropy, said in ((0.99, False), (1.01, True), (None, False)):

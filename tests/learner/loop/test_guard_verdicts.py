@@ -7,8 +7,9 @@ import numpy as np
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
-from headrace.learner.loop.guard.batch_guard import BatchGuard, MiniBatchGuard, Suspect, Verdict
+from headrace.learner.loop.guard.batch_guard import BatchGuard, MiniBatchGuard, Verdict
 from headrace.learner.loop.guard.stream_change import GuardLimits
+from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.merging import ExampleBatch
 from headrace.pserver.store import Shape
 from tests.learner.streams import part, random_examples, random_spec

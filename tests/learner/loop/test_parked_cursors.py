@@ -9,6 +9,7 @@ import pytest
 
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.marks.parked_marks import (
+    ParkedCause,
     ParkedMessage,
     ParkedRequest,
     is_parked_mark,
@@ -169,6 +170,19 @@ def test_marks_list_what_is_parked_over_all_buckets() -> None:
     assert parked_request(asked) is ParkedRequest.DROP
     assert offsets_in(marks[0]) == {SOURCE: 9}
     assert topic_of(mark) == "id-of-topic"
+
+
+def test_a_mark_keeps_its_cause_beside_a_request_and_marks_without_one_stay_readable() -> None:
+    mark, most = parked_mark(SOURCE, 7), (1 << 46) - 1
+    for cause in ParkedCause:
+        value = parked_value(most, ParkedRequest.DROP, cause)
+        assert value < 1 << 53, "Lua's numbers are exact up to there"
+        [found] = parked_messages([{mark: value}])
+        assert found == ParkedMessage(SOURCE, 7, most, ParkedRequest.DROP, 1, cause)
+    [older] = parked_messages([{mark: EXAMPLES << 2 | ParkedRequest.LEARN}])
+    assert older == ParkedMessage(SOURCE, 7, EXAMPLES, ParkedRequest.LEARN, 1)
+    [newer] = parked_messages([{mark: parked_value(EXAMPLES) | 31 << 48}])
+    assert newer.cause is ParkedCause.UNKNOWN
 
 
 def test_a_source_that_is_lost_takes_its_parked_messages_with_it() -> None:

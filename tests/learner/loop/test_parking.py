@@ -10,17 +10,27 @@ import pytest
 from headrace.ingest.dead_letters.letter import Letter, unpack
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.guard.batch_guard import BatchGuard, Suspect, Verdict
+from headrace.learner.loop.guard.batch_guard import BatchGuard, Verdict
+from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.learner import Learner
-from headrace.learner.loop.marks.parked_marks import ParkedRequest, parked_messages
+from headrace.learner.loop.marks.parked_marks import (
+    ParkedCause,
+    ParkedRequest,
+    parked_mark,
+    parked_messages,
+    parked_value,
+)
 from headrace.learner.loop.marks.parked_requests import ask
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
+from headrace.pserver.rows.deltas import pack as pack_deltas
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.restoration import restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
+from headrace.pserver.store import OffsetSpan, Push
 from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
 from tests.learner.streams import random_examples, random_spec
 
@@ -42,7 +52,7 @@ class _Guard(BatchGuard):
 
     def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:
         if offset in self.suspects_at - self.released:
-            return Suspect("as the test says")
+            return Suspect("as the test says", ParkedCause.REPEATS)
         return super().before(name, offset, examples)
 
     def reconsider(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
@@ -233,7 +243,8 @@ def test_a_request_waits_for_a_learner_that_starts_later() -> None:
     stage.start()
     stage.run()
     assert stage.parked() == []
-    assert "before this learner owned the partition" in stage.letters()[0].reason
+    [letter] = stage.letters()
+    assert "repeats, parked before this learner owned the partition" in letter.reason
 
 
 def test_a_parked_batch_that_kafka_deleted_stays_parked_by_name_until_it_is_dropped(
@@ -254,6 +265,26 @@ def test_a_parked_batch_that_kafka_deleted_stays_parked_by_name_until_it_is_drop
     assert stage.parked() == []
     [letter] = stage.letters()
     assert letter.reason.startswith("batch of 40 examples quarantined: an operator dropped it")
+
+
+def test_a_parked_message_of_a_topic_that_was_created_again_can_be_dropped() -> None:
+    stage = _Stage()
+    mark = parked_mark("earlier topic/0", 3)  # the topic of now has another message at 3
+    span = OffsetSpan(mark, 0, parked_value(40, cause=ParkedCause.NUMBERS))
+    blob = pack_deltas(
+        EntryHeader(stage.spec.width, 0, 0, 0, []), RowDeltas.empty(stage.spec.width)
+    )
+    buckets = range(stage.model.shape.buckets)
+    stage.model.store.push([Push(each, (span,), stage.model.nonce(), blob) for each in buckets])
+    stage.start()
+    stage.run()
+    assert [each.mark for each in stage.learner.figures.parked] == [mark]
+    assert stage.learner.figures.parked_lost == 1
+    assert _counts(stage.model.rows()) == _counts(_without(set()))
+    stage.ask(ParkedRequest.DROP)
+    stage.run()
+    assert stage.parked() == []
+    assert "parked because: numbers" in stage.letters()[0].reason
 
 
 def test_a_parked_batch_survives_a_failover_that_loses_the_push_which_parked_it() -> None:
