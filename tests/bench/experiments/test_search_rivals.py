@@ -9,7 +9,6 @@ from tests.bench.experiments.rung_rules import (
     search_river,
     whole_losses,
 )
-from tests.bench.experiments.rung_scores import compare, course_of
 from tests.bench.experiments.swinging_stream import swinging_spec, swinging_stream
 from tests.bench.learner.stream import batches_of
 
@@ -30,16 +29,6 @@ def test_headrace_finds_the_only_rate_that_learns(task: Task) -> None:
     found = search_headrace(task, slots=len(RATES))
     assert (found.rate, found.arms) == (0.5, len(RATES))
     assert EXAMPLES < found.steps <= (1 + len(RATES)) * EXAMPLES
-
-
-def test_rankings_without_the_runner_choose_as_the_runner(task: Task) -> None:
-    found, searched = compare(course_of(task)), search_headrace(task, slots=len(RATES))
-    ours = found["all_error"]
-    assert (ours.name, ours.budget_share) == (
-        str(searched.rate),
-        searched.steps / (len(RATES) * EXAMPLES),
-    )
-    assert found["all"].budget_share <= ours.budget_share
 
 
 def test_river_ends_with_the_budget(task: Task) -> None:
