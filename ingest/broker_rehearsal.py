@@ -13,8 +13,6 @@ been running for long and gains nothing.
 import logging
 import secrets
 from contextlib import closing
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka.admin import AdminClient
 
@@ -51,18 +49,6 @@ class BrokerRehearsal(BackgroundThread):
     def wait(self) -> None:
         """Wait until every transaction is done and the topic is deleted."""
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _run(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A thread beside a process's main work, with a start and a stop.
+"""A thread beside a process's main work, with a start and a stop, or one that repeats its work.
 
 The thread is a daemon: a process that ends without `stop` does not wait for it. `stop` before
 `start` is allowed, because a process that fails while it starts stops all of its parts.
@@ -6,10 +6,15 @@ The thread is a daemon: a process that ends without `stop` does not wait for it.
 
 import threading
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 
 class BackgroundThread:
-    """Runs a function in a thread from `start` until `stop`, or until it returns."""
+    """Runs a function in a thread from `start` until `stop`, or until it returns.
+
+    As a context manager, it runs until the block ends.
+    """
 
     def __init__(self, run: Callable[[], None], name: str, join_s: float | None = None) -> None:
         """Begin without the thread.
@@ -30,3 +35,38 @@ class BackgroundThread:
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(self._join_s)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class RepeatingThread(BackgroundThread):
+    """Calls a function every `every_s` seconds, for the first time after `first_s`."""
+
+    def __init__(
+        self,
+        act: Callable[[], object],
+        every_s: float,
+        name: str,
+        *,
+        first_s: float | None = None,
+        join_s: float | None = None,
+    ) -> None:
+        """first_s: None: `every_s`. join_s: see BackgroundThread."""
+        super().__init__(self._repeat, name, join_s)
+        self._act, self._every_s = act, every_s
+        self._wait_s = every_s if first_s is None else first_s
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(self._wait_s):
+            self._act()
+            self._wait_s = self._every_s

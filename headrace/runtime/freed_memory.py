@@ -18,10 +18,11 @@ large array of numpy would then be mapped and unmapped.
 import ctypes
 import mmap
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from headrace.runtime.background_thread import RepeatingThread
 
 GROWN_BYTES = 16 << 20
 """Growth that is worth a trim."""
@@ -38,20 +39,8 @@ def returned_memory(look_s: float = LOOK_S) -> Iterator[None]:
     if trim is None:
         yield
         return
-    done = threading.Event()
-    trimmer = Trimmer(own_bytes, trim)
-
-    def look_repeatedly() -> None:
-        while not done.wait(look_s):
-            trimmer.look()
-
-    thread = threading.Thread(target=look_repeatedly, name="freed memory", daemon=True)
-    thread.start()
-    try:
+    with RepeatingThread(Trimmer(own_bytes, trim).look, look_s, "freed memory"):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 class Trimmer:

@@ -6,10 +6,11 @@ or a client is in use by another thread, each scrape would leave a thread that w
 """
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
+
+from headrace.runtime.background_thread import RepeatingThread
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +34,13 @@ def refreshed_figures(collectors: Sequence[object], every_s: float = EVERY_S) ->
     if not asking:
         yield
         return
-    done = threading.Event()
 
-    def refresh_repeatedly() -> None:
-        while True:
-            for each in asking:
-                try:
-                    each.refresh()
-                except Exception as error:  # noqa: BLE001 - metrics must not end the process
-                    log.warning("metrics: %s: %s", type(error).__name__, error)
-            if done.wait(every_s):
-                return
+    def refresh() -> None:
+        for each in asking:
+            try:
+                each.refresh()
+            except Exception as error:  # noqa: BLE001 - metrics must not end the process
+                log.warning("metrics: %s: %s", type(error).__name__, error)
 
-    thread = threading.Thread(target=refresh_repeatedly, name="figures", daemon=True)
-    thread.start()
-    try:
+    with RepeatingThread(refresh, every_s, "figures", first_s=0.0, join_s=_GOODBYE_S):
         yield
-    finally:
-        done.set()
-        thread.join(_GOODBYE_S)

@@ -5,14 +5,13 @@ appended to `history.ndjson`. Scores of batches are held until the next rung or 
 tracker gets few large updates.
 """
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.deploy.reports.tracking.tracked_run import TrackedRun, experiment_run
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.run_folder import read_history
+from headrace.runtime.background_thread import RepeatingThread
 
 _EVERY_S = 5.0
 
@@ -42,21 +41,11 @@ class HistoryFollower:
         return experiment_run(self._name, records, self._id)
 
 
-@contextmanager
-def following(follower: HistoryFollower, take: Callable[[TrackedRun], object]) -> Iterator[None]:
-    """Poll in a thread until the block ends."""
-    ended = threading.Event()
+def following(follower: HistoryFollower, take: Callable[[TrackedRun], object]) -> RepeatingThread:
+    """Return a thread that polls."""
 
     def follow() -> None:
-        while not ended.wait(_EVERY_S):
-            run = follower.poll()
-            if run is not None:
-                take(run)
+        if (run := follower.poll()) is not None:
+            take(run)
 
-    thread = threading.Thread(target=follow, name="history", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return RepeatingThread(follow, _EVERY_S, "history")

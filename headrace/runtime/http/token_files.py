@@ -9,12 +9,12 @@ it. Places of removed tokens admit no request.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.runtime.background_thread import RepeatingThread
 from headrace.runtime.http.bearer_tokens import Tokens
 from headrace.runtime.http.http_errors import BadTokens
 from headrace.runtime.http.token_grants import TokenGrant, TokenLimits, read_grants
@@ -81,17 +81,10 @@ class RereadTokens:
 @contextmanager
 def rereading(*files: RereadTokens, look_s: float = LOOK_S) -> Iterator[None]:
     """Look at files from a thread until the block ends."""
-    done = threading.Event()
 
-    def look_repeatedly() -> None:
-        while not done.wait(look_s):
-            for each in files:
-                each.look()
+    def look() -> None:
+        for each in files:
+            each.look()
 
-    thread = threading.Thread(target=look_repeatedly, name="tokens", daemon=True)
-    thread.start()
-    try:
+    with RepeatingThread(look, look_s, "tokens"):
         yield
-    finally:
-        done.set()
-        thread.join()
