@@ -35,7 +35,7 @@ _MOST_KINDS = 1000
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and exception if there is one."""
+    """One JSON object a line: time, level, logger, message; process of a worker; exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -45,20 +45,34 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if worker := _worker(record):
+            line["process"] = worker
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
 
 class TextLines(logging.Formatter):
-    """Time, level, logger and message."""
+    """Time, level, process of a worker, logger and message."""
 
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+        super().__init__("%(asctime)s %(levelname)-7s %(worker)s%(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Return the line without an exception."""
+        worker = _worker(record)
+        record.worker = f"{worker}: " if worker else ""
+        return super().formatMessage(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802
         """Return the time with its offset from UTC."""
         return _time(record)
+
+
+def _worker(record: logging.LogRecord) -> str:
+    """Return the name of a worker's process; empty in other processes."""
+    name = record.processName or ""
+    return "" if name == "MainProcess" else name
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -167,6 +181,11 @@ def configure_logs(level: int, *, as_json: bool) -> None:
     if level > logging.DEBUG:
         handler.addFilter(HeldLines(handler))
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def own_formatter() -> logging.Formatter | None:
+    """Return the formatter of this process, for its workers."""
+    return next((each.formatter for each in logging.getLogger().handlers), None)
 
 
 def write_held_lines() -> None:

@@ -6,7 +6,8 @@ that was ready and died (killed, out of memory, a bug) is restarted as `RestartP
 other workers go on meanwhile.
 
 No worker outlives its parent: each watches the parent in a thread and then stops as after SIGTERM.
-Ctrl-C in a terminal reaches every process; the workers ignore it and the parent stops them.
+Ctrl-C in a terminal reaches every process; the workers ignore it and the parent stops them. Workers
+write log lines at the level of the parent.
 """
 
 import contextlib
@@ -55,17 +56,20 @@ class WorkerContext:
         call_when_readable(parent.sentinel, self.stop.set)
 
 
-def _enter(work: Callable[[WorkerContext], None], channel: Connection, level: int) -> None:
+def _enter(
+    work: Callable[[WorkerContext], None],
+    channel: Connection,
+    level: int,
+    formatter: logging.Formatter | None,
+) -> None:
     """Run `work` in the new process."""
     context = WorkerContext(channel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: context.stop.set())
     context.stop_with_parent()
-    logging.basicConfig(
-        level=level,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(processName)s: %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler])
     try:
         work(context)
     except Exception as error:
@@ -91,9 +95,13 @@ class ManagedProcess:
         name: str,
         work: Callable[[WorkerContext], None],
         policy: RestartPolicy | None = None,
+        formatter: logging.Formatter | None = None,
     ) -> None:
-        """`work` is pickled and called in the process of the worker."""
-        self.name, self._work = name, work
+        """`work` is pickled and called in the process of the worker.
+
+        formatter: of the worker's log lines.
+        """
+        self.name, self._work, self._formatter = name, work, formatter
         self.was_ready = False
         self._process: SpawnProcess | None = None
         self._channel: Connection | None = None
@@ -139,7 +147,8 @@ class ManagedProcess:
     def _start(self) -> None:
         self._channel, theirs = _SPAWNING.Pipe(duplex=False)
         level = logging.getLogger().getEffectiveLevel()
-        process = _SPAWNING.Process(target=_enter, args=(self._work, theirs, level), name=self.name)
+        entry = self._work, theirs, level, self._formatter
+        process = _SPAWNING.Process(target=_enter, args=entry, name=self.name)
         try:
             process.start()
         except OSError:

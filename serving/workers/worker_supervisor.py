@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from headrace.runtime.clock import wall_ms
@@ -45,12 +46,14 @@ def run_workers(
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
     place: Path | None = None,
+    formatter: logging.Formatter | None = None,
 ) -> None:
     """Serve with this many workers until `stop` is set; then let all of them drain.
 
     opening: called in two processes, so it must be picklable. listening: called with the port once
-    all workers accept requests. place: folder for shared memory; None: the fastest. Raises the
-    errors of `run_server`, and ServingError if a process cannot start.
+    all workers accept requests. place: folder for shared memory; None: the fastest. formatter: of
+    the log lines of the other processes. Raises the errors of `run_server`, and ServingError if a
+    process cannot start.
     """
     tokens_of(settings)
     if settings.bounds is not None:
@@ -69,9 +72,10 @@ def run_workers(
         board = aliases_board(folder)
         tell_aliases(board, aliases.table)
         board.close()
-        follower = ManagedProcess("follower", FollowerWork(settings, opening, folder))
+        managed = partial(ManagedProcess, formatter=formatter)
+        follower = managed("follower", FollowerWork(settings, opening, folder))
         answering = [
-            ManagedProcess(f"worker {each}", WorkerWork(settings, models, folder, listener, each))
+            managed(f"worker {each}", WorkerWork(settings, models, folder, listener, each))
             for each in range(1, workers + 1)
         ]
         try:

@@ -20,6 +20,7 @@ from headrace.deploy.cli.options import (
 )
 from headrace.deploy.errors import BadOption
 from headrace.deploy.model_sources import both, deployed, frozen
+from headrace.deploy.process_logs import own_formatter
 from headrace.runtime.settings import same, setting
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _serve(
             # resolve the newest snapshot once, so that a restarted worker loads the same one
             places = [f"{each.spec.name}={each.place}" for each in frozen(*snapshots)]
             opened = partial(both, files, places, snapshots[1], redis)
-            run_workers(settings, opened, workers, stop)
+            run_workers(settings, opened, workers, stop, formatter=own_formatter())
         else:
             deploying = partial(deployed, snapshots[1], redis)
             for file in files:

@@ -13,12 +13,22 @@ from multiprocessing.popen_spawn_posix import Popen
 import psutil
 import pytest
 
+from headrace.deploy.process_logs import JsonLines, TextLines
 from headrace.pserver.errors import MissingBucket
 from headrace.runtime.restart_policy import RestartPolicy
 from headrace.serving.errors import ServingError
 from headrace.serving.workers.process_pool import ManagedProcess, end_all
 from tests.serving.served_models import eventually
-from tests.serving.workers.working import be_parent, die, error_of, looked, refuse, work, work_on
+from tests.serving.workers.working import (
+    be_parent,
+    die,
+    error_of,
+    looked,
+    refuse,
+    report,
+    work,
+    work_on,
+)
 
 
 @contextmanager
@@ -74,6 +84,21 @@ def test_a_worker_that_does_not_end_in_time_is_killed(caplog: pytest.LogCaptureF
     end_all([member], 0.2)
     assert "did not end within" in caplog.text
     assert not psutil.pid_exists(pids(caplog)[0])
+
+
+@pytest.mark.parametrize(
+    ("formatter", "line"),
+    [
+        (JsonLines(), '"logger": "answers", "message": "the model is old", "process": "one"'),
+        (TextLines(), "WARNING one: answers: the model is old"),
+    ],
+)
+def test_a_worker_writes_log_lines_in_the_format_of_its_parent(
+    formatter: logging.Formatter, line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with looked_after(ManagedProcess("one", report, formatter=formatter)) as member:
+        eventually(lambda: looked(member).was_ready)
+    assert line in capfd.readouterr().err
 
 
 def test_no_worker_outlives_a_killed_parent() -> None:

@@ -1,5 +1,6 @@
 """Work for managed processes in tests. It imports little, so that processes start fast."""
 
+import logging
 import os
 import signal
 import time
@@ -15,6 +16,11 @@ from headrace.serving.workers.process_pool import ManagedProcess, WorkerContext
 def work(duty: WorkerContext) -> None:
     duty.ready()
     duty.stop.wait(60)
+
+
+def report(duty: WorkerContext) -> None:
+    logging.getLogger("answers").warning("the model is old")
+    work(duty)
 
 
 def work_on(duty: WorkerContext) -> None:
