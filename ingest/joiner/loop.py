@@ -11,15 +11,14 @@ event times. A learner that reads the examples of all partitions can then merge 
 time that is, follows from what Kafka has delivered (`ingest.kafka.reading.source_order`).
 """
 
-import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from prometheus_client import Histogram
 
-from headrace.ingest.errors import KafkaUnreachable, OffsetGone, TransactionAborted
+from headrace.ingest.errors import OffsetGone
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.examples.splitting import Cut, common_ends
 from headrace.ingest.features.fields import FieldSet
@@ -42,8 +41,6 @@ from headrace.ingest.kafka.reading.source_order import UNBOUNDED, OrderPatience,
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
 from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 from headrace.ingest.kafka.transactions import Outgoing
-
-log = logging.getLogger(__name__)
 
 _SAMPLES = 512
 """Times read from the queues to find the end of a step."""
@@ -318,7 +315,7 @@ class Joiner:
         return not self._backlog or age_ms >= pace.backlog_commit_ms or made >= pace.most_examples
 
     def _commit(self) -> None:
-        """Write all output with the offsets it came from; on an abort, go back instead."""
+        """Write all output with the offsets it came from; after an abort, go back instead."""
         self._write({number: part for number, part in self.partitions.items() if part.ready()})
 
     def _write(self, parts: Mapping[int, JoinerPartition]) -> bool:
@@ -334,13 +331,15 @@ class Joiner:
             targets = Source(self._examples, number), Source(self._dead_letters, 0)
             messages += part.messages(*targets, self._pace.cut, ends_ms)
             offsets.update(part.offsets())
-        try:
+
+        def write() -> None:
             with self.durations.time():
                 self._transactions.write(messages, offsets)
-        except (TransactionAborted, KafkaUnreachable) as error:
-            self._abort(parts, error)
+
+        if not self._aborts.committed(write):
+            self.figures.aborts += 1
+            self._place(set(parts))
             return False
-        self._aborts.reset()
         self.figures.transactions += 1
         for part in parts.values():
             counted, reasons = part.committed()
@@ -349,17 +348,6 @@ class Joiner:
                 before = self.figures.dead_letters.get(reason, 0)
                 self.figures.dead_letters[reason] = before + count
         return True
-
-    def _abort(self, parts: Iterable[int], error: TransactionAborted | KafkaUnreachable) -> None:
-        """Discard output that was not, or perhaps was, written; go back to the last commit.
-
-        Raises `error` if no transaction succeeded for `give_up_s`.
-        """
-        self.figures.aborts += 1
-        self._aborts.record(error)
-        log.warning("transaction aborted, going back to the last commit: %s", error)
-        self._aborts.sleep()
-        self._place(set(parts))
 
     # ---------------------------------------------------------------- 5. pace
 

@@ -3,11 +3,12 @@
 `retry_for` repeats a request while Kafka is reachable but not ready: a leader moves, a topic is
 new. It repeats only after `KafkaUnreachable`; waiting does not change any other error.
 
-`AbortBackoff` paces processes that read, work and write in transactions. After an abort they go
-back to the last commit and do the same work again. That may go on while Kafka comes back, but
+`AbortBackoff` writes the transactions of processes that read, work and write. After an abort they
+go back to the last commit and do the same work again. That may go on while Kafka comes back, but
 neither forever nor as fast as the machine can.
 """
 
+import logging
 import sys
 import threading
 import traceback
@@ -18,7 +19,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 
-from headrace.ingest.errors import KafkaUnreachable
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+
+log = logging.getLogger(__name__)
 
 _FIRST_ABORT_WAIT_S, _LONGEST_ABORT_WAIT_S = 0.05, 5.0
 
@@ -38,20 +41,29 @@ class AbortBackoff:
         self._in_a_row = 0
         self._since_ms: int | None = None
 
-    def reset(self) -> None:
-        """Note a commit."""
-        self._in_a_row, self._since_ms = 0, None
+    def committed(self, write: Callable[[], object]) -> bool:
+        """Write a transaction; return whether it is committed.
 
-    def record(self, error: Exception) -> None:
-        """Note an abort. Raises `error` if the last commit is too long ago."""
-        now_ms = self._now_ms()
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        if now_ms - self._since_ms > self._give_up_s * 1000:
-            raise error
+        If not, the caller goes back to its last commit, because the output was not, or perhaps was,
+        written. This call waits before: not after the first abort, then twice as long each time.
+        Raises the error of an abort if the last commit is too long ago.
+        """
+        try:
+            write()
+        except (TransactionAborted, KafkaUnreachable) as error:
+            now_ms = self._now_ms()
+            if self._since_ms is None:
+                self._since_ms = now_ms
+            if now_ms - self._since_ms > self._give_up_s * 1000:
+                raise
+            log.warning("transaction aborted, going back to the last commit: %s", error)
+        else:
+            self._in_a_row, self._since_ms = 0, None
+            return True
+        self._wait()
+        return False
 
-    def sleep(self) -> None:
-        """Wait before the next attempt: not after the first abort, then twice as long each time."""
+    def _wait(self) -> None:
         if self._in_a_row:
             wait_s = _FIRST_ABORT_WAIT_S * 2.0 ** min(self._in_a_row, 10)
             self._rest_for(min(wait_s, _LONGEST_ABORT_WAIT_S))

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.examples.batch import DamagedExamples, UnreadableExamples
 from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.examples.continuity import Continuity
@@ -98,7 +97,7 @@ class Feeder:
     ) -> None:
         """ports: their clock is wall time. sample: the share of requests to evaluate."""
         self._reader, self._transactions = ports.reader, ports.transactions
-        self._now_ms, self._aborts = ports.now_ms, ports.aborts
+        self._now_ms, self._restoring, self._aborts = ports.now_ms, ports.restoring, ports.aborts
         self._topics, self._model, self._fields = topics, model, fields
         self._sample, self._pace = sample, pace
         self._ours: set[Source] = set()
@@ -149,22 +148,20 @@ class Feeder:
             self._write()
 
     def _place(self) -> None:
-        if not self._unplaced:
-            return
-        try:
-            stored = self._transactions.committed(self._unplaced)
-            missing = self._unplaced - stored.keys()
-            stored |= self._written(missing) if missing else {}
-            topics = {source.topic for source in self._unplaced}
-            self._topic_ids |= {topic: self._reader.topic_id(topic) for topic in topics}
-            states = log_states(self._reader, stored)
-            starts = {
-                source: self._start(source, stored.get(source), states.get(source))
-                for source in self._unplaced
-            }
-        except KafkaUnreachable as error:
-            self._failed(error)
-            return
+        if self._unplaced:
+            self._restoring(self._place_once)
+
+    def _place_once(self) -> None:
+        stored = self._transactions.committed(self._unplaced)
+        missing = self._unplaced - stored.keys()
+        stored |= self._written(missing) if missing else {}
+        topics = {source.topic for source in self._unplaced}
+        self._topic_ids |= {topic: self._reader.topic_id(topic) for topic in topics}
+        states = log_states(self._reader, stored)
+        starts = {
+            source: self._start(source, stored.get(source), states.get(source))
+            for source in self._unplaced
+        }
         for source, offset in starts.items():
             continued = states.get(source) is LogState.CONTINUED
             if source in missing or not continued:
@@ -291,22 +288,12 @@ class Feeder:
         positions = {_name(source): position for source, position in self._positions.items()}
         message = self._gathering.take(now_ms, standings, positions)
         rows = Outgoing(Source(self._topics.rows, 0), pack(message))
-        try:
-            self._transactions.write([rows], self._positions)
-        except (TransactionAborted, KafkaUnreachable) as error:
-            self._failed(error)
+        if not self._aborts.committed(lambda: self._transactions.write([rows], self._positions)):
+            self.figures.aborts += 1
+            self._go_back()
             return
         self._positions = {}
         self._since_ms = now_ms
-        self._aborts.reset()
-
-    def _failed(self, error: TransactionAborted | KafkaUnreachable) -> None:
-        """Return to the last commit. Raises `error` after `give_up_s` without success."""
-        self.figures.aborts += 1
-        self._aborts.record(error)
-        log.warning("cannot write rows, returning to the last commit: %s", error)
-        self._aborts.sleep()
-        self._go_back()
 
     def _go_back(self) -> None:
         self._gathering = RowsBuilder(self._fields.slice_by, self._sample)

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.ingest.dead_letters.letter import pack
-from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
+from headrace.ingest.errors import BadCheckpoint, OffsetGone
 from headrace.ingest.events.contract import (
     REQUEST_ID,
     TIME,
@@ -278,13 +278,12 @@ class StreamScorer:
             source: Committed(offset, self._topic_ids[source], epochs.get(source, -1))
             for source, offset in ends.items()
         }
-        try:
-            self._transactions.write(messages, offsets)
-        except (TransactionAborted, KafkaUnreachable) as error:
-            self._abort(list(ends), error)
-            return
-        self._aborts.reset()
+        written = self._aborts.committed(lambda: self._transactions.write(messages, offsets))
         self._uncommitted = {}
+        if not written:
+            self.figures.aborts += 1
+            self._place([source for source in ends if source in self._topic_ids])
+            return
         self.positions.update(ends)
         total = self.figures
         total.transactions += 1
@@ -293,14 +292,3 @@ class StreamScorer:
         total.newest_ms = max(total.newest_ms, new.newest_ms)
         for name, count in new.dead_letters.items():
             total.dead_letters[name] = total.dead_letters.get(name, 0) + count
-
-    def _abort(
-        self, sources: Sequence[Source], error: TransactionAborted | KafkaUnreachable
-    ) -> None:
-        """Return to the last commit. Raises `error` after `give_up_s` without a commit."""
-        self.figures.aborts += 1
-        self._aborts.record(error)
-        log.warning("cannot commit, returning to the last commit: %s", error)
-        self._aborts.sleep()
-        self._uncommitted = {}
-        self._place([source for source in sources if source in self._topic_ids])

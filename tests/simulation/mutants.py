@@ -322,7 +322,7 @@ MUTANTS = (
     ),
     Mutant(
         "a joiner goes on after an abort without going back",
-        "headrace.ingest.joiner.loop:Joiner._abort",
+        "headrace.ingest.joiner.loop:Joiner._write",
         "self._place(set(parts))",
         "pass",
         9,
