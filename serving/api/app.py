@@ -142,9 +142,9 @@ def make_app(parts: AppParts) -> App:
         *(models, room, parts.tokens, parts.metrics, parts.now_ms, beside),
         limits=client_limits,
     )
-    faces: dict[str, ProtocolAdapter] = {"predict": PredictAdapter(), "rank": RankAdapter()}
-    for verb, face in faces.items():
-        ask = app.asked[verb] = _asking(answering, face)
+    adapters: dict[str, ProtocolAdapter] = {"predict": PredictAdapter(), "rank": RankAdapter()}
+    for verb, adapter in adapters.items():
+        ask = app.asked[verb] = _asking(answering, adapter)
         path = f"/v1/models/{{name}}:{verb}"
         app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
     add_inference(app, models, answering, parts.readiness, parts.limits)
@@ -166,7 +166,7 @@ def make_app(parts: AppParts) -> App:
         if status == 405 and request.method == "POST" and _VERB.search(request.url.path):
             # the route of the status, a GET, takes any text as the name of a model
             status, headers = 404, {}
-            expected = " or ".join(f"/v1/models/NAME:{verb}" for verb in faces)
+            expected = " or ".join(f"/v1/models/NAME:{verb}" for verb in adapters)
         elif status == 404:
             expected = "a path of /docs"
         refused = RequestRefused(status, "", expected, found)
@@ -189,9 +189,9 @@ def make_app(parts: AppParts) -> App:
     return app
 
 
-def _asking(answering: PredictionHandler, face: ProtocolAdapter) -> Ask:
+def _asking(answering: PredictionHandler, adapter: ProtocolAdapter) -> Ask:
     def ask(request: BodySource | WholeRequest, name: str) -> Coroutine[Any, Any, Response]:
-        return answering.answer(request, name, face)
+        return answering.answer(request, name, adapter)
 
     return ask
 

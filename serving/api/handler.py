@@ -105,6 +105,21 @@ class ProtocolAdapter(Protocol):
         """Return the response to a refused request."""
 
 
+class ReceivedRequest(NamedTuple):
+    """A complete request, and the model that answers it."""
+
+    target: Route
+    body: bytes
+    headers: Mapping[str, str]
+    adapter: ProtocolAdapter
+    since_s: float
+    """Monotonic time at which the body was complete."""
+
+    def read(self, served: ServedModel) -> CheckedRequest:
+        """Decode it as a request to this model. Raises RequestRefused."""
+        return self.adapter.read(served, self.body, self.headers)
+
+
 class PredictionHandler:
     """Answers prediction requests. Owns a thread; call `close`."""
 
@@ -130,7 +145,7 @@ class PredictionHandler:
         self._aside.shutdown()
 
     async def answer(
-        self, request: BodySource | WholeRequest, name: str, face: ProtocolAdapter
+        self, request: BodySource | WholeRequest, name: str, adapter: ProtocolAdapter
     ) -> Response:
         """Answer one request to the model or alias `name`, and count it.
 
@@ -155,146 +170,108 @@ class PredictionHandler:
             else:
                 body = await read_body(request, room)
             room.arrive()
+            received = ReceivedRequest(target, body, request.headers, adapter, time.monotonic())
             try:
                 if target.split is not None:
-                    target = await self._arm(target, body, request.headers, face)
-                    model = target.served.spec.name
-                written, seconds, candidates = await self._in_turn(
-                    target, body, request.headers, face
-                )
+                    received = await self._to_arm(received, target.split.key)
+                    model = received.target.served.spec.name
+                written, seconds, candidates = await self._in_turn(received)
             finally:
                 room.depart()
         except RequestRefused as refused:
             self._metrics.refused(model, refused.status, client)
-            return face.refuse(refused)
+            return adapter.refuse(refused)
         except ClientDisconnect:
             self._metrics.refused(model, _CLIENT_GONE, client)
             return Response(status_code=_CLIENT_GONE)  # never sent: the connection is closed
         self._metrics.answered(model, seconds, candidates, target.alias, client)
         return _AnswerResponse(written)
 
-    async def _arm(
-        self, target: Route, body: bytes, headers: Mapping[str, str], face: ProtocolAdapter
-    ) -> Route:
-        """Choose the model. A request without the key is split by its body."""
-        assert target.split is not None  # checked by the caller
-        name = target.split.key
+    async def _to_arm(self, received: ReceivedRequest, name: str) -> ReceivedRequest:
+        """Choose the model by the key `name`. A request without it is split by its body."""
+        target, body, headers, adapter, _ = received
         if len(body) > self._room.limits.aside_bytes:
             loop = asyncio.get_running_loop()
-            key = await loop.run_in_executor(self._aside, face.key, name, body, headers)
+            key = await loop.run_in_executor(self._aside, adapter.key, name, body, headers)
         else:
-            key = face.key(name, body, headers)
-        return self._models.arm(target, body if key is None else key)
+            key = adapter.key(name, body, headers)
+        return received._replace(target=self._models.arm(target, body if key is None else key))
 
-    async def _in_turn(
-        self, target: Route, body: bytes, headers: Mapping[str, str], face: ProtocolAdapter
-    ) -> tuple[EncodedAnswer, float, int]:
-        size = len(body)
+    async def _in_turn(self, received: ReceivedRequest) -> tuple[EncodedAnswer, float, int]:
+        size = len(received.body)
         self._room.take(size)
-        busy_s, since_s = None, time.monotonic()
+        busy_s = None
         try:
             # count all requests that arrived together before computing the first one
             await asyncio.sleep(0)
             began_s = time.perf_counter()
-            if target.served.costly or size > self._room.limits.aside_bytes:
+            if received.target.served.costly or size > self._room.limits.aside_bytes:
                 loop = asyncio.get_running_loop()
                 waited_s = self._room.waiting_s
                 written, candidates = await loop.run_in_executor(
-                    self._aside, self.compute, target, body, headers, face, since_s
+                    self._aside, self._compute, received
                 )
                 seconds = time.perf_counter() - began_s
                 busy_s = min(seconds, max(seconds - waited_s, seconds / 2))
             elif self._room.waiting == 1:
-                written, candidates = self.compute(target, body, headers, face, since_s)
+                written, candidates = self._compute(received)
                 busy_s = seconds = time.perf_counter() - began_s
             else:
-                written, candidates, busy_s = await self._compute_with_others(
-                    target, body, headers, face, since_s
-                )
+                written, candidates, busy_s = await self._compute_with_others(received)
                 seconds = time.perf_counter() - began_s
         finally:
             self._room.done(size, busy_s)
         return written, seconds, candidates
 
-    def compute(
-        self,
-        target: Route,
-        body: bytes,
-        headers: Mapping[str, str],
-        face: ProtocolAdapter,
-        since_s: float,
-    ) -> tuple[EncodedAnswer, int]:
-        """Return the answer to a body and its count of candidates. Raises RequestRefused.
-
-        since_s: monotonic time at which the body was complete.
-        """
-        ready = self._read(target, body, headers, face, since_s)
-        written = self._write(ready, score(ready), body, headers, face)
+    def _compute(self, received: ReceivedRequest) -> tuple[EncodedAnswer, int]:
+        """Return the answer and the count of candidates. Raises RequestRefused."""
+        ready = self._check(received)
+        written = self._write(received, ready, score(ready))
         return written, len(ready.asked.candidates)
 
     async def _compute_with_others(
-        self,
-        target: Route,
-        body: bytes,
-        headers: Mapping[str, str],
-        face: ProtocolAdapter,
-        since_s: float,
+        self, received: ReceivedRequest
     ) -> tuple[EncodedAnswer, int, float]:
-        """Like `compute`, in a batch. Also return the seconds that this request took of it."""
+        """Like `_compute`, in a batch. Also return the seconds that this request took of it."""
         began_s = time.perf_counter()
-        ready = self._read(target, body, headers, face, since_s)
+        ready = self._check(received)
         asked, busy_s = ready.asked, time.perf_counter() - began_s
         scores, scoring_s = await self._together.predict(
-            target.served.predictor, ready.rows, asked.candidates, ready.now_ms
+            received.target.served.predictor, ready.rows, asked.candidates, ready.now_ms
         )
         scored_s = time.perf_counter()
-        written = self._write(ready, ready.scored(scores), body, headers, face)
+        written = self._write(received, ready, ready.scored(scores))
         busy_s += scoring_s + time.perf_counter() - scored_s
         return written, len(asked.candidates), busy_s
 
-    def _read(
-        self,
-        target: Route,
-        body: bytes,
-        headers: Mapping[str, str],
-        face: ProtocolAdapter,
-        since_s: float,
-    ) -> ReadyRequest:
-        served = target.served
-        standing, now_ms = served.rows.standing, self._now_ms()
+    def _check(self, received: ReceivedRequest) -> ReadyRequest:
+        target = received.target
+        rows, now_ms = target.served.rows, self._now_ms()
+        standing = rows.standing
         check_complete(standing)
-        asked = face.read(served, body, headers)
+        asked = received.read(target.served)
         if asked.strict:
-            self._check_known(target, body)
+            self._check_known(target, received.body)
         check_fresh(asked, standing, now_ms)
         names = names_of(asked.candidates, self._names)
-        return ReadyRequest(target, asked, standing, now_ms, names, served.rows.reading(since_s))
+        return ReadyRequest(target, asked, standing, now_ms, names, rows.reading(received.since_s))
 
     def _check_known(self, target: Route, body: bytes) -> None:
         """Refuse fields that no model of the alias reads. Raises RequestRefused (422)."""
-        # not in `face.read`, by which shadows decode the request too: their fields may be fewer
+        # not in `read`, by which shadows decode the request too: their fields may be fewer
         known = frozenset[str]().union(*(arm.decoder.known for arm in self._models.arms(target)))
         check_known(body, known if target.split is None else known | {target.split.key})
 
     def _write(
-        self,
-        ready: ReadyRequest,
-        scored: ScoredRequest,
-        body: bytes,
-        headers: Mapping[str, str],
-        face: ProtocolAdapter,
+        self, received: ReceivedRequest, ready: ReadyRequest, scored: ScoredRequest
     ) -> EncodedAnswer:
         if ready.asked.uncertainty:
             scored = scored._replace(uncertainties=uncertainties(ready))
         if ready.asked.explain:
             scored = scored._replace(explained=explanations(ready, scored))
-        written = face.write(scored)
-
-        def read(other: ServedModel) -> CheckedRequest:
-            return face.read(other, body, headers)
-
+        written = received.adapter.write(scored)
         for each in self._beside:
-            each.answered(scored, read, body)
+            each.answered(scored, received.read, received.body)
         return written
 
 

@@ -256,14 +256,14 @@ def add_inference(
     limits: RequestLimits,
 ) -> None:
     """Add the six routes."""
-    face = InferAdapter(limits)
+    adapter = InferAdapter(limits)
 
     async def infer(request: Request) -> Response:
         try:
             name = _asked_name(models, request.path_params)
         except RequestRefused as refused:
             return error_of(refused)
-        return await answering.answer(request, name, face)
+        return await answering.answer(request, name, adapter)
 
     for path in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"):
         app.router.routes.insert(0, Route(path, infer, methods=["POST"]))
