@@ -7,6 +7,6 @@
 It acknowledges an event once Kafka has persisted it. Read `app` first: it has the order of steps
 for a request. `backpressure` bounds what waits in memory, and `collector_process` runs it all.
 
-`responses` has the shape of its answers and `openapi` describes the raw bodies. `collector_metrics`
-counts, and `fake_producer` replaces Kafka in tests.
+`responses` has the shape of its answers, and `openapi` describes the raw bodies.
+`collector_metrics` counts.
 """

@@ -11,12 +11,12 @@ from headrace.ingest.collector.app import CollectorClients, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
-from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.spec.schema import attribute_docstrings
 from headrace.runtime.http.bearer_tokens import Tokens
 from headrace.runtime.http.server import Readiness
 from tests.ingest.collector.collecting import TOPICS
+from tests.ingest.collector.fake_producer import FakeProducer
 from tests.serving.served_models import Serving, memory_store, news
 
 HEAD = """# HTTP

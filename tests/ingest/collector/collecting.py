@@ -12,12 +12,12 @@ from headrace.ingest.collector.app import CollectorClients, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
-from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.events.json_schema import EventKind
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.runtime.http.bearer_tokens import Tokens
 from headrace.runtime.http.server import Readiness
 from headrace.runtime.http.token_grants import TokenGrant, TokenLimits
+from tests.ingest.collector.fake_producer import FakeProducer
 
 NOW_MS = 1_767_225_600_000
 TOPICS = {EventKind.IMPRESSION: "impressions", EventKind.CLICK: "clicks"}

@@ -74,7 +74,7 @@ class FakeProducer:
         for message, on_delivery in queued:
             failure = self.failing.get(message.value)
             if self.purged:
-                failure = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001
+                failure = KafkaError(KafkaError._PURGE_QUEUE)
             if failure is None:
                 self.written.append(message)
             on_delivery(failure, cast("Message", _Report(message)))
@@ -84,7 +84,7 @@ class FakeProducer:
         """Answer, or fail while `down`."""
         del timeout
         if self.down:
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return ClusterMetadata()
 
     def purge(self) -> None:
