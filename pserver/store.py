@@ -56,6 +56,8 @@ OWN_FIELDS = frozenset(
 """The fields of a bucket's marks that are not sources: no source may have such a name."""
 
 
+ENTRIES_A_POLL = 64
+"""Entries of one bucket that a reader of its log usually asks for at a time."""
 _MOST_BUCKETS = 1 << 16
 
 

@@ -22,15 +22,13 @@ from headrace.pserver.replica.partial_replica import EntryApplied, HistoryReset,
 from headrace.pserver.replica.replica import Change, Copied, Deleted, Folded, Stale
 from headrace.pserver.rows.deltas import Deletions, EntryHeader, RowDeltas
 from headrace.pserver.rows.table import Places, RowTable
-from headrace.pserver.store import Shape, Store
+from headrace.pserver.store import ENTRIES_A_POLL, BucketAnswer, Shape, Store
 
 if TYPE_CHECKING:
     from headrace.learner.inputs.required_rows import RequiredRows
 
 
 Ids = npt.NDArray[np.uint64]
-
-_ENTRIES_A_POLL = 64
 
 
 class CachedReplica:
@@ -55,7 +53,7 @@ class CachedReplica:
         """Bytes of memory that the tails of the logs take."""
         return self._lookup.tail_bytes
 
-    def poll(self, limit: int = _ENTRIES_A_POLL) -> list[Change]:
+    def poll(self, limit: int = ENTRIES_A_POLL) -> list[Change]:
         """Read up to `limit` new entries a bucket; return the changes, in order.
 
         Raises what the store raises beyond Unreachable.
@@ -88,22 +86,14 @@ class CachedReplica:
         self.table.clear(places)
         self.table.compact(keep)
 
-    def fold_own(
-        self,
-        bucket: int,
-        version: int,
-        nonce: bytes,
-        previous_nonce: bytes,
-        header: EntryHeader,
-        deltas: RowDeltas,
-    ) -> bool:
+    def fold_own(self, answer: BucketAnswer, header: EntryHeader, deltas: RowDeltas) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
         Returns False if it is not exactly the next entry: `poll` will bring it.
         """
         self._own = True
         try:
-            return self._lookup.fold_own(bucket, version, nonce, previous_nonce, header, deltas)
+            return self._lookup.fold_own(answer, header, deltas)
         finally:
             self._own = False
 

@@ -213,14 +213,7 @@ class Pushes:
         self.tally.applied += 1
         self._cursors.acknowledge(answer.bucket, flight.push.spans)
         if answer.nonce == flight.push.nonce:
-            self._replica.fold_own(
-                answer.bucket,
-                answer.version,
-                answer.nonce,
-                answer.previous,
-                flight.header,
-                flight.deltas,
-            )
+            self._replica.fold_own(answer, flight.header, flight.deltas)
         # if the replica cannot fold it yet, it comes with the next poll like every entry
         self._pending.refresh(self._replica.table, flight.deltas.ids, None)
 

@@ -20,7 +20,7 @@ from headrace.pserver.errors import AccessRefused, CorruptEntry, StoreError, Unr
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore
 from headrace.pserver.rows.deltas import RowDeltas, unpack_entry
-from headrace.pserver.store import OWN_FIELDS, PollResult
+from headrace.pserver.store import ENTRIES_A_POLL, OWN_FIELDS, PollResult
 
 _MEASURED = 16
 """Sub-hashes of a bucket whose memory is measured. Ids are hashes, so all sub-hashes are alike."""
@@ -187,9 +187,6 @@ MOST_BYTES = 64 << 20
 """Most bytes of all logs together to read: a second's work. Larger logs are not counted."""
 
 
-_ENTRIES_A_POLL = 64
-
-
 def count_in_logs(store: RedisStore, found: Sequence[BucketSurvey]) -> list[BucketSurvey]:
     """Fill in `rows_in_log` if the logs are small enough. Needs the model's shape."""
     there = [each for each in found if each.there]
@@ -215,7 +212,7 @@ def _ids_in_logs(
     goals = {each.bucket: each.version for each in found}
     after = {each.bucket: each.trimmed for each in found if each.version > each.trimmed}
     while after:
-        for answer in store.poll(after, _ENTRIES_A_POLL):
+        for answer in store.poll(after, ENTRIES_A_POLL):
             if not isinstance(answer, PollResult):
                 raise answer
             for entry in answer.entries:

@@ -39,13 +39,12 @@ from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica, Stale
 from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
-from headrace.pserver.store import Delete, Fold, Shape, Store, Trim
+from headrace.pserver.store import ENTRIES_A_POLL, Delete, Fold, Shape, Store, Trim
 
 __all__ = ["FoldPolicy", "Keeper", "PendingEntry", "entries_to_fold"]
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_A_POLL = 64
 _FOLDS_A_ROUND = 16
 """Folds sent at a time: every node has work, and none is busy for long."""
 
@@ -172,7 +171,7 @@ class Keeper:
         return f"{self._name}:{self._draw_nonce().hex()}"
 
     def _follow(self) -> bool:
-        changes = self.replica.poll(_ENTRIES_A_POLL)
+        changes = self.replica.poll(ENTRIES_A_POLL)
         for change in changes:
             match change:
                 case Folded(bucket=bucket) if self._leases[bucket].stocked:
@@ -222,7 +221,7 @@ class Keeper:
         """Remember the log up to the replica's position; return whether that was possible."""
         goal, last = self.replica.position(bucket).version, 0
         while not lease.stocked:
-            [polled] = self._store.poll({bucket: last}, _ENTRIES_A_POLL)
+            [polled] = self._store.poll({bucket: last}, ENTRIES_A_POLL)
             if isinstance(polled, Unreachable):
                 break
             begin = max(last, polled.trimmed)

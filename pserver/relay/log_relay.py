@@ -29,11 +29,10 @@ from headrace.pserver.replica.log_chain import BrokenHistory, chain
 from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, SourceReached, unpack_entry
 from headrace.pserver.rows.table import Places
-from headrace.pserver.store import Store
+from headrace.pserver.store import ENTRIES_A_POLL, Store
 
 _ROWS_A_BLOCK = 20_000
 """At 100 bytes a row, blocks stay far below Kafka's largest message."""
-_ENTRIES_A_POLL = 64
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ class LogRelay:
         Raises every StoreError but Unreachable.
         """
         read = 0
-        for change in self._replica.poll(_ENTRIES_A_POLL):
+        for change in self._replica.poll(ENTRIES_A_POLL):
             read += isinstance(change, Folded | Deleted | Copied)
             match change:
                 case Folded(bucket=bucket, header=header):
@@ -137,7 +136,7 @@ class LogRelay:
         if version > goal.version:
             raise BrokenHistory(f"bucket {bucket} went back")
         while version < goal.version:
-            [polled] = self._store.poll({bucket: version}, _ENTRIES_A_POLL)
+            [polled] = self._store.poll({bucket: version}, ENTRIES_A_POLL)
             if isinstance(polled, Unreachable):
                 raise BrokenHistory(f"bucket {bucket} does not answer")
             for entry in chain(version, nonce, polled):

@@ -52,13 +52,18 @@ from headrace.pserver.replica.log_tail import LogTail
 from headrace.pserver.replica.replica import Stale
 from headrace.pserver.rows.deltas import NEVER, Deletions, EntryHeader, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
-from headrace.pserver.store import LookResult, PollResult, Shape, Store
+from headrace.pserver.store import (
+    ENTRIES_A_POLL,
+    BucketAnswer,
+    LookResult,
+    PollResult,
+    Shape,
+    Store,
+)
 
 Ids = npt.NDArray[np.uint64]
 Versions = npt.NDArray[np.uint64]
 
-_ENTRIES_A_POLL = 64
-"""Default entries of one bucket."""
 _TRIES = 4
 """Reads of a bucket's rows while its history breaks: one break is an event, three are an outage."""
 
@@ -153,7 +158,7 @@ class PartialReplica:
             raise KeyError(f"bucket {bucket}: its tail has not begun yet")
         return position
 
-    def poll(self, limit: int = _ENTRIES_A_POLL) -> list[HistoryReset | Stale]:
+    def poll(self, limit: int = ENTRIES_A_POLL) -> list[HistoryReset | Stale]:
         """Read up to `limit` new entries a bucket; return the failures since the last call.
 
         Raises every StoreError but Unreachable.
@@ -173,7 +178,7 @@ class PartialReplica:
         changes, self._changes = self._changes, []
         return changes
 
-    def rows(self, ids: Ids, limit: int = _ENTRIES_A_POLL) -> FoundRows:
+    def rows(self, ids: Ids, limit: int = ENTRIES_A_POLL) -> FoundRows:
         """Return the present state of these rows; ids may repeat.
 
         Raises every StoreError but Unreachable.
@@ -206,24 +211,18 @@ class PartialReplica:
             present[where], versions[where] = False, 0
         return FoundRows(rows.chosen(asked), present[asked], versions[asked], failed)
 
-    def fold_own(
-        self,
-        bucket: int,
-        version: int,
-        nonce: bytes,
-        previous_nonce: bytes,
-        header: EntryHeader,
-        deltas: RowDeltas,
-    ) -> bool:
+    def fold_own(self, answer: BucketAnswer, header: EntryHeader, deltas: RowDeltas) -> bool:
         """Add an entry that this process pushed to the tail, without reading it back.
 
-        Only if it is exactly the next entry. False: nothing was done, and `poll` brings it.
+        answer: to the push. Only if it is exactly the next entry. False: nothing was done, and
+        `poll` brings it.
         """
+        bucket, version = answer.bucket, answer.version
         position = self._positions[bucket]
-        if position is None or not position.precedes(version, previous_nonce):
+        if position is None or not position.precedes(version, answer.previous):
             return False
         self._tail.append(bucket, version, deltas)
-        self._positions[bucket] = advanced(position, version, nonce, header)
+        self._positions[bucket] = advanced(position, version, answer.nonce, header)
         self._watch(EntryApplied(bucket, version, header, deltas))
         return True
 

@@ -46,12 +46,10 @@ from headrace.pserver.replica.log_chain import (
 from headrace.pserver.rows.deltas import Deletions, EntryHeader, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
 from headrace.pserver.rows.table import Places, RowTable
-from headrace.pserver.store import Entry, PollResult, Shape, Store
+from headrace.pserver.store import ENTRIES_A_POLL, BucketAnswer, Entry, PollResult, Shape, Store
 
 _COPIES_A_POLL = 8
 """Buckets copied in one poll: with more, buckets that are followed already would wait too long."""
-_ENTRIES_A_POLL = 64
-"""Default entries of one bucket."""
 
 
 class Folded(NamedTuple):
@@ -148,7 +146,7 @@ class Replica:
             raise KeyError(f"bucket {bucket} is not copied yet")
         return position
 
-    def poll(self, limit: int = _ENTRIES_A_POLL) -> list[Change]:
+    def poll(self, limit: int = ENTRIES_A_POLL) -> list[Change]:
         """Read new entries, up to `limit` a bucket; return the changes, in order.
 
         Raises every StoreError but Unreachable; the next call then returns the changes before it.
@@ -167,26 +165,20 @@ class Replica:
         changes, self._changes = self._changes, []
         return changes
 
-    def fold_own(
-        self,
-        bucket: int,
-        version: int,
-        nonce: bytes,
-        previous_nonce: bytes,
-        header: EntryHeader,
-        deltas: RowDeltas,
-    ) -> bool:
+    def fold_own(self, answer: BucketAnswer, header: EntryHeader, deltas: RowDeltas) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
-        Only if it is exactly the next entry. False: nothing was done, and `poll` brings it.
+        answer: to the push. Only if it is exactly the next entry. False: nothing was done, and
+        `poll` brings it.
         """
+        bucket, version = answer.bucket, answer.version
         position = self._positions.get(bucket)
         if position is None or bucket in self._broken:
             return False
-        if not position.precedes(version, previous_nonce):
+        if not position.precedes(version, answer.previous):
             return False
         self.table.add(deltas)
-        self._positions[bucket] = advanced(position, version, nonce, header)
+        self._positions[bucket] = advanced(position, version, answer.nonce, header)
         return True
 
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places | None:

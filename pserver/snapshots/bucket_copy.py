@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.replica.replica import Copied, Replica, Stale
-from headrace.pserver.store import BucketAnswer, Shape, Store
+from headrace.pserver.store import ENTRIES_A_POLL, BucketAnswer, Shape, Store
 
-_ENTRIES_A_POLL = 64
 _PAUSE_S = 0.05
 """Pause before a node that did not answer is asked again."""
 
@@ -39,7 +38,7 @@ def copy_bucket(
     while True:
         if halted():
             raise Halted
-        limit = _ENTRIES_A_POLL
+        limit = ENTRIES_A_POLL
         if goal is not None:
             limit = min(limit, goal.version - replica.position(bucket).version)
         changes = replica.poll(limit)

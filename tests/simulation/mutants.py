@@ -89,7 +89,7 @@ MUTANTS = (
     Mutant(
         "a learner folds its own entry at any position",
         "headrace.pserver.replica.replica:Replica.fold_own",
-        "not position.precedes(version, previous_nonce)",
+        "not position.precedes(version, answer.previous)",
         "False",
         2,
     ),

@@ -69,9 +69,8 @@ class Following(RuleBasedStateMachine):
         assert not isinstance(answer, Unreachable)
         self.pushed[bucket].append(push)
         header, deltas = unpack(push.blob)
-        args = (bucket, answer.version, answer.nonce, answer.previous, header, deltas)
         before = self.replica.position(bucket) if self.replica.copied(bucket) else None
-        if self.replica.fold_own(*args):
+        if self.replica.fold_own(answer, header, deltas):
             assert before is not None
             assert before.version == answer.version - 1
 

@@ -1,5 +1,6 @@
 """A replica that follows logs: changes, silent buckets, rewritten and trimmed histories."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,11 +66,10 @@ def test_fold_own_takes_exactly_the_next_entry_of_the_same_history() -> None:
     header, deltas = unpack(push.blob)
     [answer] = store.marks([0])
     assert not isinstance(answer, Unreachable)
-    one = (answer.nonce, answer.previous)
-    assert not replica.fold_own(0, 2, *one, header, deltas)
-    assert not replica.fold_own(0, 1, answer.nonce, b"another!", header, deltas)
-    assert replica.fold_own(0, 1, *one, header, deltas)
-    assert not replica.fold_own(0, 1, *one, header, deltas)
+    assert not replica.fold_own(replace(answer, version=2), header, deltas)
+    assert not replica.fold_own(replace(answer, previous=b"another!"), header, deltas)
+    assert replica.fold_own(answer, header, deltas)
+    assert not replica.fold_own(answer, header, deltas)
     assert replica.poll() == []
     assert rows_of(replica, 0) == truth([push])
 
