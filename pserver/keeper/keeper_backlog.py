@@ -1,31 +1,20 @@
 """Compares a keeper's work with the logs of its buckets, for the liveness probe of its process.
 
 A keeper follows logs and trims them. Each can stall alone: a replica that follows does not show
-that folds arrive. So there is one `Watch` for each. Buckets whose shard does not answer count as no
+that folds arrive. So there is one watch for each. Buckets whose shard does not answer count as no
 backlog, because a restart of the keeper would not bring the shard back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-
 from headrace.pserver.errors import StoreError, Unreachable
-
-if TYPE_CHECKING:
-    from headrace.pserver.keeper.keeper import Keeper
-    from headrace.pserver.store import Store
-
-
-class Watch(NamedTuple):
-    """A value that must change while there is a backlog. Both are safe to call in any thread."""
-
-    done: Callable[[], object]
-    behind: Callable[[], bool]
+from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.store import Store
+from headrace.runtime.health import ProcessHealth
 
 
-def keeper_watches(keeper: Keeper, store: Store) -> tuple[Watch, Watch]:
-    """Return the watches on following the logs and on trimming them."""
+def watch_keeper(health: ProcessHealth, keeper: Keeper, store: Store) -> None:
+    """Watch that the keeper follows the logs, and that it trims them."""
 
     def unread() -> bool:
         versions = keeper.versions()
@@ -34,7 +23,8 @@ def keeper_watches(keeper: Keeper, store: Store) -> tuple[Watch, Watch]:
     def untrimmed() -> bool:
         return bool(_now(store, keeper.folding()))
 
-    return Watch(keeper.versions, unread), Watch(keeper.trimmed, untrimmed)
+    health.watch(keeper.versions, unread)
+    health.watch(keeper.trimmed, untrimmed)
 
 
 def _now(store: Store, buckets: list[int]) -> list[tuple[int, int]]:

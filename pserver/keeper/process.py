@@ -4,21 +4,21 @@ import logging
 import secrets
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.registry import Collector
 
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.keeper.keeper_backlog import Watch, keeper_watches
+from headrace.pserver.keeper.keeper_backlog import watch_keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.store import Store
-
-Stepped = Callable[[], object]
-Frame = Callable[[CollectorRegistry, tuple[Watch, ...]], AbstractContextManager[Stepped]]
+from headrace.runtime.clock import steady_ms
+from headrace.runtime.health import ProcessHealth
+from headrace.runtime.process import StatusPublisher, running_process
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +32,20 @@ class KeeperSettings:
     idle_s: float = 0.1
     """Pause after a step without work: short compared to the time that the log is kept."""
     keeping: FoldPolicy = field(default_factory=FoldPolicy)
+    metrics_address: tuple[str, int] | None = None
+    """Host and port; None: the keeper is a thread of another process, without its own frame."""
 
 
 def run_keeper(
     settings: KeeperSettings,
     store: Store,
     stop: threading.Event,
-    frame: Frame | None = None,
+    status: StatusPublisher | None = None,
+    collectors: Sequence[Collector] = (),
 ) -> None:
     """Run a keeper until `stop` is set, then release its buckets. Raises the kinds of StoreError.
 
-    frame: a context around the run, which gets this keeper's metrics and the watches on its
-    progress, and yields a function to call after each step. The keeper does not import the frame
-    of the other processes.
+    status, collectors: see `running_process`.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -54,20 +55,21 @@ def run_keeper(
         shape,
         name=settings.name or socket.gethostname(),
         keeping=settings.keeping,
-        now_ms=lambda: time.monotonic_ns() // 1_000_000,
+        now_ms=steady_ms,
         draw_nonce=lambda: secrets.token_bytes(8),
         metrics=KeeperMetrics(shape.model, registry),
     )
     log.info("keeper of model %r with %d buckets", shape.model, shape.buckets)
-    with (frame or _no_frame)(registry, keeper_watches(keeper, store)) as stepped:
+    address = settings.metrics_address
+    with (
+        nullcontext(ProcessHealth())
+        if address is None
+        else running_process("keeper", status, registry, address, collectors=collectors)
+    ) as health:
+        watch_keeper(health, keeper, store)
         while not stop.is_set():
             busy = keeper.step()
-            stepped()
+            health.stepped()
             if not busy:
                 stop.wait(settings.idle_s)
         keeper.release()
-
-
-@contextmanager
-def _no_frame(_: CollectorRegistry, __: tuple[Watch, ...]) -> Iterator[Stepped]:
-    yield lambda: None

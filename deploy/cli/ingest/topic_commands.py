@@ -1,6 +1,5 @@
 """`headrace topics`: changes the topics of running models."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
+from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
 
@@ -47,7 +47,7 @@ def grow(
     check_growth(partition_counts(settings), names, options.partitions)
 
     def look() -> "OpenWindows":
-        return open_windows(settings, specs, int(time.time() * 1000))
+        return open_windows(settings, specs, wall_ms())
 
     looked = look() if options.accept_unmatched else await_closed(look, _report)
     grown = grow_topics(

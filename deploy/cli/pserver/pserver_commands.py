@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +20,10 @@ from headrace.deploy.cli.options import (
     STATUS_KAFKA,
     TOPICS_PREFIX,
 )
-from headrace.pserver.keeper.keeper_backlog import Watch
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
     from headrace.deploy.operations.examples_topic import HeldTopic
@@ -103,31 +101,21 @@ def keep(
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.keeper.bucket_lease import FoldPolicy
     from headrace.pserver.keeper.process import KeeperSettings, run_keeper
-    from headrace.runtime.process import instance_name, running_process
+    from headrace.runtime.process import instance_name
 
     spec = load_spec(model)
     store = open_store(redis, spec.name)
     try:
         check_compatible(spec, store.shape())
         with stopped_by_signals() as stop:
-            keeping = FoldPolicy(expiry=spec.expiry)
-            settings = KeeperSettings(name=name or instance_name(), keeping=keeping)
-            status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
+            settings = KeeperSettings(
+                name=name or instance_name(),
+                keeping=FoldPolicy(expiry=spec.expiry),
+                metrics_address=(metrics_host, metrics_port),
+            )
+            status = status_in(kafka_settings(kafka, kafka_client) if kafka else None)
             collectors = _store_collectors(store, spec.name, snapshots)
-
-            @contextmanager
-            def frame(
-                registry: "CollectorRegistry", watches: "tuple[Watch, ...]"
-            ) -> "Iterator[Callable[[], None]]":
-                address = metrics_host, metrics_port
-                with running_process(
-                    "keeper", status_in(status_kafka), registry, address, collectors=collectors
-                ) as health:
-                    for watch in watches:
-                        health.watch(watch.done, watch.behind)
-                    yield health.stepped
-
-            run_keeper(settings, store, stop, frame)
+            run_keeper(settings, store, stop, status, collectors)
     finally:
         store.close()
 

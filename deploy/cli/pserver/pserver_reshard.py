@@ -1,6 +1,5 @@
 """`headrace pserver reshard`: more buckets for a running model."""
 
-import time
 from pathlib import Path
 
 import click
@@ -8,6 +7,7 @@ import click
 from headrace.deploy.cli.options import MODEL, REDIS
 from headrace.deploy.cli.pserver.pserver_snapshots import EXIT_STOPPED
 from headrace.deploy.errors import BadOption
+from headrace.runtime.clock import steady_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
 
@@ -47,7 +47,7 @@ def reshard(
             rows = reshard_model(
                 store,
                 store.successor(buckets),
-                now_ms=lambda: int(time.monotonic() * 1000),
+                now_ms=steady_ms,
                 stop=stop,
                 tell=shown.buckets(f"resharding {spec.name}"),
             )

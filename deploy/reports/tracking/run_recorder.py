@@ -38,6 +38,7 @@ from headrace.deploy.reports.tracking.tracked_run import (
 )
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.run_folder import read_history
+from headrace.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
     from headrace.learner.experiments.experiment_file import Experiment
@@ -166,7 +167,7 @@ def record_run(
         kind=kind,
         name=name,
         state=RunState.UNFINISHED,
-        begun_ms=int(time.time() * 1000),
+        begun_ms=wall_ms(),
         version=version("headrace"),
         commit=commit_of(spec.parent) if any(outputs) else "",
         seed=seed,

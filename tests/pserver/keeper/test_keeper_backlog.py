@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.keeper.keeper_backlog import keeper_watches
+from headrace.pserver.keeper.keeper_backlog import watch_keeper
 from headrace.pserver.store import BucketAnswer, Store
+from headrace.runtime.health import ProcessHealth
 
 if TYPE_CHECKING:
     from headrace.pserver.keeper.keeper import Keeper
@@ -22,7 +23,15 @@ class Scene:
             versions=lambda: dict(self.read), trimmed=dict, folding=lambda: self.due
         )
         store = SimpleNamespace(marks=self._marks)
-        self.following, self.trimming = keeper_watches(cast("Keeper", keeper), cast("Store", store))
+        self.now_s = 0.0
+        self.health = ProcessHealth(1.0, lambda: self.now_s)
+        watch_keeper(self.health, cast("Keeper", keeper), cast("Store", store))
+
+    def stalled(self) -> bool:
+        """Whether the keeper counts as stalled after two seconds without progress."""
+        self.now_s += 2.0
+        self.health.stepped()
+        return bool(self.health.why_not_live())
 
     def _marks(self, buckets: Iterable[int]) -> list[BucketAnswer | Unreachable]:
         return [
@@ -33,23 +42,22 @@ class Scene:
         ]
 
 
-def test_a_keeper_that_read_all_logs_and_has_nothing_due_has_no_backlog() -> None:
+def test_a_keeper_that_read_all_logs_and_has_nothing_due_is_not_stalled() -> None:
     scene = Scene()
-    assert not scene.following.behind()
-    assert not scene.trimming.behind()
+    assert not scene.stalled()
 
 
-def test_entries_that_were_not_read_are_a_backlog_unless_their_shard_is_down() -> None:
+def test_a_keeper_that_does_not_read_entries_is_stalled_unless_their_shard_is_down() -> None:
     scene = Scene()
     scene.stored[1] = 6
-    assert scene.following.behind()
+    assert scene.stalled()
     scene.down = {1}
-    assert not scene.following.behind()
+    assert not scene.stalled()
 
 
-def test_due_entries_are_a_backlog_of_trimming_unless_their_shard_is_down() -> None:
+def test_a_keeper_that_does_not_trim_due_entries_is_stalled_unless_their_shard_is_down() -> None:
     scene = Scene()
     scene.due = [0]
-    assert scene.trimming.behind()
+    assert scene.stalled()
     scene.down = {0}
-    assert not scene.trimming.behind()
+    assert not scene.stalled()

@@ -3,35 +3,22 @@
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
-from headrace.pserver.keeper.keeper_backlog import Watch
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import BucketAnswer, PollResult, Push, Shape, Store
-from headrace.runtime.process import running_process
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
 
 BUCKETS = 8
 DEADLINE_S = 60
-
-
-@contextmanager
-def framed(
-    port: int, registry: CollectorRegistry, _: tuple[Watch, ...]
-) -> Iterator[Callable[[], None]]:
-    """Run a keeper in the frame of every process."""
-    with running_process("keeper", None, registry, ("127.0.0.1", port)) as health:
-        yield health.stepped
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
@@ -49,9 +36,10 @@ def test_a_keeper_process_keeps_logs_short_and_loses_nothing(
             name=f"keeper-{index}",
             idle_s=0.001,
             keeping=FoldPolicy(keep_ms=20, rows_a_fold=5, lease_ms=2000),
+            metrics_address=("127.0.0.1", 0 if index else port),
         )
         stores.append(open_store(valkey, shape.model))
-        arguments = (settings, stores[-1], stop, partial(framed, 0 if index else port))
+        arguments = (settings, stores[-1], stop)
         threads.append(threading.Thread(target=run_keeper, args=arguments))
     pushers = [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
     follower = Replica(store, shape)
