@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.ingest.features.cells.values import texts_of
+from headrace.ingest.features.cells.values import array_of, values_of
 from headrace.ingest.logs.table_file import TableFile, UnreadableRow
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def first_rows(path: Path, kind: str, file: FileLayout) -> dict[str, pa.Array]:
 def joined_columns(parts: Sequence[tuple[int, dict[str, pa.Array]]]) -> dict[str, pa.Array]:
     """Return the columns of blocks of rows as one; a block of NDJSON may lack a column.
 
-    A column whose type differs between blocks becomes canonical texts.
+    Values of several types become canonical texts, and those of a bag a bag of one.
     """
     names = dict.fromkeys(name for _, part in parts for name in part)
     columns = {}
@@ -39,7 +39,9 @@ def joined_columns(parts: Sequence[tuple[int, dict[str, pa.Array]]]) -> dict[str
         arrays = [part.get(name, pa.nulls(rows)) for rows, part in parts]
         kinds = {each.type for each in arrays if not pa.types.is_null(each.type)}
         if len(kinds) > 1:
-            arrays = [texts_of(each) for each in arrays]
-        kind = next(iter(kinds), pa.null()) if len(kinds) < 2 else pa.string()
-        columns[name] = pa.concat_arrays([each.cast(kind) for each in arrays])
+            cells = [cell for each in arrays for cell in values_of(each).to_pylist()]
+            columns[name] = array_of(cells)
+        else:
+            kind = next(iter(kinds), pa.null())
+            columns[name] = pa.concat_arrays([each.cast(kind) for each in arrays])
     return columns

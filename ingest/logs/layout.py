@@ -115,8 +115,9 @@ class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     word as a click that does not mean none."""
     timestamp: str | None = None
     """Column with the time of the click, in the format of the impressions. No click are: an empty
-    value, `0`, a negative number, a time before 2 January 1970 or from 2099 on, and a time before
-    that of the impression by more than a minute."""
+    value, `0`, a negative number, and a time before 2 January 1970 or from 2099 on. A row with
+    another value that is no time, or with a time more than a minute before that of the impression,
+    is refused."""
     delay_ms: int = 0
     """Milliseconds from the impression to the click, with `column`."""
     value: str | None = None

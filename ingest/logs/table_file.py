@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -263,12 +264,11 @@ class TableFile:
                 rows.append(row)
                 lines.append(number)
             if rows and (len(rows) == _ROWS_A_BLOCK or row is None):
-                yield self._block_of(rows, done, lines)
+                yield from self._blocks_of(rows, done, lines)
                 done, rows, lines = done + len(rows), [], []
             if row is None:
                 yield UnreadableRow(line, partial(int, number))
-        if rows:
-            yield self._block_of(rows, done, lines)
+        yield from self._blocks_of(rows, done, lines)
 
     def _refuse_json_over_lines(self, line: bytes) -> None:
         """Raise SpecError if the first line begins an array, or an object of several lines."""
@@ -281,13 +281,21 @@ class TableFile:
                 f"convert it, as with jq -c {flag}{self.path.name} > log.ndjson"
             )
 
-    def _block_of(self, rows: list[dict[str, Any]], first: int, lines: Sequence[int]) -> TableBlock:
+    def _blocks_of(
+        self, rows: list[dict[str, Any]], first: int, lines: Sequence[int]
+    ) -> Iterator[TableBlock]:
+        """Yield one block, or several if a column has lists in some rows and values in others.
+
+        A column of Arrow has one or the other, and in an id a list of one is not its item.
+        """
         rows = [flat_row(row) for row in rows] if self._flatten else rows
         there = list(dict.fromkeys(name for row in rows for name in row))
         # a column that this block lacks is absent, not a mistake in the layout
-        wanted = self._choose(there)
-        columns = {name: array_of([row.get(name) for row in rows]) for name in wanted}
-        return self._block(first, len(rows), columns, lines.__getitem__)
+        columns = {name: [row.get(name) for row in rows] for name in self._choose(there)}
+        cuts = sorted({cut for values in columns.values() for cut in _changes(values)})
+        for start, end in pairwise([0, *cuts, len(rows)] if rows else []):
+            part = {name: array_of(columns[name][start:end]) for name in columns}
+            yield self._block(first + start, end - start, part, lines[start:end].__getitem__)
 
 
 def _parsed(
@@ -317,6 +325,14 @@ def _last_texts(batch: pa.RecordBatch, odd: Sequence[UnreadableRow]) -> bytes:
 def _lines_of(first: int, skipped: Sequence[int], lines: CsvLines) -> Callable[[int], int]:
     """Return the function from a row of a block to its line. first: as the parser counts."""
     return lambda row: lines.line_of(after_skipped(first, row, skipped))
+
+
+def _changes(values: Sequence[Any]) -> Iterator[int]:
+    """Yield the places where lists follow other values, or other values lists."""
+    known = ((place, type(each) is list) for place, each in enumerate(values) if each is not None)
+    for (_, before), (place, listed) in pairwise(known):
+        if listed is not before:
+            yield place
 
 
 def _object_in(line: bytes) -> dict[str, Any] | None:

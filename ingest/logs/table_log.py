@@ -1,8 +1,8 @@
 """Reads tables as logs of events: files of other shapes, with a layout of their columns.
 
 Each row becomes an impression, and perhaps a click that is sent at its time. A row that cannot be
-read, or whose time cannot be read, is sent unchanged and becomes a dead letter, like any unusable
-event.
+read is sent unchanged, and one whose time or label cannot be read without a time. Both become dead
+letters, like any unusable event.
 """
 
 import heapq
@@ -57,7 +57,8 @@ class LogRows(NamedTuple):
     clicks: pa.Array
     """Times of the clicks in milliseconds, null without a click."""
     odd: npt.NDArray[np.bool_]
-    """Rows whose time of a click is unreadable, or cannot be one: they count as not clicked."""
+    """Rows whose time of a click is unreadable, or cannot be one. Their label is unknown, so they
+    are refused."""
     fields: dict[str, pa.Array]
     """By name, as values that events have."""
     ids: pa.Array | None
@@ -214,7 +215,9 @@ class TableLog:
             clicks = {IMPRESSION_ID: ids, TIME: rows.clicks}
             if click is not None and click.value in block.arrow:
                 clicks["value"] = typed(values_of(block.arrow[str(click.value)]))
-            impressions = rows.fields | {IMPRESSION_ID: ids, TIME: rows.times}
+            known = pa.array(~rows.odd)  # a row without a label has no time, and becomes a letter
+            times = pc.if_else(known, rows.times, _NO_TIME)
+            impressions = rows.fields | {IMPRESSION_ID: ids, TIME: times}
             for shown, clicked in zip(_cells(impressions), _cells(clicks), strict=True):
                 yield shown, clicked if TIME in clicked else None
 

@@ -176,10 +176,6 @@ class LogSurvey:
     """Estimate of impressions whose id an earlier one had, within a percent."""
     seconds: float = 0.0
     bytes_read: int = 0
-    unread_clicks: int = 0
-    """Rows of a table whose column of click times has a value that is not a time."""
-    unread_advice: str = ""
-    """The cause in the first of these, and what to do."""
     click_column: str | None = None
     """Of a table whose layout names one."""
     click_words: str = ""
@@ -242,12 +238,6 @@ class LogSurvey:
             found.append(
                 f"{each.count:,} of {counted(events, 'event')} ({share:.1f} %) "
                 f"{'is' if each.count == 1 else 'are'} refused: {each.details}"
-            )
-        if self.unread_clicks:
-            words = "counts" if self.unread_clicks == 1 else "count"
-            found.append(
-                f"{counted(self.unread_clicks, 'row has', 'rows have')} no usable time of a "
-                f"click and {words} as not clicked: {self.unread_advice}"
             )
         found += self._click_warnings()
         if self.foreign:

@@ -62,7 +62,6 @@ class _Survey:
         ]
         self._impressions = self._clicks = self._accepted = self._readable = 0
         self._names: set[str] = set()
-        self._unread_clicks, self._unread_advice = 0, ""
         self._click_column: str | None = None
         self._click_words = ""
 
@@ -83,7 +82,6 @@ class _Survey:
         for block in table.blocks(self._coverage, self._now_ms):
             self._clicks += block.clicks
             self._clicks_of.add_pairs(self._in_time(block))
-        self._unread_clicks, self._unread_advice = table.unread_clicks, table.unread_advice
         click = log.layout.click
         self._click_column = click.column if click is not None else None
         self._click_words = table.words.in_words()
@@ -131,8 +129,6 @@ class _Survey:
             repeated_ids=self._repeated.result(),
             seconds=round(seconds, 3),
             bytes_read=bytes_total,
-            unread_clicks=self._unread_clicks,
-            unread_advice=self._unread_advice,
             click_column=self._click_column,
             click_words=self._click_words,
             accepted=self._accepted,

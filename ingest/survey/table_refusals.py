@@ -15,7 +15,7 @@ from headrace.ingest.features.cells.labels import WORDS
 from headrace.ingest.features.cells.time_forms import guess_time_format
 from headrace.ingest.features.cells.times import milliseconds_of
 from headrace.ingest.features.cells.values import cell_of, is_nested, text_of
-from headrace.ingest.logs.layout import EventLayout
+from headrace.ingest.logs.layout import EventLayout, LogLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
 from headrace.ingest.logs.table_log import LogRows, time_cells
 from headrace.ingest.survey.findings import RefusedEvents, shortened
@@ -24,7 +24,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def refusals_of(
-    rows: LogRows, event: EventLayout, now_ms: int, name: str
+    rows: LogRows, layout: LogLayout, now_ms: int, name: str
 ) -> tuple[Bools, tuple[RefusedEvents, ...]]:
     """Return which of n rows are not refused, (n,), and the refusals of the others.
 
@@ -43,26 +43,33 @@ def refusals_of(
         (Reason.AHEAD, shown_ms > now_ms + AHEAD_MS),
         (Reason.BAD_ID, no_id),
         (Reason.NESTED, np.full(len(timed), nested)),
+        (Reason.NO_TIME, rows.odd),
     ):
         if (wrong & good).any():
-            refused.append(_refusal(reason, wrong & good, rows.block, event, name))
+            refused.append(_refusal(reason, wrong & good, rows, layout, name))
             good &= ~wrong
     return good, tuple(refused)
 
 
 def _refusal(
-    reason: Reason, wrong: Bools, block: TableBlock, event: EventLayout, name: str
+    reason: Reason, wrong: Bools, rows: LogRows, layout: LogLayout, name: str
 ) -> RefusedEvents:
-    place, advice = int(np.argmax(wrong)), ""
-    if reason is Reason.NO_TIME:
-        advice = _time_advice(time_cells(block, event).slice(place, 1), event, event.timestamp)
+    place, block, event = int(np.argmax(wrong)), rows.block, layout.event
+    cell, advice, cause = time_cells(block, event).slice(place, 1), "", ""
+    if rows.odd[place] and layout.click is not None:
+        cause = "expected the times of an impression and its click, found another value"
+        clicked = str(layout.click.timestamp)
+        advice = _time_advice(block.arrow[clicked].slice(place, 1), event, clicked)
+    elif reason is Reason.NO_TIME:
+        advice = _time_advice(cell, event, event.timestamp)
     return RefusedEvents(
         reason,
         int(np.count_nonzero(wrong)),
         f"{name}, {block.place(place)}",
         row_text(block, place),
-        _raw_time(cell_of(time_cells(block, event), place)),
+        None if cause else _raw_time(cell_of(cell, 0)),
         advice,
+        cause,
     )
 
 
@@ -85,13 +92,6 @@ def row_text(block: TableBlock, place: int) -> str:
     """Return one row, shortened."""
     row = {name: cell_of(column, place) for name, column in block.arrow.items()}
     return shortened(", ".join(f"{name}={value!r}" for name, value in row.items()))
-
-
-def odd_click(rows: LogRows, event: EventLayout, column: str) -> tuple[str, str]:
-    """Return the place of the first odd click of rows, and why it counts as not clicked."""
-    place = int(np.argmax(rows.odd))
-    cell = rows.block.arrow[column].slice(place, 1)
-    return rows.block.place(place), _time_advice(cell, event, column)
 
 
 def _time_advice(cell: pa.Array, event: EventLayout, column: str | list[str] | None) -> str:

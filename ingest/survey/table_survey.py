@@ -20,12 +20,7 @@ from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
 from headrace.ingest.logs.table_log import TableLog
 from headrace.ingest.survey.event_tallies import RefusalTally
 from headrace.ingest.survey.findings import FieldCoverage, FieldValues, SurveyedEvents
-from headrace.ingest.survey.table_refusals import (
-    odd_click,
-    refusals_of,
-    row_text,
-    unreadable_line,
-)
+from headrace.ingest.survey.table_refusals import refusals_of, row_text, unreadable_line
 
 
 class TableReader:
@@ -34,9 +29,6 @@ class TableReader:
     def __init__(self, log: TableLog, refused: RefusalTally) -> None:
         self.log, self.path, self._refused = log, log.path, refused
         self._of_texts = log.layout.format_of(log.path) == "csv"
-        self.unread_clicks = 0
-        """Rows whose column of click times has a value that is not a time."""
-        self.unread_advice = ""
         self.words = ClickWords()
 
     def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[SurveyedEvents]:
@@ -67,23 +59,18 @@ class TableReader:
     def _block(
         self, block: TableBlock, coverage: Sequence[FieldCoverage], now_ms: int
     ) -> SurveyedEvents:
-        rows, event, click = self.log.rows_of(block), self.log.layout.event, self.log.layout.click
-        good, refused = refusals_of(rows, event, now_ms, str(self.path))
+        rows, layout = self.log.rows_of(block), self.log.layout
+        good, refused = refusals_of(rows, layout, now_ms, str(self.path))
         for each in refused:
             self._refused.add(each)
-        columns = self.log.layout.field_columns(list(block.arrow))
+        columns = layout.field_columns(list(block.arrow))
         for field in coverage:
             if field.source in rows.fields:
                 column = columns.get(field.source, field.source)
                 field.column = column.column if isinstance(column, BagLayout) else column
                 field.count(self._values_in(rows.fields[field.source], good, field.transform))
-        if click is not None and rows.odd.any():
-            self.unread_advice = (
-                self.unread_advice or odd_click(rows, event, str(click.timestamp))[1]
-            )
-            self.unread_clicks += int(np.count_nonzero(rows.odd))
-        if click is not None and click.column in block.arrow:
-            self.words.add(block.arrow[click.column])
+        if layout.click is not None and layout.click.column in block.arrow:
+            self.words.add(block.arrow[layout.click.column])
         kept = np.flatnonzero(good)
 
         def show(place: int) -> tuple[str, str]:

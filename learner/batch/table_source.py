@@ -29,9 +29,9 @@ from headrace.ingest.features.cells.values import are_numbers
 from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
-from headrace.ingest.logs.table_log import LogRows, TableLog
+from headrace.ingest.logs.table_log import TableLog
 from headrace.ingest.survey.findings import number_advice
-from headrace.ingest.survey.table_refusals import odd_click, refusals_of, unreadable_line
+from headrace.ingest.survey.table_refusals import refusals_of, unreadable_line
 from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.row_order import RowOrder
@@ -89,7 +89,7 @@ class TableSource:
         self._known: set[str] = set()
         """Columns of the files so far."""
         self._missing: set[str] = set()
-        self._order_told = self._clicks_told = False
+        self._order_told = False
 
     @property
     def identity(self) -> str:
@@ -196,8 +196,7 @@ class TableSource:
             nothing, line = Examples.empty(self._fields), unreadable_line(block, url)
             return ExampleBlock(nothing, read.after, read.read, (line,))
         rows = log.rows_of(block)
-        self._warn_of_clicks(rows, url)
-        good, refused = refusals_of(rows, self._layout.event, self._now_ms, url)
+        good, refused = refusals_of(rows, self._layout, self._now_ms, url)
         clicks, times, columns = rows.clicks, rows.times, rows.fields
         if refused:
             kept = pa.array(good)
@@ -211,18 +210,6 @@ class TableSource:
             raise UnreadableData(f"{url}, {block.place(0)} and after: {error}") from error
         self._warn_of_order(shown_ms, url)
         return ExampleBlock(examples, read.after, read.read, refused, read.begun, shown_ms)
-
-    def _warn_of_clicks(self, rows: LogRows, url: str) -> None:
-        """Warn once of times of clicks that cannot be one: the model learns them as no click."""
-        click = self._layout.click
-        if self._clicks_told or click is None or not rows.odd.any():
-            return
-        self._clicks_told = True
-        place, why = odd_click(rows, self._layout.event, str(click.timestamp))
-        log.warning(
-            "%s, %s: %s. %s of the first such %s rows count as not clicked",
-            *(url, place, why, f"{np.count_nonzero(rows.odd):,}", f"{rows.block.rows:,}"),
-        )
 
     def _warn_of_order(self, times: npt.NDArray[np.int64], url: str) -> None:
         """Warn once of rows that come after a newer one: the fit may take hours."""

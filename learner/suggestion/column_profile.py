@@ -20,6 +20,8 @@ _FEW = 64
 """Numbers with at most so many values are categories: each value gets a weight of its own."""
 _LONG_TEXT = 60
 _NEARLY_ALL = 0.98
+_EXACT = 1 << 53
+"""Larger whole numbers are ids: a float would make one of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
         and (
             numbers is None
             or _ID_NAME.search(name)
-            or (pa.types.is_string(kind) and _whole(numbers))
+            or (_whole(numbers) and (pa.types.is_string(kind) or numbers.max() > _EXACT))
         )
     ):
         return ColumnProfile(name, "", f"{shown}: nearly every row has its own", distinct)

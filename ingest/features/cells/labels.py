@@ -75,11 +75,12 @@ def clicked_in(column: pa.Array, given: Sequence[Any] = ()) -> npt.NDArray[np.bo
 
 
 def are_labels(column: pa.Array) -> bool:
-    """Whether all cells of a column that is not empty say in a word or as 0, 1 or -1."""
+    """Whether all cells of a column that is not empty say it in a word, or as 1, 0 or below."""
     if pt.is_nested(column.type) or pt.is_temporal(column.type):
         return False
-    found = {text_of(each).strip().lower() for each in pc.unique(column.drop_null()).to_pylist()}
-    return len(found) <= len(WORDS) and found <= WORDS
+    found = {_canonical(text_of(each)) for each in pc.unique(column.drop_null()).to_pylist()}
+    below = {each for each in found if each.startswith("-") and each[1:].isdigit()}
+    return len(found) <= len(WORDS) and found - below <= WORDS
 
 
 def _of_texts(texts: pa.Array, unknown: int) -> npt.NDArray[np.int8]:

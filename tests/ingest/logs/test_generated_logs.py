@@ -10,13 +10,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.ingest.examples.batch import concatenate
 from headrace.ingest.features.cells.values import text_of
+from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.layout_guess import guess_layout
@@ -54,7 +57,10 @@ LABELS = [
     ("0.0", "1.0"),
     ("nein", "ja"),
     ("N", "Y"),
+    ("0", "3"),
+    *((never, "time") for never in ("", "0", "-1", "1970-01-01 00:00:00", "9999-12-31")),
 ]
+"""Cells without and with a click; "time": that of the click, in the pattern of the impressions."""
 ITEMS = [
     lambda i: (f"item {i % 7}", f"item {i % 7}"),
     lambda i: (str(i % 7), str(i % 7)),
@@ -80,7 +86,7 @@ class Written:
     ambiguous: bool
     broken: bool
     odd: int | None
-    """A row whose time cannot be read."""
+    """A row whose time, of the impression or of the click, cannot be read."""
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.data[:300]!r}, broken={self.broken}"
@@ -103,12 +109,21 @@ def logs(draw: st.DrawFn) -> Written:
     item, (no, yes) = draw(st.sampled_from(ITEMS)), draw(st.sampled_from(LABELS))
     clicked = [i % 5 == 3 for i in range(rows)]
     table = [
-        [at(moment, pattern), item(i)[0], yes if clicked[i] else no, *draw(MORE)[i % 2 :][:1]]
+        [
+            at(moment, pattern),
+            item(i)[0],
+            no if not clicked[i] else at(moment, pattern) if yes == "time" else yes,
+            *draw(MORE)[i % 2 :][:1],
+        ]
         for i, moment in enumerate(moments)
     ]
     odd = draw(st.none() | st.integers(0, rows - 1))
     if odd is not None:
-        table[odd][0] = draw(st.sampled_from(["", "soon", "2026-02-30 08:00:00", "30.02.2026"]))
+        faults = ["soon", "2026-02-30 08:00:00", "30.02.2026"]
+        if yes == "time" and draw(st.booleans()):
+            table[odd][2] = draw(st.sampled_from(faults))
+        else:
+            table[odd][0] = draw(st.sampled_from(["", *faults]))
     suffix = draw(st.sampled_from(["csv", "CSV", "tsv", "txt", "ndjson", "jsonl", "parquet"]))
     packing, data = "", written(draw, suffix, table)
     if suffix != "parquet":
@@ -161,12 +176,19 @@ def events_of(log: TableLog) -> tuple[list[int | None], list[str], list[bool]]:
     )
 
 
-def check_the_only_refusal(log: Written, path: Path, layout: LogLayout) -> None:
-    """Whether the survey and the fit refuse the odd row by its place, and no other."""
+def check_the_fit(log: Written, path: Path, layout: LogLayout) -> None:
+    """Whether the survey and the fit refuse the odd row by its place, and learn the others."""
     found = survey_log(path, SPEC.fields, layout, now_ms=log.times[-1]).refused
     data = TableSource([str(path)], layout, SPEC, now_ms=log.times[-1])
-    fitted = [each for block in data.blocks(FilePosition()) for each in block.refusals]
+    blocks = list(data.blocks(FilePosition()))
+    fitted = [each for block in blocks for each in block.refusals]
     assert [each.place for each in found] == [each.place for each in fitted]
+    kept = [i for i in range(len(log.times)) if i != log.odd]
+    learned = concatenate([block.examples for block in blocks])
+    assert learned.labels.tolist() == [log.clicked[i] for i in kept]
+    assert learned.event_ms.tolist() == [log.times[i] for i in kept]
+    truth = Encoder(SPEC.fields).encode([{"item": log.items[i]} for i in kept])
+    np.testing.assert_array_equal(learned.features.ids, truth.ids)
     if log.odd is None:
         assert not found
         return
@@ -190,7 +212,7 @@ def test_a_generated_log_makes_the_events_of_its_truth_or_is_refused(log: Writte
             refusal = str(error)
         else:
             refusal = ""
-            check_the_only_refusal(log, path, layout)
+            check_the_fit(log, path, layout)
     if refusal:
         assert refusal.startswith(str(path))
         assert log.broken or (log.ambiguous and "expected times of one meaning" in refusal)

@@ -18,6 +18,7 @@ from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import LogLayout, parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.opening import open_log
+from headrace.ingest.logs.table_file import TableBlock
 from headrace.ingest.logs.table_log import TableLog
 from headrace.ingest.survey.log_survey import survey_log
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
@@ -84,7 +85,7 @@ def test_a_number_that_says_never_is_no_click(tmp_path: Path, never: int, unit: 
     assert survey_log(path, FIELDS, layout).clicks == 1
 
 
-def test_a_click_long_before_its_impression_is_counted_and_no_click(tmp_path: Path) -> None:
+def test_a_click_long_before_its_impression_refuses_its_row(tmp_path: Path) -> None:
     path = csv_file(
         tmp_path,
         "time,item,clicked_at",
@@ -93,8 +94,8 @@ def test_a_click_long_before_its_impression_is_counted_and_no_click(tmp_path: Pa
         "2026-03-01 08:00:40,a,2026-03-01",
     )
     found = survey_log(path, FIELDS, BY_TIME)
-    assert (found.clicks, found.unread_clicks) == (2, 1)
-    assert "expected a time since 2000 that is not before the impression" in found.unread_advice
+    assert (found.clicks, found.refused_count) == (2, 1)
+    assert "expected a time since 2000 that is not before the impression" in found.refused[0].advice
 
 
 def test_texts_and_numbers_of_a_label_mean_the_same(tmp_path: Path) -> None:
@@ -102,9 +103,24 @@ def test_texts_and_numbers_of_a_label_mean_the_same(tmp_path: Path) -> None:
     rows = [f"{AT_MS + i},a,{label}" for i, label in enumerate(labels)]
     _, clicks = read(csv_file(tmp_path, "time,item,clicked", *rows), BY_CLICK)
     assert [each["impression_id"] for each in clicks] == ["log-2", "log-5"]
+    _, clicks = guessed(csv_file(tmp_path, "time,item,clicked", *rows[:5]))
+    assert [each["impression_id"] for each in clicks] == ["log-2"]
 
 
 # ------------------------------------------------------------------------------------------- ids
+
+
+def test_a_list_in_one_row_leaves_the_ids_of_the_other_rows_as_they_are(tmp_path: Path) -> None:
+    items: list[Any] = ["a", 17, "17", None, ["b", "c"], ["b"], None, "a", True]
+    rows = [json.dumps({"time": AT_MS + i, "item": item}) for i, item in enumerate(items)]
+    path = tmp_path / "log.ndjson"
+    path.write_text("\n".join(rows))
+    layout = parse_layout('[event]\ntimestamp = "time"', "l.toml")
+    blocks = [each for each in TableLog(path, layout).blocks() if isinstance(each, TableBlock)]
+    assert [each.place(0) for each in blocks] == ["line 1", "line 5", "line 8"]
+    assert [each.get("item") for each in read(path, layout)[0]] == [
+        *("a", "17", "17", None, ["b", "c"], ["b"], None, "a", "true")
+    ]
 
 
 def test_decimals_of_many_digits_stay_apart(tmp_path: Path) -> None:
@@ -131,11 +147,13 @@ def test_a_suggestion_reads_ids_of_64_bits_and_bytes(tmp_path: Path) -> None:
         "time": [AT_MS + i for i in range(200)],
         "tweet": [1_900_000_000_000_000_001 + i // 2 for i in range(200)],
         "key": [bytes([154, i // 2]) for i in range(200)],
+        "row": [1_900_000_000_000_000_001 + i for i in range(200)],
         "clicked": [i % 2 for i in range(200)],
     }
     pa.parquet.write_table(pa.table(columns), path)
     spec = suggest_spec(path, guess_layout(path).layout)
     assert "# 100 values" in spec
+    assert "# not used: row: 200 values: nearly every row has its own" in spec
 
 
 def test_a_guess_reads_whole_numbers_and_flags_that_a_data_frame_wrote(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -193,22 +194,24 @@ def test_times_that_do_not_fit_the_layout_are_reported_with_value_and_remedy(
     assert not shown or form == "s" or f"got {shown!r} in the column 'time'" in warning
 
 
-def test_click_times_that_cannot_be_read_are_counted_with_the_first(tmp_path: Path) -> None:
+def test_rows_whose_click_time_cannot_be_read_are_refused_with_the_first(tmp_path: Path) -> None:
     file = tmp_path / "log.csv"
     rows = ["1709280001000,u,2024-03-01T08:00:04", "1709280002000,u,", "1709280003000,u,soon"]
     file.write_text("time,user,clicked\n" + "\n".join(rows) + "\n")
     found = survey_log(file, FIELDS, LAYOUT)
-    assert (found.clicks, found.unread_clicks) == (0, 2)
-    [warning] = [each for each in found.warnings() if "time of a click" in each]
-    assert warning.startswith("2 rows have no usable time of a click and count as not clicked")
-    assert "got '2024-03-01T08:00:04' in the column 'clicked'" in warning
+    [refused] = found.refused
+    assert (found.clicks, refused.count, refused.place) == (0, 2, f"{file}, line 2")
+    assert refused.details.startswith("expected the times of an impression and its click")
+    assert "got '2024-03-01T08:00:04' in the column 'clicked'" in refused.details
+    letters = [orjson.loads(line.value) for line in TableLog(file, LAYOUT).lines()]
+    assert ["timestamp_ms" in each for each in letters] == [False, True, False]
 
 
 def test_words_where_times_of_clicks_are_expected_lead_to_the_key_column(tmp_path: Path) -> None:
     file = tmp_path / "log.csv"
     file.write_text("time,user,clicked\n1709280001000,u,no\n1709280002000,u,yes\n")
-    [warning] = [w for w in survey_log(file, FIELDS, LAYOUT).warnings() if "time of a click" in w]
-    assert warning.endswith(
+    [refused] = survey_log(file, FIELDS, LAYOUT).refused
+    assert refused.details.endswith(
         "got 'yes' in the column 'clicked'. If it says whether there was a click, write "
         'column = "clicked" in [click]'
     )

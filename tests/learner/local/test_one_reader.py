@@ -1,4 +1,8 @@
-"""One table makes the same examples, in each format of file and of data frame."""
+"""One table makes the same examples and predictions, whatever carries it and whichever part reads.
+
+Files are read by a fit and by a replay, data frames by LocalModel, the estimator and the tasks of
+Spark, single rows by LocalModel and by a server.
+"""
 
 import csv
 import json
@@ -15,15 +19,21 @@ import pyarrow.parquet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.ingest.examples.batch import concatenate, unpack
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.table_log import TableLog
 from headrace.learner.batch.sources import FilePosition
+from headrace.learner.batch.store_fit.partition_tasks import RunSpec, StageTask
 from headrace.learner.batch.table_source import TableSource
+from headrace.learner.local.classifier import HeadraceClassifier
 from headrace.learner.local.event_input import rows_of
+from headrace.learner.local.local_model import LocalModel
 from headrace.learner.spec.model_spec import parse_spec
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.request_decoder import RequestDecoder
 
 FIELDS = """
 [fields]
@@ -37,6 +47,7 @@ tags = { number = 7, transform = "bag" }
 """
 WHERE = SpecText("one.toml", FIELDS)
 ENCODER = Encoder(parse_fields(WHERE.tables(), WHERE))
+DECODER = RequestDecoder(parse_fields(WHERE.tables(), WHERE), RequestLimits())
 SPEC = parse_spec(f'[model]\nname = "one"\n{FIELDS}', "one.toml")
 T0_MS = 1_760_000_000_000
 LAYOUT = '[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"\n'
@@ -116,11 +127,18 @@ def test_files_make_the_examples_of_their_rows(rows: list[dict[str, Any]]) -> No
             assert [event["impression_id"] in clicked for event in events] == labels
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(TABLES)
-def test_data_frames_and_scalars_are_the_values_of_their_rows(rows: list[dict[str, Any]]) -> None:
-    wanted, table = ENCODER.encode(rows), arrow_of(rows)
-    scalars = [
+def frames_of(table: pa.Table) -> dict[str, Any]:
+    return {
+        "Arrow": table,
+        "pandas": table.to_pandas(),
+        "pandas of Arrow": table.to_pandas(types_mapper=pd.ArrowDtype),
+        "categories": table.to_pandas().astype({"user": "category"}),
+        "polars": pl.from_arrow(table),
+    }
+
+
+def scalars_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
         {
             "item": np.uint64(row["item"]),
             "user": np.str_(row["user"]),
@@ -130,14 +148,54 @@ def test_data_frames_and_scalars_are_the_values_of_their_rows(rows: list[dict[st
         }
         for row in rows
     ]
-    carriers = {
-        "Arrow": table,
-        "pandas": table.to_pandas(),
-        "pandas of Arrow": table.to_pandas(types_mapper=pd.ArrowDtype),
-        "categories": table.to_pandas().astype({"user": "category"}),
-        "polars": pl.from_arrow(table),
-        "numpy": scalars,
-        "JSON": [orjson.loads(orjson.dumps(row)) for row in rows],
-    }
-    for name, carrier in carriers.items():
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(TABLES)
+def test_rows_of_frames_of_spark_and_of_requests_are_the_values_of_a_table(
+    rows: list[dict[str, Any]],
+) -> None:
+    wanted, table = ENCODER.encode(rows), arrow_of(rows)
+    for name, carrier in {**frames_of(table), "numpy": scalars_of(rows), "rows": rows}.items():
         assert_same(ENCODER.encode(list(rows_of(carrier))), wanted, name)
+    task = StageTask(RunSpec(SPEC.text, "one"), "clicked")
+    [staged] = task(iter(table.to_batches()))
+    parts = [unpack(each, SPEC.fields) for each in staged["examples"].to_pylist()]
+    examples = concatenate(parts)
+    assert_same(examples.features, wanted, "Spark")
+    assert examples.labels.tolist() == [row["clicked"] for row in rows]
+    fields = [{name: row[name] for name in row if name != "clicked"} for row in rows]
+    asked = DECODER.decode(orjson.dumps({"candidates": fields}))
+    assert_same(asked.candidates.encode(ENCODER, T0_MS), wanted, "request")
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(ROWS, min_size=4, max_size=12))
+def test_models_learn_and_predict_the_same_from_each_carrier(rows: list[dict[str, Any]]) -> None:
+    rows = [{**row, "timestamp_ms": T0_MS + 1000 * i} for i, row in enumerate(rows)]
+    table = arrow_of(rows).drop_columns(["time", "clicked"])
+    table = table.append_column("timestamp_ms", pa.array([row["timestamp_ms"] for row in rows]))
+    labels = [i % 2 for i in range(len(rows))]
+    numbered = [{**row, "clicked": label} for row, label in zip(rows, labels, strict=True)]
+    scalars = [
+        {**scalar, "timestamp_ms": np.int64(row["timestamp_ms"]), "clicked": row["clicked"]}
+        for scalar, row in zip(scalars_of(rows), numbered, strict=True)
+    ]
+    labelled = table.append_column("clicked", pa.array(labels))
+    local = {"rows": numbered, "numpy": scalars, **frames_of(labelled)}
+    found = {}
+    for name, carrier in local.items():
+        model = LocalModel(SPEC)
+        assert not model.learn(carrier, label="clicked").refused
+        model.flush()
+        found[name] = [model.predict(each, at_ms=T0_MS).tolist() for each in local.values()]
+    assert all(each == found["rows"] for each in found.values())
+    assert all(each == found["rows"][0] for each in found["rows"])
+    frames = frames_of(table)
+    asked = {
+        (one, other): HeadraceClassifier(SPEC).fit(taught, labels).predict_proba(frame).tolist()
+        for one, taught in frames.items()
+        for other, frame in frames.items()
+        if "Arrow" in (one, other)
+    }
+    assert all(each == asked["Arrow", "Arrow"] for each in asked.values())
