@@ -93,10 +93,19 @@ def impression_time(times: list[GuessedTimes], columns: dict[str, pa.Array]) -> 
         name = each.names[0]
         return (not CLICK_NAME.search(name), bool(_TIME_NAME.search(name)), each.share)
 
-    best = max(times, key=rank, default=None)
+    # ids of ten digits look like seconds
+    known = (each for each in times if rank(each)[1] or each.form not in PER_MS or _in_order(each))
+    best = max(known, key=rank, default=None)
     if best is None or not rank(best)[0] or best.share < _LEAST_TIMES:
         return None
     return (_with_clock(best, columns) if are_days(best) else None) or best
+
+
+def _in_order(times: GuessedTimes) -> bool:
+    """Whether times of different rows differ, and hardly one comes before its predecessor."""
+    found = times.milliseconds().drop_null().to_numpy(zero_copy_only=False)
+    rising = float(np.mean(np.diff(found) >= 0)) if found.size > 1 else 0.0
+    return rising >= _LEAST_TIMES and found[-1] > found[0]
 
 
 def are_days(times: GuessedTimes) -> bool:

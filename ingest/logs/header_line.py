@@ -41,4 +41,4 @@ def value_among(names: Sequence[str]) -> str | None:
     """
     if list(names) == [str(number) for number in range(len(names))]:
         return None
-    return next((each for each in names if not each.strip() or _VALUE.match(each)), None)
+    return next(filter(_VALUE.match, names), None)

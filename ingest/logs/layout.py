@@ -57,7 +57,7 @@ class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The format of the file."""
 
     format: Literal["csv", "parquet", "ndjson"] | None = None
-    """Without it, the name of the file says it. `.gz` and `.zst` are unpacked."""
+    """Without it, the name of the file says it. `.gz`, `.zst` and `.bz2` are unpacked."""
     delimiter: str = ","
     """One character between the columns of a CSV."""
     columns: list[str] = []

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -137,7 +139,7 @@ class TableFile:
 
     def _parquet(self) -> Iterator[TableBlock]:
         size, done = self.path.stat().st_size, 0
-        with pa.parquet.ParquetFile(self.path) as table:
+        with pa.parquet.ParquetFile(self.path, page_checksum_verification=True) as table:
             names = flat(table.schema_arrow.empty_table()).column_names
             wanted = self._choose(list(dict.fromkeys(names)))
             for batch in table.iter_batches(_ROWS_A_BLOCK, columns=wanted):
@@ -146,7 +148,7 @@ class TableFile:
                 columns = {name: plain(found[name].combine_chunks()) for name in wanted}
                 yield self._block(done, batch.num_rows, columns)
                 done += batch.num_rows
-                self.bytes_read = size * done // table.metadata.num_rows
+                self.bytes_read = size * done // max(table.metadata.num_rows, 1)
         self.bytes_read = size
 
     def _csv(self, stream: pa.NativeFile) -> Iterator[TableBlock | UnreadableRow]:
@@ -176,13 +178,18 @@ class TableFile:
             skipped.append(row.number)
             return "skip"
 
-        reader = _parsed(stream, self._layout, note)
-        # blanks and line breaks in a cell of the header are its format
-        names = [" ".join(name.split()) for name in reader.schema.names]
+        with _no_traceback():
+            reader = _parsed(stream, self._layout, note)
+        # blanks and line breaks in a cell of the header are its format, and the index of a data
+        # frame has no name
+        names = [
+            " ".join(name.split()) or f"column_{number}"
+            for number, name in enumerate(reader.schema.names, 1)
+        ]
         self._refuse_repeated(names)
         wanted = [(name, names.index(name)) for name in self._choose(names)]
         done, number, last = 0, 1 if self._layout.columns else 2, b""
-        for batch in reader:
+        for batch in _batches(reader):
             last = _last_texts(batch, odd)
             if not done and not batch.num_rows and len(odd) < _ODD_ROWS:
                 continue
@@ -314,6 +321,26 @@ def _parsed(
             strings_can_be_null=True, null_values=[""], default_column_type=pa.string()
         ),
     )
+
+
+def _batches(reader: pa.csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
+    while True:
+        try:
+            with _no_traceback():
+                batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        yield batch
+
+
+@contextmanager
+def _no_traceback() -> Iterator[None]:
+    """Suppress Arrow's traceback of a row of another width that is not UTF-8; it raises as well."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
 
 def _last_texts(batch: pa.RecordBatch, odd: Sequence[UnreadableRow]) -> bytes:

@@ -70,7 +70,7 @@ def suggest_spec(
     if not chosen:
         raise SpecError(
             f"{path}: expected columns that can be fields, got none: "
-            + "; ".join(f"{each.source}: {each.reason}" for each in profiles)
+            + ("; ".join(f"{each.source}: {each.reason}" for each in profiles) or "no other column")
         )
     lines = _head(path, sample)
     crosses = find_crosses(chosen, sample.labels)

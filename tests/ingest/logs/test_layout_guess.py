@@ -303,9 +303,9 @@ def test_a_column_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None
     [
         ("1700000005,u1,p3,0", "'1700000005' for column 1"),
         ("2026-11-23 10:00,u1,p3,0", "'2026-11-23 10:00' for column 1"),
-        ("u1,,p3,0", "'' for column 2"),
+        ("u1,,p3,0", "'0' for column 4"),
         ("u1,p3,3.5,x", "'3.5' for column 3"),
-        ("u1,,,1.5", "'' for column 2"),
+        ("u1,,,1.5", "'1.5' for column 4"),
         ("u1,u1,3.5,x", "'3.5' for column 3"),
     ],
 )

@@ -1,9 +1,11 @@
 """Files as spreadsheets, databases, loggers and data frames write them: read right, or refused."""
 
+import bz2
 import gzip
 import json
 import subprocess
 import sys
+import zipfile
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -282,6 +284,62 @@ def test_a_file_that_ends_in_the_middle_is_refused(tmp_path: Path, name: str, si
     if not of_directory and size < 100:
         with pytest.raises(SpecError, match=wanted):
             guess_layout(path)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, bz2.compress])
+def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path, pack: Any) -> None:
+    for name in ("log.csv", "log.csv.gz"):
+        path = tmp_path / name
+        path.write_bytes(pack(f"time,item\n{AT_MS},a\n".encode()))
+        assert [each["item"] for each in guessed(path)[0]] == ["a"]
+
+
+def test_an_archive_under_the_name_of_a_csv_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "log.csv", "w") as archive:
+        archive.writestr("log.csv", "time,item\n1,a\n")
+    with pytest.raises(SpecError, match="expected text, got a ZIP archive or a spreadsheet"):
+        guess_layout(tmp_path / "log.csv")
+
+
+def test_a_damaged_page_of_parquet_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    table = pa.table({"time": [AT_MS + i for i in range(100)]})
+    pa.parquet.write_table(
+        table, path, compression="none", use_dictionary=False, write_page_checksum=True
+    )
+    data = bytearray(path.read_bytes())
+    data[data.index(AT_MS.to_bytes(8, "little")) + 8] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SpecError, match="CRC checksum verification failed"):
+        guess_layout(path)
+
+
+def test_a_row_of_another_width_that_is_not_utf_8_is_refused_without_a_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(f"time,item\n{AT_MS},a\n{AT_MS},ö,b\n".encode("latin-1"))
+    with pytest.raises(SpecError, match=r"log\.csv: expected UTF-8, got other bytes in line 3"):
+        guess_layout(path)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_index_of_a_data_frame_is_a_column_with_a_number_for_a_name(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, ",time,item", *(f"{i},{AT_MS + i},a" for i in range(4)))
+    assert guessed(path)[0][3] == {
+        "column_1": "3",
+        "timestamp_ms": AT_MS + 3,
+        "item": "a",
+        "impression_id": "log-3",
+    }
+
+
+def test_ids_that_look_like_seconds_are_no_times_unless_they_rise(tmp_path: Path) -> None:
+    users = [1_200_000_000 + 7919 * i % 1000 for i in range(50)]
+    rows = [f"{user},a,{i % 2}" for i, user in enumerate(users)]
+    assert guess_layout(csv_file(tmp_path, "user,item,clicked", *rows)).layout.event.start
+    rising = csv_file(tmp_path, "c0,item,clicked", *sorted(rows))
+    assert guess_layout(rising).layout.event.timestamp == "c0"
 
 
 def test_blanks_around_the_cells_of_a_csv_are_no_part_of_them(tmp_path: Path) -> None:
