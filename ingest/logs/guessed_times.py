@@ -145,4 +145,4 @@ def share_of_clicks(column: pa.Array, shown_at: GuessedTimes) -> float:
     said = np.count_nonzero(clicked_in(cells, ["*"]))
     read = pc.sum(pc.is_valid(times)).as_py() or 0
     since = pc.sum(pc.greater_equal(times, EARLIEST_MS)).as_py() or 0
-    return float(since / len(cells)) if read >= _LEAST_TIMES * said else 0.0
+    return float(since / len(cells)) if read >= _LEAST_OF_NAMED * said else 0.0

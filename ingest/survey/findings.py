@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, Reason
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.features.cells.time_forms import guess_time_format
 from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.decimal_commas import has_decimal_comma
 from headrace.runtime.counted_nouns import counted, counted_of
@@ -18,7 +20,7 @@ from headrace.runtime.counted_nouns import counted, counted_of
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 
-_UNITS = {"seconds": 1e3, "milliseconds": 1.0, "microseconds": 1e-3, "nanoseconds": 1e-6}
+_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _OF_TIME = (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD)
 _LONGEST_SHOWN = 160
 
@@ -47,12 +49,13 @@ class RefusedEvents:
         text = f"{self.cause or self.reason}\n  first: {self.place}: {self.example}"
         if self.advice:
             text += f"\n  {self.advice}"
-        unit = unit_of(self.time) if self.reason in _OF_TIME else None
-        if unit is not None:
-            text += (
-                f"\n  {self.time:.0f} looks like {unit}. Write milliseconds, or in a layout "
-                f'timestamp_format = "{_short(unit)}".'
-            )
+        if self.reason in _OF_TIME and self.time is not None:
+            unit = guess_time_format(pa.array([self.time]))
+            if unit is not None:
+                text += (
+                    f"\n  {self.time:.0f} looks like {_UNITS[unit]}. Write milliseconds, or in a "
+                    f'layout timestamp_format = "{unit}".'
+                )
         return text
 
 
@@ -98,6 +101,42 @@ class FieldCoverage:
         for chosen in (unlisted, wrong, untyped):
             if not self.example and chosen.any():
                 self.example = shortened(values.text(int(np.argmax(chosen))))
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the values, and what to do."""
+        name = f"field {self.name}"
+        if not self.present:
+            meant = f' Did you mean "{self.hint}"?' if self.hint else ""
+            return [
+                (
+                    f"{name}: no impression has {self.source!r}, so it is always absent.{meant} "
+                    "Set its source in the spec, or rename it in the events"
+                )
+            ]
+        found = []
+        if self.unusable:
+            number = self.transform in ("number", "log_bucket")
+            wanted = "a number" if number else "a single value"
+            if self.column not in ("", self.name):
+                name += f" (column {self.column!r})"
+            words = f"value is not {wanted} and counts", f"values are not {wanted} and count"
+            found.append(
+                f"{name}: {counted(self.unusable, *words)} as absent, such as {self.example!r}"
+                + (f". {number_advice(self.example, self.column)}" if number else "")
+            )
+        if self.untyped == self.present:
+            found.append(
+                f"{name}: all values are texts such as {self.example!r}, where requests send 1 for "
+                f'1.0, and true for True. In the layout, write numbers = ["{self.column}"] in '
+                "[file]"
+            )
+        if self.transform == "bag" and self.single == self.present:
+            found.append(
+                f"{name}: expected arrays, got only single values, such as {self.example!r}. Send "
+                "an array, or in a layout "
+                f'{self.name} = {{ column = "{self.source}", separator = "|" }}'
+            )
+        return found
 
 
 class FieldValues(NamedTuple):
@@ -245,7 +284,7 @@ class LogSurvey:
                 "no impression has a value for any field of the spec: expected the spec of this log"
             )
         for coverage in self.fields:
-            found += _field_warnings(coverage, self.readable)
+            found += coverage.warnings() if self.readable else []
         if self.joined.unmatched:
             # a click of a refused impression is unmatched, too
             first = "correct the refused events first, then " if self.refused else ""
@@ -333,15 +372,6 @@ def all_clicked(rows: int, column: str | None, words: str) -> str:
     )
 
 
-def unit_of(time: float | None) -> str | None:
-    """Return the unit in which a number is a time of the years since 2000; None for others."""
-    latest_ms = datetime.now(UTC).timestamp() * 1000 + AHEAD_MS
-    for unit, scale in _UNITS.items():
-        if time is not None and EARLIEST_MS <= time * scale <= latest_ms:
-            return unit
-    return None
-
-
 def shortened(text: str) -> str:
     """Return a text of at most 160 characters."""
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
@@ -354,49 +384,6 @@ def number_advice(example: str, column: str = "") -> str:
     if not column:
         return "Write a decimal point in place of the comma"
     return f'For decimal commas, write decimal_commas = ["{column}"] in the layout, [file]'
-
-
-def _short(unit: str) -> str:
-    short = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-    return short[unit]
-
-
-def _field_warnings(coverage: FieldCoverage, impressions: int) -> list[str]:
-    name = f"field {coverage.name}"
-    if not impressions:
-        return []
-    if not coverage.present:
-        meant = f' Did you mean "{coverage.hint}"?' if coverage.hint else ""
-        return [
-            (
-                f"{name}: no impression has {coverage.source!r}, so it is always absent.{meant} "
-                "Set its source in the spec, or rename it in the events"
-            )
-        ]
-    found = []
-    if coverage.unusable:
-        number = coverage.transform in ("number", "log_bucket")
-        wanted = "a number" if number else "a single value"
-        if coverage.column not in ("", coverage.name):
-            name += f" (column {coverage.column!r})"
-        words = f"value is not {wanted} and counts", f"values are not {wanted} and count"
-        found.append(
-            f"{name}: {counted(coverage.unusable, *words)} as absent, such as {coverage.example!r}"
-            + (f". {number_advice(coverage.example, coverage.column)}" if number else "")
-        )
-    if coverage.untyped == coverage.present:
-        found.append(
-            f"{name}: all values are texts such as {coverage.example!r}, where requests send 1 for "
-            f'1.0, and true for True. In the layout, write numbers = ["{coverage.column}"] in '
-            "[file]"
-        )
-    if coverage.transform == "bag" and coverage.single == coverage.present:
-        found.append(
-            f"{name}: expected arrays, got only single values, such as {coverage.example!r}. Send "
-            "an array, or in a layout "
-            f'{coverage.name} = {{ column = "{coverage.source}", separator = "|" }}'
-        )
-    return found
 
 
 def _share(coverage: FieldCoverage, impressions: int) -> str:

@@ -17,7 +17,7 @@ from headrace.ingest.features.cells.values import are_numbers, are_untyped, is_l
 from headrace.ingest.features.fields import Transform
 from headrace.ingest.logs.layout import BagLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
-from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.logs.table_log import LogRows, TableLog
 from headrace.ingest.survey.event_tallies import RefusalTally
 from headrace.ingest.survey.findings import FieldCoverage, FieldValues, SurveyedEvents
 from headrace.ingest.survey.table_refusals import refusals_of, row_text, unreadable_line
@@ -28,7 +28,6 @@ class TableReader:
 
     def __init__(self, log: TableLog, refused: RefusalTally) -> None:
         self.log, self.path, self._refused = log, log.path, refused
-        self._of_texts = log.layout.format_of(log.path) == "csv"
         self.words = ClickWords()
 
     def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[SurveyedEvents]:
@@ -41,21 +40,6 @@ class TableReader:
             elif block.rows:
                 yield self._block(block, coverage, now_ms)
 
-    def _values_in(
-        self, column: pa.Array, good: npt.NDArray[np.bool_], transform: str
-    ) -> FieldValues:
-        """Return the values of a column in the rows that are `good`, as far as they matter."""
-        listed = is_list(column.type)
-        wanted = transform in (Transform.NUMBER, Transform.LOG_BUCKET) and not listed
-        untyped = transform == Transform.ID and self._of_texts
-        return FieldValues(
-            good & column.is_valid().to_numpy(zero_copy_only=False),
-            np.full(len(column), listed),
-            are_numbers(column) if wanted else np.ones(len(column), np.bool_),
-            lambda place: str(column[place].as_py()),
-            are_untyped(column) if untyped else None,
-        )
-
     def _block(
         self, block: TableBlock, coverage: Sequence[FieldCoverage], now_ms: int
     ) -> SurveyedEvents:
@@ -63,12 +47,7 @@ class TableReader:
         good, refused = refusals_of(rows, layout, now_ms, str(self.path))
         for each in refused:
             self._refused.add(each)
-        columns = layout.field_columns(list(block.arrow))
-        for field in coverage:
-            if field.source in rows.fields:
-                column = columns.get(field.source, field.source)
-                field.column = column.column if isinstance(column, BagLayout) else column
-                field.count(self._values_in(rows.fields[field.source], good, field.transform))
+        count_values(coverage, rows, good, self.log)
         if layout.click is not None and layout.click.column in block.arrow:
             self.words.add(block.arrow[layout.click.column])
         kept = np.flatnonzero(good)
@@ -85,6 +64,31 @@ class TableReader:
             show,
             block.rows - rows.clicks.null_count,
             pc.fill_null(rows.clicks, 0).to_numpy(zero_copy_only=False)[good],
+        )
+
+
+def count_values(
+    coverage: Sequence[FieldCoverage], rows: LogRows, good: npt.NDArray[np.bool_], log: TableLog
+) -> None:
+    """Count the values of fields in the rows that are `good`, as far as they matter."""
+    columns = log.layout.field_columns(list(rows.block.arrow))
+    of_texts = log.layout.format_of(log.path) == "csv"
+    for field in coverage:
+        if (values := rows.fields.get(field.source)) is None:
+            continue
+        named = columns.get(field.source, field.source)
+        field.column = named.column if isinstance(named, BagLayout) else named
+        listed = is_list(values.type)
+        wanted = field.transform in (Transform.NUMBER, Transform.LOG_BUCKET) and not listed
+        untyped = of_texts and field.transform == Transform.ID
+        field.count(
+            FieldValues(
+                good & values.is_valid().to_numpy(zero_copy_only=False),
+                np.full(len(values), listed),
+                are_numbers(values) if wanted else np.ones(len(values), np.bool_),
+                lambda place, values=values: str(values[place].as_py()),  # type: ignore[misc]
+                are_untyped(values) if untyped else None,
+            )
         )
 
 

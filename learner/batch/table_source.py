@@ -10,8 +10,8 @@ One thread reads blocks, and up to eight threads encode them. Their order does n
 
 A field whose column is missing has no value in any row, and a model learns without it. So the first
 file must have a column for some field, and none that is nearly the name of a missing one, or the
-fit ends at once. Other missing columns are logged: a column may begin in a later file. So are texts
-in the first rows of a column of numbers.
+fit ends at once. Other missing columns are logged: a column may begin in a later file. So are the
+values in the first rows that a field cannot use, with the words of `headrace check`.
 """
 
 import logging
@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.examples.batch import Examples
-from headrace.ingest.features.cells.values import are_numbers
-from headrace.ingest.features.fields import Transform
+from headrace.ingest.features.field_sources import carried_fields
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
-from headrace.ingest.logs.table_log import TableLog
-from headrace.ingest.survey.findings import number_advice
+from headrace.ingest.logs.table_log import LogRows, TableLog
+from headrace.ingest.survey.findings import FieldCoverage
 from headrace.ingest.survey.table_refusals import refusals_of, unreadable_line
+from headrace.ingest.survey.table_survey import count_values
 from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.row_order import RowOrder
@@ -41,9 +41,8 @@ from headrace.learner.spec.model_spec import ModelSpec
 from headrace.runtime.affinity import available_cores
 from headrace.runtime.clock import wall_ms
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-_NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)
 _MOST_THREADS = 8
 """Blocks wait for the learner in memory, up to two for each thread."""
 
@@ -137,8 +136,6 @@ class TableSource:
         """
         if self._checked_file == url:
             return
-        if not self._checked_file:
-            self._warn_of_texts(block, url)
         self._checked_file = url
         there = self._layout.field_columns(list(block.arrow))
         try:
@@ -158,29 +155,19 @@ class TableSource:
                 "fit the files apart"
             )
         if missing:
-            log.warning(
+            _log.warning(
                 "%s: expected a column for each field of the spec, got none for %s. The model "
                 "learns without them as long as files lack them",
                 *(url, ", ".join(missing)),
             )
 
-    def _warn_of_texts(self, block: TableBlock, url: str) -> None:
-        """Warn of each field of numbers whose column has other texts in the first block."""
-        columns = self._layout.field_columns(list(block.arrow))
-        for field in (*self._fields.singles, *self._fields.numbers):
-            column = columns.get(field.source)
-            if field.transform not in _NUMBERS or column not in block.arrow:
-                continue
-            values = block.arrow[column]
-            wrong = values.is_valid().to_numpy(zero_copy_only=False) & ~are_numbers(values)
-            if wrong.any():
-                example = str(values[int(np.argmax(wrong))].as_py())
-                log.warning(
-                    "%s: expected numbers in the column %r of the field %s, got %s others in the "
-                    "first %s rows, such as %r. They count as absent. %s",
-                    *(url, column, field.name, f"{np.count_nonzero(wrong):,}", f"{block.rows:,}"),
-                    *(example, number_advice(example, str(column))),
-                )
+    def _warn_of_values(self, log: TableLog, rows: LogRows, url: str) -> None:
+        """Warn of values in the first rows that a field cannot use."""
+        fields = carried_fields(self._fields)
+        found = [FieldCoverage(each.name, each.source, each.transform) for each in fields]
+        count_values(found, rows, np.ones(rows.block.rows, np.bool_), log)
+        for warning in (each for field in found if field.present for each in field.warnings()):
+            _log.warning("%s, first %s rows: %s", url, f"{rows.block.rows:,}", warning)
 
     def _read(self, number: int, log: TableLog, rows: int) -> float:
         """Return the share of the source that is read with these rows of a file."""
@@ -196,6 +183,8 @@ class TableSource:
             nothing, line = Examples.empty(self._fields), unreadable_line(block, url)
             return ExampleBlock(nothing, read.after, read.read, (line,))
         rows = log.rows_of(block)
+        if url == self._files[0].url and not block.first:
+            self._warn_of_values(log, rows, url)
         good, refused = refusals_of(rows, self._layout, self._now_ms, url)
         clicks, times, columns = rows.clicks, rows.times, rows.fields
         if refused:
@@ -218,7 +207,7 @@ class TableSource:
         late = RowOrder().after(times).disordered
         if late:
             self._order_told = True
-            log.warning(
+            _log.warning(
                 "%s: expected rows in order of time, got %s of %s rows after a newer one in the "
                 "first such part. The fit learns rows in the order of the files: sort them by time",
                 *(url, f"{late:,}", f"{times.shape[0]:,}"),
