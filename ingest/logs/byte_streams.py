@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.ingest.features.spec_text import SpecError
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""Endings of names that stand behind that of the format."""
+"""Endings of names, after that of the format."""
 _MARKS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 _ZIP = b"PK\x03\x04"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")

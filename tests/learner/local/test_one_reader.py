@@ -1,4 +1,4 @@
-"""One table makes the same examples and predictions, whatever carries it and whichever part reads.
+"""One table makes the same examples and predictions, with each carrier and each reader.
 
 Files are read by a fit and by a replay, data frames by LocalModel, the estimator and the tasks of
 Spark, single rows by LocalModel and by a server.
