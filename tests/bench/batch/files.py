@@ -4,11 +4,15 @@
 
 One table of eight columns: a time, a click time, three ids, a number, a bag in a text and a text.
 Rows are divided by processor time of all threads, so other processes on the machine hardly
-matter. `arrow` and `polars` only read the same file, all columns of a CSV as texts.
+matter. `arrow`, `polars` and, where it is installed, `duckdb` only read the same file, all columns
+of a CSV as texts.
 """
 
 import csv
+import importlib
+import importlib.util
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -93,12 +97,20 @@ def works(path: Path) -> dict[str, Callable[[], object]]:
         read = pl.read_parquet(path) if parquet else pl.read_csv(path, infer_schema=False)
         return read.height
 
+    def by_duckdb() -> int:
+        duckdb = importlib.import_module("duckdb")
+        read = f"read_csv('{path}', all_varchar=true)" if path.suffix == ".csv" else f"'{path}'"
+        batches = duckdb.sql(f"SELECT * FROM {read}").to_arrow_reader(16_384)
+        return sum(batch.num_rows for batch in batches)
+
+    rivals = {"duckdb": by_duckdb} if importlib.util.find_spec("duckdb") else {}
     return {
         "check": lambda: survey_log(path, SPEC.fields, layout),
         "suggest": lambda: suggest_spec(path, layout),
         "fit_input": fit,
         "arrow": by_arrow,
         "polars": by_polars,
+        **rivals,
     }
 
 
@@ -120,6 +132,8 @@ def main() -> None:
     """Measure and print."""
     arguments = bench_parser("files", __doc__, quick="A fifth of the rows.").parse_args()
     rows = 200_000 if arguments.quick else 1_000_000
+    if not importlib.util.find_spec("duckdb"):
+        print("duckdb is not installed: measured without it", file=sys.stderr)
     found = {name: round(each) for name, each in measure(rows).items()}
     if arguments.json:
         print(json.dumps({"rows": rows, "rows_per_cpu_second": found}))
