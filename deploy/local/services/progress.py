@@ -6,7 +6,6 @@ overwritten, so a step that takes longer prints a line every ten seconds.
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
@@ -107,11 +106,6 @@ class ShownSetupProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_clock()
         self._bar.stop()

@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from headrace.deploy.local.services.kafka import KafkaNode
@@ -105,12 +104,7 @@ class LocalServices:
             self._cleanup = started.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
     def _made_directory(self) -> Path:
