@@ -29,7 +29,6 @@ from headrace.serving.errors import BadSnapshot, ServingError
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
-from headrace.serving.relaying.relayed_rows import open_relayed_rows
 from headrace.serving.replicas.caching_follower import CacheBounds, CachingFollower
 from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.replica_metrics import (
@@ -156,6 +155,8 @@ class ModelLoader:
         else:
             arrived = self._freshness.of(spec.name)
             if self._relay is not None:
+                from headrace.serving.relaying.relayed_rows import open_relayed_rows
+
                 source = open_relayed_rows(spec, shape, self._relay)
                 rows = Follower(source, self._following, wall_ms, arrived)
             elif self._bounding is None:

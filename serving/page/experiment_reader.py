@@ -17,7 +17,7 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import partition_counts
 from headrace.learner.experiments.history import ArmRecord, arm_state
-from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, histories_of
+from headrace.learner.experiments.published_history import EXPERIMENTS_TOPIC, histories_of
 from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC
 from headrace.serving.promotion.promotion_state import Promotion, decoded_promotion

@@ -34,7 +34,7 @@ from headrace.runtime.settings import argument, setting
 if TYPE_CHECKING:
     from headrace.deploy.reports.tracking.tracked_run import TrackedRun
     from headrace.learner.experiments.history import ArmRecord, ExperimentResult
-    from headrace.learner.experiments.live.history_topic import PublishedHistory
+    from headrace.learner.experiments.published_history import PublishedHistory
 
 _NOTHING_YET = (
     "no experiments yet: topic experiments does not exist, or is empty. Begin one with `headrace "

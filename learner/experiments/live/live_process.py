@@ -22,9 +22,7 @@ from headrace.ingest.status import status_in
 from headrace.learner.experiments.experiment_file import Experiment
 from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult, decoded
 from headrace.learner.experiments.live.history_topic import (
-    EXPERIMENTS_TOPIC,
     PublishedFolder,
-    PublishedHistory,
     experiments_spec,
     forget,
     read_histories,
@@ -33,6 +31,7 @@ from headrace.learner.experiments.live.history_topic import (
 from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.topic_source import TopicSource
+from headrace.learner.experiments.published_history import EXPERIMENTS_TOPIC, PublishedHistory
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.health import ProcessHealth
 from headrace.runtime.process import running_process

@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from headrace.learner.experiments.live.topic_source import FirstPass, TopicPosition
+from headrace.learner.experiments.published_history import FRONT, LATE
 
 Note = tuple[int, int, int]
-
-FRONT, LATE = "front", "late/"
 
 
 class _Front(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ from headrace.deploy.reports.tracking import run_sources
 from headrace.deploy.reports.tracking.tracked_run import promotion_run
 from headrace.learner.experiments.history import ArmRecord, encoded
 from headrace.learner.experiments.live import history_topic
-from headrace.learner.experiments.live.history_topic import PublishedHistory
 from headrace.learner.experiments.promotion_rules import PromotionRules
+from headrace.learner.experiments.published_history import PublishedHistory
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.in_process import Commands, headrace
 

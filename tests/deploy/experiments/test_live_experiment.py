@@ -19,7 +19,8 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, partition_counts
 from headrace.learner.experiments.experiment_file import Experiment
-from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, read_histories
+from headrace.learner.experiments.live.history_topic import read_histories
+from headrace.learner.experiments.published_history import EXPERIMENTS_TOPIC
 from tests.deploy.command import Running, headrace, running
 from tests.learner.experiments.experiment_runs import FILE, write_files
 from tests.learner.streams import random_examples

@@ -9,8 +9,9 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics
 from headrace.learner.experiments.history import ArmRecord, encoded
-from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, experiments_spec
+from headrace.learner.experiments.live.history_topic import experiments_spec
 from headrace.learner.experiments.promotion_rules import PromotionRules
+from headrace.learner.experiments.published_history import EXPERIMENTS_TOPIC
 from headrace.serving.deployments.topic_follower import write_deployments
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage, deployments_of
 

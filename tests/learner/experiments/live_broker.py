@@ -12,13 +12,10 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.batch.sources import FilePosition
 from headrace.learner.experiments.experiment_file import Experiment
 from headrace.learner.experiments.history import ExperimentProgress, ExperimentResult
-from headrace.learner.experiments.live.history_topic import (
-    PublishedFolder,
-    PublishedHistory,
-    histories_of,
-)
+from headrace.learner.experiments.live.history_topic import PublishedFolder
 from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.topic_source import TopicSource
+from headrace.learner.experiments.published_history import PublishedHistory, histories_of
 from tests.learner.experiments.experiment_runs import log_of
 
 FIRST = FilePosition()

@@ -19,7 +19,6 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.live.history_topic import (
     DivergedHistory,
-    PublishedHistory,
     forget,
     request_stop,
     stop_asked,
@@ -27,6 +26,7 @@ from headrace.learner.experiments.live.history_topic import (
 from headrace.learner.experiments.live.live_process import no_examples
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.experiments.live.topic_source import ExamplesExpired
+from headrace.learner.experiments.published_history import PublishedHistory
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica

@@ -9,8 +9,9 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.learner.experiments.history import ArmRecord, encoded
-from headrace.learner.experiments.live.history_topic import EXPERIMENTS_TOPIC, experiments_spec
+from headrace.learner.experiments.live.history_topic import experiments_spec
 from headrace.learner.experiments.promotion_rules import PromotionRules
+from headrace.learner.experiments.published_history import EXPERIMENTS_TOPIC
 from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC, deployments_spec
 from headrace.serving.page.experiment_reader import (
     MOST_CURVES,
