@@ -46,7 +46,7 @@ PARKING_MUTANTS = (
     Mutant(
         "a suspect message is passed without a mark",
         "headrace.learner.loop.parked_examples:ParkedExamples.park",
-        "self._cursors.parked.park(*place, count, self._intake.active(batch))",
+        "self._cursors.parked.park(*place, count, active, verdict.cause)",
         "pass",
         0,
         "parked",
