@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.inputs.admission import AdmissionCounts
 from headrace.learner.loop.row_prefetcher import AllRows
-from headrace.runtime.model_collector import ModelCollector
+from headrace.runtime.process_metrics import ModelCollector
 
 if TYPE_CHECKING:
     from headrace.learner.loop.learner import Learner

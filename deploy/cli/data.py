@@ -31,9 +31,9 @@ def check(
 
     import orjson
 
-    from headrace.deploy.termination import REFUSED
     from headrace.ingest.survey.log_survey import survey_log
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import REFUSED
 
     columns = layout_of(layout, [data])
     found = survey_log(data, load_spec(model).fields, columns, sort=sort)

@@ -33,8 +33,8 @@ def demo(
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals
 
     spec = path_of("demo")
     parts = pipeline.settings(spec, port, port_may_differ=True)

@@ -77,8 +77,8 @@ def run(
     """Join predictions with clicks and publish the accuracy of each window, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals
     from headrace.serving.evaluation.evaluation_process import EvaluationSettings, run_evaluation
     from headrace.serving.evaluation.windows import Windows
 
@@ -214,9 +214,9 @@ def importance(
     from rich.console import Console
 
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.experiments.field_importance import ImportanceOptions, measure_importance
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals
 
     spec = load_spec(model)
     source = source_of_log(spec, data, layout, archive)

@@ -90,9 +90,9 @@ def fit(
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import REFUSED, stopped_by_signals
     from headrace.learner.batch.trainer import FitSettings
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import REFUSED, stopped_by_signals
 
     spec = load_spec(model)
     _check(spec, options.epochs, options.holdout, options.archive)

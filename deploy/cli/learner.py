@@ -76,12 +76,12 @@ def run(
     """Learn from the topic of examples and push updates to the parameter server, until stopped."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.local.kernel_warmup import warm_learner
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.loop.guard.stream_change import GuardLimits
     from headrace.learner.loop.guard.surprise import SurpriseLimits
     from headrace.learner.loop.pacing import BadPushInterval, LearnerPacing, parse_push_interval
     from headrace.learner.process import LearnerSettings, run_learner
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals
 
     try:
         pace = LearnerPacing(staleness=parse_push_interval(options.push_every))

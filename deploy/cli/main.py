@@ -43,8 +43,8 @@ from headrace.deploy.cli.serving import (
 )
 from headrace.deploy.process_logs import configure_logs, write_held_lines
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
-from headrace.deploy.termination import REFUSED, UNREACHABLE
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import REFUSED, UNREACHABLE
 
 
 def _print_version(wanted: bool) -> None:

@@ -77,8 +77,8 @@ def run(
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
-    from headrace.deploy.termination import INTERRUPTED, STOPPING, stopped_by_signals
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import INTERRUPTED, STOPPING, stopped_by_signals
 
     parts = replace(
         pipeline.settings(model, port),
@@ -153,7 +153,7 @@ def up(
 
     from headrace.deploy.local.standing_pipeline import keep_up
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.deploy.termination import STOPPING, stopped_by_signals
+    from headrace.runtime.termination import STOPPING, stopped_by_signals
 
     settings = pipeline.settings(model, port)
     settings = replace(

@@ -30,8 +30,8 @@ from typing import Self
 
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.services.child_process import ChildProcess
-from headrace.deploy.termination import REFUSED, UNREACHABLE
 from headrace.runtime.restart_policy import RestartHistory, RestartPolicy
+from headrace.runtime.termination import REFUSED, UNREACHABLE
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from headrace.runtime.freed_memory import returned_memory
 from headrace.runtime.health import ProcessHealth
 from headrace.runtime.http.metrics_server import metrics_port
-from headrace.runtime.refreshed_figures import refreshed_figures
+from headrace.runtime.process_metrics import refreshed_figures
 
 log = logging.getLogger(__name__)
 

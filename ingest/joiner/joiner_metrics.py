@@ -17,7 +17,7 @@ from prometheus_client.core import (
 )
 
 from headrace.ingest.events.contract import EARLIEST_MS
-from headrace.runtime.model_collector import ModelCollector
+from headrace.runtime.process_metrics import ModelCollector
 
 if TYPE_CHECKING:
     from headrace.ingest.joiner.loop import Joiner

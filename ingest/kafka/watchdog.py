@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from headrace.runtime.termination import UNREACHABLE
+
 log = logging.getLogger(__name__)
 
-EXIT_STATUS = 75
 STOP_GRACE_S = 15.0
 """From the signal to the end of the process, in any call: a transaction takes 10 s."""
 MARGIN_S = 5.0
@@ -31,7 +32,7 @@ def end_process(doing: str) -> None:
     log.error("%s hangs: this process ends now, so that it can be started again", doing)
     faulthandler.dump_traceback(sys.stderr)
     sys.stderr.flush()
-    os._exit(EXIT_STATUS)
+    os._exit(UNREACHABLE)
 
 
 class Watchdog:

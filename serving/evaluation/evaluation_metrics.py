@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from headrace.runtime.model_collector import ModelCollector
+from headrace.runtime.process_metrics import ModelCollector
 from headrace.serving.evaluation.windows import SETTLED, WindowMetrics
 
 if TYPE_CHECKING:

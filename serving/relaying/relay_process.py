@@ -22,8 +22,8 @@ from headrace.pserver.relay.relay_section import RelayForm
 from headrace.pserver.store import Store
 from headrace.runtime.clock import steady_ms
 from headrace.runtime.http.metrics_server import new_registry
-from headrace.runtime.model_collector import ModelCollector
 from headrace.runtime.process import running_process
+from headrace.runtime.process_metrics import ModelCollector
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_topic_spec
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from headrace.runtime.model_collector import ModelCollector
+from headrace.runtime.process_metrics import ModelCollector
 
 if TYPE_CHECKING:
     from headrace.serving.scoring.loop import ScoringTotals

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.deploy.termination import REFUSED, UNREACHABLE
+from headrace.runtime.termination import REFUSED, UNREACHABLE
 from tests.docs.pages import DOCS, blocks, command_of, commands
 
 PAGE = (DOCS / "guides/processes.md").read_text()

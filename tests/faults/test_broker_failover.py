@@ -18,10 +18,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
-from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
 from headrace.learner.spec.model_spec import parse_spec
+from headrace.runtime.termination import UNREACHABLE
 from tests.faults.event_stream import EventStream, JoinedExamples
 from tests.faults.kafka_cluster import BROKERS, KafkaCluster
 from tests.running_server import jars, running_server

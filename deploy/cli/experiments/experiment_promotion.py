@@ -63,9 +63,9 @@ def promote(
     again.
     """
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.experiments.experiment_file import load_experiment
     from headrace.runtime.clock import wall_ms
+    from headrace.runtime.termination import stopped_by_signals
     from headrace.serving.promotion.promotion_controller import (
         KafkaPromotionPorts,
         drive_promotion,

@@ -52,8 +52,8 @@ def run_live(
 ) -> "ExperimentResult | None":
     """Run on the topic of the control's examples; return None if stopped."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.experiments.live.live_process import LiveSettings, run_live_experiment
+    from headrace.runtime.termination import stopped_by_signals
 
     settings = kafka_settings(kafka, kafka_client)
     live = LiveSettings(options.to, options.save_every, options.hold, options.restart, *metrics)
@@ -70,10 +70,10 @@ def run_over_log(
     from rich.console import Console
 
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.experiments.executors.executor_kind import ExecutorKind
     from headrace.learner.experiments.run_folder import RunFolder
     from headrace.learner.experiments.runner import ExperimentRunner
+    from headrace.runtime.termination import stopped_by_signals
 
     with ExitStack() as opened:
         folder = RunFolder(options.to)

@@ -54,8 +54,8 @@ def collect(
     """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
     from headrace.deploy.cli.serving.serving_commands import token_source
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
+    from headrace.runtime.termination import stopped_by_signals
 
     clients = (source := token_source("HEADRACE_COLLECT_TOKENS", options.tokens)).read()
     settings = CollectorSettings(
@@ -146,9 +146,9 @@ def join(
     """Join impressions and clicks into labelled examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local.kernel_warmup import warm_joiner
-    from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 
     spec = load_spec(model)
     with stopped_by_signals() as stop, stopped_while_calls_hang(stop):
@@ -189,9 +189,9 @@ def sink(
 ) -> None:
     """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.archive.archiver import ArchiveSettings, run_archiver
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals
 
     name = load_spec(options.model).name if options.model is not None else None
     settings = ArchiveSettings(

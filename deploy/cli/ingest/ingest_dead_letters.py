@@ -99,9 +99,9 @@ def _show(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
 
 def _retry(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
     from headrace.deploy.errors import BadOption
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.dead_letters.letter_retry import retry
     from headrace.ingest.dead_letters.repairs import FileRepairs, FunctionRepairs
+    from headrace.runtime.termination import stopped_by_signals
 
     repaired, function = options.repaired, options.function
     if repaired is not None and function is not None:

@@ -73,10 +73,10 @@ def replay(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.logs.opening import open_log
     from headrace.ingest.replay.backfill import check_backfill
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals
 
     show_warnings_only()
     pace = _pace(

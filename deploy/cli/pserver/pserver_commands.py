@@ -95,13 +95,13 @@ def keep(
 ) -> None:
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.status import status_in
     from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.keeper.bucket_lease import FoldPolicy
     from headrace.pserver.keeper.process import KeeperSettings, run_keeper
     from headrace.runtime.process import instance_name
+    from headrace.runtime.termination import stopped_by_signals
 
     spec = load_spec(model)
     store = open_store(redis, spec.name)

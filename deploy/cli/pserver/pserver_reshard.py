@@ -31,9 +31,9 @@ def reshard(
 
     from headrace.deploy.connections import open_store
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.resharding import reshard as reshard_model
+    from headrace.runtime.termination import stopped_by_signals
 
     if (buckets is None) is not remove_old:
         raise BadOption("expected either --buckets or --remove-old, got both or neither")

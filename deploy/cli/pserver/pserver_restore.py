@@ -138,10 +138,10 @@ def _restore_from(
 
     from headrace.deploy.connections import environment_names, redis_url
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.recovery.restore import choose, restore_model
     from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
     from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.runtime.termination import stopped_by_signals
 
     shelf = SnapshotStorage(place)
     wanted = choose(shelf, spec, settings)
@@ -246,11 +246,11 @@ def rebuild(
 
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.recovery.rebuilder import RebuildSettings, open_rebuild
     from headrace.learner.recovery.rebuilder import rebuild as rebuild_model
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.runtime.termination import stopped_by_signals
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)

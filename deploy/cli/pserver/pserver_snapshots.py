@@ -41,11 +41,11 @@ def snapshot(
 
     from headrace.deploy.connections import open_store
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
+    from headrace.runtime.termination import stopped_by_signals
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     store = open_store(redis, spec.name, read_only=True)
@@ -116,11 +116,11 @@ def _verify(place: str, names: list[str] | None) -> None:
     from rich.console import Console
 
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.pserver.snapshots.catalog import list_snapshots
     from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.pserver.snapshots.verification import verify as verify_one
+    from headrace.runtime.termination import stopped_by_signals
 
     shelf = SnapshotStorage(place)
     listed = {each.name: each for each in list_snapshots(shelf)}

@@ -167,8 +167,8 @@ def _serve(
 ) -> None:
     """Serve these specs and snapshots. The latter come with the modules that they may import."""
     from headrace.deploy.local.kernel_warmup import warm_server
-    from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec.model_spec import load_spec
+    from headrace.runtime.termination import stopped_by_signals
     from headrace.serving.process import run_server
     from headrace.serving.workers.worker_supervisor import run_workers
 

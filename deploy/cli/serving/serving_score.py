@@ -59,7 +59,7 @@ def score(
 ) -> None:
     """Score the impressions of a topic into another topic, exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
+    from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.serving.replicas.caching_follower import CacheBounds
     from headrace.serving.scoring.scoring_process import ScoringSettings, run_scoring
 

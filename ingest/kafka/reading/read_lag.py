@@ -1,6 +1,6 @@
 """Counts the records that a process has not read, for its metrics and its liveness probe.
 
-The loop of the process keeps the positions. A thread of the process (`refreshed_figures`) asks for
+The loop of the process keeps the positions. A thread of the process (`process_metrics`) asks for
 the bounds of the logs, and the threads of metrics and probes compare the positions with its last
 answer: they never wait for Kafka. A process whose positions do not move although there are more
 records makes no progress (`health`).

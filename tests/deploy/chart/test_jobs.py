@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.deploy.termination import REFUSED, UNREACHABLE
+from headrace.runtime.termination import REFUSED, UNREACHABLE
 from tests.deploy.chart.helm import EXAMPLES, containers_of, example, render
 from tests.deploy.in_process import Commands, headrace
 

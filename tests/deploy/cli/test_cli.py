@@ -13,7 +13,7 @@ from headrace.deploy import connections as building
 from headrace.deploy.cli.main import main
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.termination import REFUSED, UNREACHABLE
+from headrace.runtime.termination import REFUSED, UNREACHABLE
 from tests.deploy.command import headrace
 
 DEMO = str(path_of("demo"))

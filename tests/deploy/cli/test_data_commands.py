@@ -10,9 +10,9 @@ from headrace.deploy.errors import BadLog, BadOption
 from headrace.deploy.local import log_run
 from headrace.deploy.local.log_run import RunSettings, run_log
 from headrace.deploy.local.pipeline import PipelineSettings
-from headrace.deploy.termination import REFUSED
 from headrace.ingest.logs.layout import LogLayout
 from headrace.learner.errors import MissingTorch
+from headrace.runtime.termination import REFUSED
 from tests.deploy.command import headrace
 
 T0_MS = 1_700_000_000_000

@@ -17,10 +17,10 @@ from headrace.deploy.cli.main import main
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.process_logs import CountingHandler, HeldLines, JsonLines, TextLines
-from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka.client_log import client_log
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
+from headrace.runtime.termination import UNREACHABLE
 from tests.deploy.command import headrace
 
 DEADLINE_S = 90.0

@@ -19,8 +19,8 @@ from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.termination import REFUSED
 from headrace.pserver.redis_backend.acl import ROLES
+from headrace.runtime.termination import REFUSED
 from tests.deploy.in_process import Commands, headrace
 
 __all__ = ["headrace"]

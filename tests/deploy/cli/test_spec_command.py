@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.termination import REFUSED
+from headrace.runtime.termination import REFUSED
 from tests.deploy.command import headrace
 
 NEWS = path_of("news")

@@ -12,8 +12,8 @@ import pytest
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
-from headrace.deploy.termination import REFUSED, UNREACHABLE
 from headrace.runtime.restart_policy import RestartPolicy
+from headrace.runtime.termination import REFUSED, UNREACHABLE
 from tests.deploy.local.processes import (
     ENDED_WITHIN_S,
     descendants,

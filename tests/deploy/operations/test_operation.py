@@ -12,7 +12,6 @@ import pytest
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations.examples_topic import held_topic
-from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
@@ -28,6 +27,7 @@ from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import OffsetSpan, Push, Shape
+from headrace.runtime.termination import UNREACHABLE
 from tests.deploy.in_process import Commands, headrace
 from tests.pserver.rows.entries import Pusher, blob_of, deltas_of
 from tests.running_server import running_server

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
-from headrace.deploy.termination import REFUSED
+from headrace.runtime.termination import REFUSED
 from tests.deploy.command import HEADRACE, headrace
 
 COMMAND = "`headrace pserver init --model news.toml --redis redis://HOST:PORT`"

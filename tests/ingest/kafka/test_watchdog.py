@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from headrace.ingest.kafka import watchdog
-from headrace.ingest.kafka.watchdog import EXIT_STATUS, Watchdog
+from headrace.ingest.kafka.watchdog import Watchdog
 
 HANGING = """
 import ctypes, threading
-from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
+from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 from headrace.ingest.kafka import watchdog
 
 watchdog.STOP_GRACE_S = 0.3
@@ -44,7 +44,7 @@ def hanging(limit_s: float) -> subprocess.Popen[str]:
 def test_a_call_that_hangs_ends_the_process_with_status_75_and_a_traceback() -> None:
     process = hanging(limit_s=2.0)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == EXIT_STATUS
+    assert process.returncode == 75
     assert "a transaction hangs" in errors
     assert "Thread" in errors
 
@@ -54,7 +54,7 @@ def test_sigterm_ends_a_process_that_hangs_in_a_call() -> None:
     process = hanging(limit_s=1_000.0)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == EXIT_STATUS
+    assert process.returncode == 75
     assert "a transaction hangs" in errors
 
 

@@ -1,4 +1,7 @@
-"""Asks servers for the figures of a process, in one thread, so that no scrape waits for a server.
+"""The metrics of a process, and the thread that asks servers for some of them.
+
+A process that works for one model keeps plain totals. Its `ModelCollector` turns them into counters
+and gauges with the label `model` when Prometheus scrapes, so metrics cost nothing on the hot path.
 
 A figure that only a server knows (the end of a topic, the memory of Redis) is asked every two
 seconds, and a scrape gets the last answer. *Refused:* asking during a scrape. While a server hangs,
@@ -10,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
 from headrace.runtime.background_thread import RepeatingThread
 
 log = logging.getLogger(__name__)
@@ -17,6 +23,24 @@ log = logging.getLogger(__name__)
 EVERY_S = 2.0
 _GOODBYE_S = 1.0
 """Time that a process that stops waits for an answer that is under way."""
+
+
+class ModelCollector(Collector):
+    """Metrics of one process, labelled with its model. Subclasses have `collect`."""
+
+    def __init__(self, process: str, model: str) -> None:
+        """process: part of each metric's name, such as `learner`."""
+        self._process, self._model = process, model
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"headrace_{self._process}_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"headrace_{self._process}_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family
 
 
 @runtime_checkable
