@@ -6,12 +6,14 @@ written in one step that counts completely or not at all (`ingest.archive.parque
 record once, also after a kill.
 
 While the folder is full, the archiver reads nothing and tries again: Kafka holds the rest, and a
-restart would change nothing.
+restart would change nothing. An archiver that stops does not write for long: the next one reads
+what is not written again.
 
 The hour is that of the event, in UTC. A record without a readable time has the hour of its append.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +50,9 @@ log = logging.getLogger(__name__)
 
 HOUR = "%Y-%m-%dT%H"
 _FULL_RETRY_S = 2.0
+_LAST_WRITES_S = 5.0
+"""Time in which a sink that stops begins to write partitions. One takes some seconds, and a
+supervisor kills processes that stop for longer than its grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +180,15 @@ class Archiver:
         settings: ArchiveSettings,
         now_s: Callable[[], float] = time.monotonic,
         wrote: Callable[[str, int], object] = lambda *_: None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """examples: the topic whose records are batches of examples; other topics have events."""
+        """examples: the topic whose records are batches of examples; other topics have events.
+
+        stopping: asked between two partitions of a step.
+        """
         self._reader, self._folder, self._examples = reader, folder, examples
         self._settings, self._now_s, self._wrote = settings, now_s, wrote
+        self._stopping = stopping
         self._messages = DamagedMessages(settings.skip_damaged)
         self._gathered: dict[Source, _Gathered] = {}
         self.full = False
@@ -224,15 +234,19 @@ class Archiver:
     def _write_due(self) -> None:
         now_s = self._now_s()
         for source, gathered in self._gathered.items():
+            if self._stopping():
+                return
             old = gathered.records and now_s - gathered.since_s >= self._settings.most_age_s
             if gathered.rows >= self._settings.most_rows or old:
                 self._write(source, gathered)
 
-    def finish(self) -> None:
-        """Write all gathered rows."""
+    def finish(self, within_s: float = math.inf) -> int:
+        """Write gathered rows; begin no partition later than `within_s`. Return the rows left."""
+        end_s = self._now_s() + within_s
         for source, gathered in self._gathered.items():
-            if gathered.records:
+            if gathered.records and self._now_s() < end_s:
                 self._write(source, gathered)
+        return sum(each.rows for each in self._gathered.values())
 
     def _begin(self, source: Source) -> None:
         topic_id = self._reader.topic_id(source.topic)
@@ -314,6 +328,7 @@ def run_archiver(
             examples,
             settings,
             wrote=lambda topic, count: rows.labels(topic).inc(count),
+            stopping=stop.is_set,
         )
         lag = ReadLag("headrace_sink_lag")
         lag.follow(LogBounds(kafka), archiver.positions)
@@ -328,7 +343,8 @@ def run_archiver(
                     stop.wait(_FULL_RETRY_S)
                 health.stepped()
             try:
-                archiver.finish()
+                if left := archiver.finish(_LAST_WRITES_S):
+                    log.info("stopped; %s will be read again", counted(left, "row"))
             except ArchiveFull as error:
                 log.warning("%s: stopped; the rows since the last file will be read again", error)
     finally:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import random
 import signal
 import subprocess
@@ -98,6 +99,46 @@ def test_an_archiver_whose_folder_is_full_waits_and_writes_every_row_once(
     sink.finish()
     assert sink.step(0.0), "the folder has room"
     assert sorted(row["offset"] for row in read(tmp_path)) == [2 * i for i in range(100)]
+    folder.close()
+
+
+def test_an_archiver_that_stops_writes_for_a_bounded_time_and_the_next_one_writes_the_rest(
+    tmp_path: Path,
+) -> None:
+    topic = {
+        Source("impressions", at): [
+            each._replace(source=Source("impressions", at)) for each in rows
+        ]
+        for at, rows in enumerate([records(100)] * 12)
+    }
+    now_s, stopped_s = [0.0], [math.inf]
+
+    def opened() -> tuple[ArchiveFolder, Archiver]:
+        folder = ArchiveFolder(str(tmp_path))
+        sink = Archiver(
+            *(ListReader(topic, largest_poll=500), folder, None, ArchiveSettings(most_rows=90)),
+            now_s=lambda: now_s[0],
+            wrote=lambda *_: now_s.__setitem__(0, now_s[0] + 3.0),  # a machine with much work
+            stopping=lambda: now_s[0] >= stopped_s[0],
+        )
+        return folder, sink
+
+    folder, sink = opened()
+    stopped_s[0] = 1.0
+    drain(sink)
+    assert now_s[0] == 3.0, "the step under way writes no other partition"
+    left = sink.finish(5.0)
+    assert now_s[0] == 9.0
+    assert left == 9 * 100
+    folder.close()
+    stopped_s[0] = math.inf
+    folder, sink = opened()
+    drain(sink)
+    assert sink.finish() == 0
+    rows = read(tmp_path)
+    assert sorted((row["partition"], row["offset"]) for row in rows) == [
+        (partition, 2 * i) for partition in range(12) for i in range(100)
+    ]
     folder.close()
 
 
