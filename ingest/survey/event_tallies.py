@@ -141,19 +141,20 @@ class ClickTally:
         if shown.clicked is None:  # of a line that is not a row
             return
         has_click = shown.clicked != 0
-        delays = shown.clicked[has_click] - shown.times[has_click]
-        late = int(np.count_nonzero(np.abs(delays) > self._window_ms))
+        delays = shown.clicked[has_click] - shown.times[has_click]  # no click before its impression
+        late = int(np.count_nonzero(delays > self._window_ms))
         known = self._counts
         self._counts = ClickCounts(known.matched + delays.size - late, known.late + late)
 
     def result(self) -> ClickCounts:
         """Return the counts."""
-        met = self._shown != 0
-        late = met & (np.abs(self._times - self._shown) > self._window_ms)
-        late_count, met_count = int(np.count_nonzero(late)), int(np.count_nonzero(met))
+        delays = (self._times - self._shown)[self._shown != 0]
+        late = int(np.count_nonzero(delays > self._window_ms))
+        early = int(np.count_nonzero(delays < -self._window_ms))
         return ClickCounts(
-            self._counts.matched + met_count - late_count,
-            self._counts.late + late_count,
-            self._ids.shape[0] - met_count,
+            self._counts.matched + delays.size - late - early,
+            self._counts.late + late,
+            self._ids.size - delays.size,
             self._repeated,
+            early,
         )

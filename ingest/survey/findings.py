@@ -187,11 +187,13 @@ class ClickCounts:
 
     matched: int = 0
     late: int = 0
-    """More than the label window from their impression."""
+    """More than the label window after their impression."""
     unmatched: int = 0
     """Without an impression of their id in the log."""
     repeated: int = 0
     """Further clicks of the same impression."""
+    early: int = 0
+    """More than the label window before their impression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +294,15 @@ class LogSurvey:
                 f"{counted_of(self.joined.unmatched, self.clicks, 'clicks has', 'clicks have')} no "
                 f"impression of the same impression_id: {first}compare the ids of both files"
             )
-        if self.joined.late:
-            found.append(
-                f"{counted_of(self.joined.late, self.clicks, 'clicks comes', 'clicks come')} more "
-                f"than {duration(self.window_ms)} from the impression, too late to be learned. To "
-                "learn such clicks, raise [label] window_s in the spec"
-            )
+        for count, side, advice in (
+            (self.joined.late, "after", "To learn them, raise [label] window_s in the spec"),
+            (self.joined.early, "before", "Correct the times, or remove these clicks"),
+        ):
+            if count:
+                found.append(
+                    f"{counted_of(count, self.clicks, 'clicks comes', 'clicks come')} more than "
+                    f"{duration(self.window_ms)} {side} the impression: not learned. {advice}"
+                )
         if self.repeated_ids:
             found.append(
                 f"about {counted(self.repeated_ids, 'impression repeats', 'impressions repeat')} "
@@ -314,7 +319,8 @@ class LogSurvey:
         lines = [
             f"{self.path}: {shown}, {counted(self.clicks, 'click')}, {span}",
             (
-                f"clicks: {joined.matched:,} matched, {joined.late:,} late, {joined.unmatched:,} "
+                f"clicks: {joined.matched:,} matched, {joined.late:,} late, "
+                f"{f'{joined.early:,} early, ' if joined.early else ''}{joined.unmatched:,} "
                 f"without an impression, {joined.repeated:,} repeated"
             ),
         ]

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.logs.ndjson import NoEventsError
+from headrace.ingest.survey.findings import ClickCounts
 from headrace.ingest.survey.log_survey import survey_log
 from tests.ingest.logs.surveyed_events import (
     COUNT,
@@ -127,11 +128,21 @@ def test_clicks_of_refused_impressions_are_not_blamed_on_their_ids(tmp_path: Pat
 def test_clicks_are_matched_late_unmatched_and_repeated_apart(tmp_path: Path) -> None:
     clicks = [click(1), click(2, WINDOW_MS + 1), click(5), click(5, 700), click(COUNT + 9)]
     found = surveyed(tmp_path, clicks=clicks)
-    joined = found.joined
-    assert (joined.matched, joined.late, joined.unmatched, joined.repeated) == (2, 1, 1, 1)
+    assert found.joined == ClickCounts(matched=2, late=1, unmatched=1, repeated=1)
     late, unmatched = sorted(found.warnings(), key=lambda each: "has no" in each)
     assert "1 of 5 clicks has no impression of the same impression_id" in unmatched
-    assert "1 of 5 clicks comes more than 60 seconds from the impression" in late
+    assert "1 of 5 clicks comes more than 60 seconds after the impression: not learned" in late
+    assert late.endswith("raise [label] window_s in the spec")
+
+
+def test_clicks_long_before_their_impressions_are_not_called_late(tmp_path: Path) -> None:
+    placeholder = click(2) | {"timestamp_ms": 946_684_800_000}  # a click that there was not
+    found = surveyed(tmp_path, clicks=[click(1), placeholder, click(5, -WINDOW_MS)])
+    assert found.joined == ClickCounts(matched=2, early=1)
+    assert "clicks: 2 matched, 0 late, 1 early, 0 without" in found.in_words()
+    [early] = [each for each in found.warnings() if "the impression" in each]
+    assert early.startswith("1 of 3 clicks comes more than 60 seconds before the impression")
+    assert early.endswith("Correct the times, or remove these clicks")
 
 
 def test_repeated_ids_are_estimated(tmp_path: Path) -> None:
