@@ -3,6 +3,7 @@
 import socket
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import MissingBucket, WrongModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.runtime.http.http_errors import AddressTaken
+from headrace.runtime.http.token_files import TokenSource
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import run_server
 from tests.serving.served_models import (
@@ -70,6 +72,48 @@ def test_metrics_are_served_on_a_separate_port_if_configured() -> None:
     assert "process_resident_memory_bytes" in text
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60)
+
+
+def test_a_running_server_takes_new_tokens_of_clients_and_administrators(tmp_path: Path) -> None:
+    old, new = "the-old-long-secret", "the-new-long-secret"
+    clients, admins = TokenSource(file=tmp_path / "clients"), TokenSource(file=tmp_path / "admins")
+    for each in (clients, admins):
+        assert each.file is not None
+        each.file.write_text(f"{old}\n")
+    settings = replace(
+        SETTINGS,
+        tokens=[old],
+        grants=clients.read(),
+        tokens_from=clients,
+        admin_tokens=[old],
+        admin_grants=admins.read(),
+        admin_tokens_from=admins,
+    )
+    with running(memory_store(news()), settings) as server:
+        eventually(lambda: ready(server.url))
+
+        def statuses(path: str, body: dict[str, object], method: str) -> list[int]:
+            return [
+                httpx.request(
+                    *(method, server.url + path),
+                    json=body,
+                    headers={"Authorization": f"Bearer {token}"},
+                    timeout=60,
+                ).status_code
+                for token in (old, new)
+            ]
+
+        def of_clients() -> list[int]:
+            return statuses("/v1/models/news:predict", {"candidates": [{}]}, "POST")
+
+        def of_administrators() -> list[int]:
+            return statuses("/v1/aliases/production", {"model": "news"}, "PUT")
+
+        assert (of_clients(), of_administrators()) == ([200, 401], [200, 401])
+        for each in (clients, admins):
+            assert each.file is not None
+            each.file.write_text(f"{new}\n\n")
+        eventually(lambda: of_clients() == of_administrators() == [401, 200])
 
 
 def test_a_port_in_use_is_named_with_its_setting() -> None:
