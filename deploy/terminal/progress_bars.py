@@ -58,7 +58,7 @@ class ShownRate:
 
 
 class StepView:
-    """Progress bars, one for each step. Prints nothing if there is no terminal."""
+    """Progress bars, one for each step. Without a terminal, it logs every ten seconds instead."""
 
     def __init__(self, console: Console, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -69,7 +69,7 @@ class StepView:
             TextColumn("{task.fields[detail]}"),
             TimeRemainingColumn(),
             console=console,
-            # a progress bar in the log of a job is noise
+            # a bar in the log of a job is noise
             disable=not console.is_terminal,
         )
 
@@ -96,17 +96,16 @@ class StepView:
         return tell
 
     def fit(self, doing: str, epochs: int) -> Callable[[FitProgress], None]:
-        """Return the progress callback of a fit; without a terminal it logs every ten seconds.
+        """Return the progress callback of a fit.
 
         The first progress is that before anything is learned. An earlier process may have learned
         a part.
         """
-        update, log_at_s = self._bar(doing), self._clock_s()
+        update = self._bar(doing)
         rate: ShownRate | None = None
 
         def tell(now: FitProgress) -> None:
-            nonlocal log_at_s, rate
-            begins = rate is None and not now.staging
+            nonlocal rate
             if now.staging:
                 detail = "% of the examples staged"
             else:
@@ -118,9 +117,6 @@ class StepView:
                 if not math.isnan(now.normalized_entropy):
                     detail += f", normalized entropy {now.normalized_entropy:.4f}"
             update(int(100 * now.read), 100, detail)
-            if self._bars.disable and not begins and self._clock_s() >= log_at_s:
-                log_at_s = self._clock_s() + _LOG_EVERY_S
-                log.info("%s: %d %s", doing, int(100 * now.read), detail)
 
         return tell
 
@@ -156,9 +152,13 @@ class StepView:
     def _bar(self, doing: str) -> Callable[[int, int, str], None]:
         """Return the function that updates a bar. The bar appears with the first update."""
         task: TaskID | None = None
+        log_at_s = self._clock_s() + _LOG_EVERY_S
 
         def update(done: int, of: int, detail: str) -> None:
-            nonlocal task
+            nonlocal task, log_at_s
+            if self._bars.disable and self._clock_s() >= log_at_s:
+                log_at_s = self._clock_s() + _LOG_EVERY_S
+                log.info("%s: %s %s", doing, done if detail[0] == "%" else f"{done}/{of}", detail)
             if task is None:
                 task = self._bars.add_task(doing, total=of, detail="")
             self._bars.update(task, completed=done, total=of, detail=detail)

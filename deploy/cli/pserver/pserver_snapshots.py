@@ -41,6 +41,7 @@ def snapshot(
 
     from headrace.deploy.connections import open_store
     from headrace.deploy.terminal.progress_bars import StepView
+    from headrace.deploy.terminal.waiting_note import waiting_for
     from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.storage import SnapshotStorage
@@ -50,7 +51,8 @@ def snapshot(
     spec, shelf = load_spec(model), SnapshotStorage(place)
     store = open_store(redis, spec.name, read_only=True)
     try:
-        check_compatible(spec, store.shape())
+        with waiting_for("the servers of the store"):
+            check_compatible(spec, store.shape())
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             written = write_snapshot(
                 store,

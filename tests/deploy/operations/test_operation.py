@@ -12,6 +12,7 @@ import pytest
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations.examples_topic import held_topic
+from headrace.deploy.terminal import waiting_note
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
@@ -223,6 +224,37 @@ def test_lag_is_the_distance_from_the_marks_to_the_end_of_the_topic(
     _, findings = diagnosed(headrace, *to, "--kafka", kafka)
     [ahead] = [each for each in findings if each["where"] == "bucket 2"]
     assert (ahead["subject"], ahead["severity"]) == ("kafka", "broken")
+
+
+def test_commands_that_look_at_servers_name_each_that_they_wait_for(
+    headrace: Commands,
+    to: tuple[str, ...],
+    store: RedisStore,
+    kafka: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shelf = str(tmp_path / "shelf")
+    servers, logs = "the servers of the store", "the logs in the store"
+    awaited: list[str] = []
+
+    @contextmanager
+    def noted(what: str) -> Iterator[None]:
+        awaited.append(what)
+        yield
+
+    monkeypatch.setattr(waiting_note, "waiting_for", noted)
+    for words, expected in (
+        (("snapshot", shelf), [servers]),
+        (("inspect", "--kafka", kafka), [f"Kafka at {kafka}", servers, logs]),
+        (
+            ("doctor", "--kafka", kafka, "--snapshots", shelf),
+            [servers, f"Kafka at {kafka}", f"the snapshots at {shelf}"],
+        ),
+    ):
+        awaited.clear()
+        headrace("pserver", *words, *to)
+        assert awaited == expected
 
 
 def test_examples_that_arrive_during_a_survey_are_no_lag(

@@ -1,4 +1,4 @@
-"""The progress of a fit: no rate of nothing, and no examples while they are staged."""
+"""Progress without a terminal: no rate of nothing, and no examples while they are staged."""
 
 import io
 import logging
@@ -9,6 +9,7 @@ from rich.console import Console
 
 from headrace.deploy.terminal.progress_bars import ShownRate, StepView
 from headrace.learner.batch.trainer import FitProgress
+from headrace.pserver.snapshots.writer import SnapshotProgress
 
 
 class Clock:
@@ -38,14 +39,16 @@ def told(
 def test_a_fit_of_one_block_has_the_rate_since_its_begin(caplog: pytest.LogCaptureFixture) -> None:
     begun, done = FitProgress(0, 0.0, 0, math.nan), FitProgress(0, 1.0, 2_200, 0.9)
     assert told(caplog, [begun, done]) == [
-        "fitting shop: 100 % 2,200 examples, 200 examples/s, normalized entropy 0.9000"
+        "fitting shop: 0 % 0 examples",
+        "fitting shop: 100 % 2,200 examples, 200 examples/s, normalized entropy 0.9000",
     ]
 
 
 def test_a_continued_fit_has_the_rate_of_its_own_examples(caplog: pytest.LogCaptureFixture) -> None:
     begun, done = FitProgress(1, 0.0, 50_000, math.nan), FitProgress(1, 0.5, 50_110, math.nan)
     assert told(caplog, [begun, done], epochs=2) == [
-        "fitting shop: 50 % epoch 2 of 2, 50,110 examples, 10 examples/s"
+        "fitting shop: 0 % epoch 2 of 2, 50,000 examples",
+        "fitting shop: 50 % epoch 2 of 2, 50,110 examples, 10 examples/s",
     ]
 
 
@@ -54,7 +57,22 @@ def test_examples_are_staged_before_they_are_counted(caplog: pytest.LogCaptureFi
     begun, done = FitProgress(0, 0.0, 0, math.nan), FitProgress(0, 0.5, 55, math.nan)
     assert told(caplog, [staging, begun, done]) == [
         "fitting shop: 100 % of the examples staged",
+        "fitting shop: 0 % 0 examples",
         "fitting shop: 50 % 55 examples, 5 examples/s",
+    ]
+
+
+def test_work_on_buckets_is_logged_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    caplog.set_level(logging.INFO)
+    with StepView(Console(file=io.StringIO()), clock) as view:
+        tell = view.buckets("copying shop")
+        for done in range(1, 8):
+            clock.now_s += 4.0
+            tell(SnapshotProgress(done, 64, 100 * done, 1_000_000 * done))
+    assert [record.getMessage() for record in caplog.records] == [
+        "copying shop: 3/64 buckets, 300 rows, 3.0 MB, 25 rows/s",
+        "copying shop: 6/64 buckets, 600 rows, 6.0 MB, 25 rows/s",
     ]
 
 
