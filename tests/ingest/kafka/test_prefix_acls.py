@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -32,6 +33,8 @@ from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import (
     EventTopics,
+    TopicSpec,
+    change_settings,
     ensure_topics,
     grow_topics,
     replays_spec,
@@ -52,7 +55,11 @@ RESOURCES = {
     "transactionalId": ResourceType.TRANSACTIONAL_ID,
 }
 PATTERNS = {"prefix": ResourcePatternType.PREFIXED, "literal": ResourcePatternType.LITERAL}
-OPERATIONS = {"DescribeConfigs": "DESCRIBE_CONFIGS", "IdempotentWrite": "IDEMPOTENT_WRITE"}
+OPERATIONS = {
+    "AlterConfigs": "ALTER_CONFIGS",
+    "DescribeConfigs": "DESCRIBE_CONFIGS",
+    "IdempotentWrite": "IDEMPOTENT_WRITE",
+}
 
 
 class KafkaWithAcls(KafkaWithPasswords):
@@ -130,6 +137,18 @@ def test_a_joiner_works_with_the_acls_of_its_prefix(own_kafka: KafkaWithAcls) ->
     assert failures == []
     assert sorted(joined.examples()) == sorted(happened.examples)
     assert grow_topics(settings, [EventTopics().clicks], PARTITIONS + 1) == ["clicks"]
+
+
+def test_the_acls_of_a_prefix_suffice_to_change_a_topic_that_a_client_created(
+    own_kafka: KafkaWithAcls,
+) -> None:
+    admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap})
+    for future in admin.create_topics([NewTopic(OWN.physical("found"), 1)]).values():
+        future.result()
+    found = TopicSpec("found", 1, {"message.timestamp.type": "LogAppendTime"})
+    assert change_settings(settings_of(own_kafka, OWN), [found]) == [
+        "topic found: message.timestamp.type=LogAppendTime, was CreateTime"
+    ]
 
 
 def test_acls_of_a_prefix_keep_a_process_out_of_another_environment(
