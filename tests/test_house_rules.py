@@ -211,6 +211,26 @@ def test_digests_of_secrets_are_compared_in_constant_time() -> None:
     assert found == [], "hmac.compare_digest instead"
 
 
+def test_pickles_are_read_only_from_headrace_itself_and_from_folders_that_the_guide_names() -> None:
+    reading = re.compile(r"pickle\.loads?\(|Unpickler|torch\.load\(|allow_pickle=True|joblib\.load")
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if reading.search(path.read_text())}
+    of_itself = {
+        "learner/batch/store_fit/partition_tasks.py",
+        "learner/models/deep/device_group.py",
+        "serving/workers/process_pool.py",
+    }
+    of_folders = {
+        "headrace/runtime/kernels/kernel_cache.py",
+        "learner/experiments/executors/arm_task.py",
+        "learner/experiments/executors/staged_log.py",
+        "learner/experiments/run_folder.py",
+    }
+    assert found == of_itself | of_folders
+    guide = (ROOT / "docs/guides/operating.md").read_text()
+    named = guide.partition("### Folders that run code\n")[2].partition("\n## ")[0]
+    assert "`NUMBA_CACHE_DIR`" in named and "`headrace experiment run`" in named
+
+
 def test_a_public_class_name_is_unique_in_the_product() -> None:
     names = Counter(
         node.name
