@@ -44,9 +44,11 @@ def demo(
     show_warnings_only()
     with (
         stopped_by_signals() as stop,
-        run_outputs(runs, track) as outputs,
         record_run(
-            *(outputs, RunKind.DEMO, name, spec), data=(), seed=options.seed, settings=shown
+            *(run_outputs(runs, track), RunKind.DEMO, name, spec),
+            data=(),
+            seed=options.seed,
+            settings=shown,
         ) as recorder,
     ):
         run_demo(settings, stop, recorder)

@@ -115,8 +115,9 @@ def fit(
     paths = options.data or [str(options.archive)]
     with (
         stopped_by_signals() as stop,
-        run_outputs(runs, track) as outputs,
-        record_run(outputs, RunKind.FIT, spec.name, model, data=paths, settings=facts) as kept,
+        record_run(
+            run_outputs(runs, track), RunKind.FIT, spec.name, model, data=paths, settings=facts
+        ) as kept,
         StepView(Console(stderr=True)) as shown,
     ):
         begun_s = time.monotonic()

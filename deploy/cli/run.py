@@ -99,8 +99,7 @@ def run(
     show_warnings_only()
     with (
         stopped_by_signals(STOPPING) as stop,
-        run_outputs(runs, track) as outputs,
-        record_run(outputs, RunKind.RUN, name, model, data=data) as recorder,
+        record_run(run_outputs(runs, track), RunKind.RUN, name, model, data=data) as recorder,
     ):
         run_log(settings, stop, recorder.report)
         interrupted = recorder.run.state is RunState.UNFINISHED

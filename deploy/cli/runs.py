@@ -2,8 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 
 OFF = "off"
-_MOST_BARS = 60
 
 
 def registry_of(folder: str) -> "RunRegistry | None":
@@ -41,19 +38,12 @@ def registry_of(folder: str) -> "RunRegistry | None":
         return None
 
 
-@contextmanager
-def run_outputs(runs: str, track: str) -> "Iterator[RunOutputs]":
-    """Return the outputs of `--runs` and `--track`; at the end, wait for exports for a while."""
+def run_outputs(runs: str, track: str) -> "RunOutputs":
+    """Return the outputs of `--runs` and `--track`."""
     from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
-    from headrace.deploy.reports.tracking.run_exporter import RunExporter
     from headrace.deploy.reports.tracking.run_recorder import RunOutputs
 
-    exporter = RunExporter(MlflowTarget(track)) if track else None
-    try:
-        yield RunOutputs(registry_of(runs), exporter)
-    finally:
-        if exporter is not None:
-            exporter.close()
+    return RunOutputs(registry_of(runs), MlflowTarget(track) if track else None)
 
 
 def folder_of(folder: str) -> Path:
@@ -80,8 +70,6 @@ class RunsOptions:
     kafka: str | None = setting(None, env="HEADRACE_KAFKA", metavar="HOST:PORT")
     """Kafka bootstrap servers. If set, live experiments, promotions and evaluations are
     included."""
-    page: Path | None = setting(None, metavar="FILE")
-    """Write an HTML page with curves, too."""
     as_json: bool = setting(False, flag="--json")
     """Print JSON."""
     patience: float = setting(300.0, metavar="SECONDS", least=0.0)
@@ -97,8 +85,8 @@ def runs(
     """List the recorded runs, the oldest first; show one; or compare several.
 
     One run is shown with its spec, version, data, figures and decisions. Several are compared by
-    the settings that differ, with figures side by side and curves. With --track, the runs are sent
-    whole to an MLflow server; a repeated export updates the same run.
+    the settings that differ, with figures side by side. With --track, the runs are sent whole to an
+    MLflow server; a repeated export updates the same run.
     """
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.reports.tracking.run_sources import find_run
@@ -115,12 +103,10 @@ def runs(
         _export(found, runs, track, options.patience)
     elif not found:
         _list(all_runs, runs, as_json=options.as_json)
+    elif len(found) == 1:
+        _show(found[0], runs, as_json=options.as_json)
     else:
-        _write_page(options.page, found)
-        if len(found) == 1:
-            _show(found[0], runs, as_json=options.as_json)
-        else:
-            _compare(found, as_json=options.as_json)
+        _compare(found, as_json=options.as_json)
 
 
 def _list(found: "list[TrackedRun]", runs: str, *, as_json: bool) -> None:
@@ -149,13 +135,10 @@ def _show(found: "TrackedRun", runs: str, *, as_json: bool) -> None:
         lines["reason"] = found.reason
     if found.report:
         lines["report"] = str(folder_of(runs) / found.id / found.report)
-    if found.page:
-        lines["page"] = str(folder_of(runs) / found.id / found.page)
     width = max(map(len, lines))
     click.echo(found.id)
     for name, text in lines.items():
         click.echo(f"{name:{width}}  {text}")
-    _print_curves([found, *found.arms])
     for decision in found.decisions:
         click.echo(decision)
 
@@ -171,19 +154,14 @@ def _compare(found: "list[TrackedRun]", *, as_json: bool) -> None:
         return
     for line in compared.lines():
         click.echo(line)
-    _print_curves(found)
 
 
 def _export(found: "list[TrackedRun]", runs: str, track: str, patience_s: float) -> None:
     from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
-    from headrace.deploy.reports.tracking.run_exporter import RunExporter
 
-    exporter = RunExporter(MlflowTarget(track), most=1_000_000)
-    for run in found:
-        folder = folder_of(runs) / run.id
-        exporter.export(run, [folder / name for name in (run.report, run.page) if name])
-    exporter.close(patience_s)
-    if exporter.dropped or exporter.refused:
+    tracker = MlflowTarget(track)
+    sent = [tracker.export(run, folder_of(runs) / run.id, patience_s) for run in found]
+    if not all(sent):
         raise click.exceptions.Exit(1)
 
 
@@ -194,38 +172,11 @@ def _found(runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
     return stored if kafka is None else [*stored, *published_runs(kafka)]
 
 
-def _write_page(page: Path | None, found: "list[TrackedRun]") -> None:
-    if page is None:
-        return
-    from headrace.deploy.reports.tracking.run_page import render_runs
-
-    page.write_text(render_runs(found), "utf-8")
-    click.echo(f"page: {page}", err=True)
-
-
 def _print_json(found: "list[TrackedRun]") -> None:
     import msgspec
 
     for run in found:
         click.echo(msgspec.json.encode(run).decode())
-
-
-def _print_curves(found: "list[TrackedRun]") -> None:
-    """Print a line of bars for each run, of one figure that all runs with points have."""
-    from headrace.deploy.reports.tracking.run_comparison import curve_of, curve_points, sparkline
-
-    drawn = [run for run in found if run.points]
-    figure = curve_of(drawn)
-    if not figure:
-        return
-    click.echo(f"\n{figure} over event time:")
-    width = max(len(run.id) for run in drawn)
-    for run in drawn:
-        values = [point.figures[figure] for point in curve_points(run, figure)]
-        thinned = values[:: -(-len(values) // _MOST_BARS)]
-        click.echo(
-            f"{run.id:{width}}  {sparkline(thinned)}  {min(values):.5g} to {max(values):.5g}"
-        )
 
 
 def in_columns(head: str, brief: str, columns: int | None) -> str:

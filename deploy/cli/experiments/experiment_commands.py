@@ -80,8 +80,9 @@ def run(
     experiment = load_experiment(options.file)
     paths = data or ([archive] if archive is not None else [])
     with (
-        run_outputs(runs, track) as outputs,
-        record_experiment(outputs, experiment, options.file, options.to, paths) as recorder,
+        record_experiment(
+            run_outputs(runs, track), experiment, options.file, options.to, paths
+        ) as recorder,
     ):
         if paths:
             source = source_of_log(experiment.control, data, layout, archive)

@@ -19,7 +19,6 @@ from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.tracking.run_exporter import RunExporter
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.learner.experiments.experiment_file import ArmPlan, Experiment
     from headrace.learner.experiments.live.saved_arm import SavedArm
@@ -63,6 +62,7 @@ def promote(
     again.
     """
     from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.reports.tracking.tracked_run import promotion_run
     from headrace.learner.experiments.experiment_file import load_experiment
     from headrace.runtime.clock import wall_ms
     from headrace.runtime.termination import stopped_by_signals
@@ -73,6 +73,7 @@ def promote(
     )
     from headrace.serving.promotion.promotion_state import Promotion
 
+    tracker = run_outputs(OFF, track).tracker
     show_warnings_only()
     experiment = load_experiment(options.file)
     plan, settings = (
@@ -95,12 +96,13 @@ def promote(
     rows_ready = _rows_ready(spec.name, redis)
     with (
         stopped_by_signals() as stop,
-        run_outputs(OFF, track) as outputs,
         KafkaPromotionPorts(settings, spec.name, control, rows_ready) as ports,
     ):
         if begins:
             ports.write(Promotion.begin(spec.name, spec.text, control, rules, wall_ms()))
-        ended = drive_promotion(ports, stop, _Lines(outputs.exporter))
+        ended = drive_promotion(ports, stop, _Lines())
+    if tracker is not None:
+        tracker.export(promotion_run(ended), Path())
     if not ended.ended:
         click.echo("stopped: run the same command again to continue", err=True)
     if ended.target != ended.model or not ended.ended:
@@ -143,25 +145,19 @@ def _rolled_back(kafka: "KafkaSettings", model: str) -> "PromotionDecision":
 
 
 class _Lines:
-    """Prints and exports each decision once, and prints what the promotion waits for.
+    """Prints each decision once, and what the promotion waits for.
 
     Figures change at every look. A line follows only if it waits for other things than before, or
     after `_WAITING_EVERY_S`.
     """
 
-    def __init__(
-        self, exporter: "RunExporter | None", now_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._decisions, self._exporter, self._now_s = 0, exporter, now_s
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._decisions, self._now_s = 0, now_s
         self._waiting, self._told_s = "", 0.0
 
     def __call__(self, state: "Promotion", waiting: str) -> None:
-        from headrace.deploy.reports.tracking.tracked_run import promotion_run
-
         for each in state.decisions[self._decisions :]:
             click.echo(_line(each))
-        if len(state.decisions) > self._decisions and self._exporter is not None:
-            self._exporter.export(promotion_run(state))
         kind = f"{len(state.decisions)} {_FIGURES.sub('', waiting)}"
         late = self._now_s() - self._told_s > _WAITING_EVERY_S
         if waiting and (kind != self._waiting or late):

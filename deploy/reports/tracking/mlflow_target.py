@@ -6,29 +6,34 @@
     metrics      figures over event time: its timestamp, and as step the seconds since the first
                  point; figures at the end as final_NAME
     tags         kind, state, version, commit, reason, decisions; arms have mlflow.parentRunId
-    artifacts    spec, report and page
+    artifacts    spec and report
+
+A run is sent whole when it ends, and `headrace runs RUN --track` sends it again at any time. Its
+record is ours (`run_registry.py`, Kafka), so a server that is away costs one warning and no run.
+*Refused:* updates while a run goes on, from a thread with a queue, for figures that the record has.
 
 It uses mlflow-skinny: databricks:// and authentication work as in every MLflow client. Its own
-retries are off, since one call would wait for minutes; `run_exporter.py` retries. Its telemetry is
-off, too.
+retries are off, since one call would wait for minutes. Its telemetry is off, too.
 """
 
+import logging
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from headrace.deploy.errors import BadOption, DeployError
 from headrace.deploy.reports.tracking.run_comparison import described
-from headrace.deploy.reports.tracking.run_exporter import (
-    RunUpdate,
-    TargetUnavailable,
-    UpdateRefused,
-    ended,
-)
 from headrace.deploy.reports.tracking.tracked_run import RunState, TrackedRun
 
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""Time at the end of a command for a server that is away."""
+_RETRY_S = 0.5
 ID_TAG = "headrace.id"
 _TEMPORARY = {
     *("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED"),
@@ -78,41 +83,54 @@ class MlflowTarget:
         self._experiments: dict[str, str] = {}
         self._runs: dict[str, str] = {}
 
-    def apply(self, update: RunUpdate) -> None:
-        """Send an update. Raises TargetUnavailable, UpdateRefused."""
-        # takes seconds; only the thread of the exporter waits for it
+    def export(self, run: TrackedRun, folder: Path, patience_s: float = PATIENCE_S) -> bool:
+        """Send a run with its arms, and its report in `folder`; return whether MLflow has it.
+
+        It may have been sent before. An outage is retried for `patience_s`, then logged.
+        """
+        # takes seconds, so a command imports it when its work is done
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
-        try:
-            self._client = self._client or MlflowClient(self._uri)
-            self._apply(update)
-        except MlflowException as error:
-            self._runs.pop(update.run.id, None)
-            if error.error_code in _TEMPORARY:
-                raise TargetUnavailable(_first_line(error)) from error
-            raise UpdateRefused(_first_line(error)) from error
-        except OSError as error:  # requests' errors are of this class
-            raise TargetUnavailable(_first_line(error)) from error
+        deadline_s = time.monotonic() + patience_s
+        while True:
+            try:
+                self._client = self._client or MlflowClient(self._uri)
+                self._send(run, None, folder)
+                for arm in run.arms:
+                    self._send(arm, run, folder)
+            except (MlflowException, OSError) as error:  # requests' errors are of the latter
+                self._runs.clear()
+                away = isinstance(error, OSError) or error.error_code in _TEMPORARY
+                if away and time.monotonic() < deadline_s:
+                    time.sleep(_RETRY_S)
+                    continue
+                log.warning(
+                    "%s did not get the run: %s. Send it again: headrace runs %s --track",
+                    self.name,
+                    _first_line(error),
+                    run.id,
+                )
+                return False
+            return True
 
-    def _apply(self, update: RunUpdate) -> None:
+    def _send(self, run: TrackedRun, parent: TrackedRun | None, folder: Path) -> None:
         from mlflow.entities import RunTag
 
-        run, client = update.run, self._client
-        parent = "" if update.parent is None else self._run_of(update.parent, "")
-        run_id = self._run_of(update.run, parent)
-        for metrics in _parts(list(_metrics(update)), _MOST_METRICS):
+        client = self._client
+        run_id = self._run_of(run, "" if parent is None else self._run_of(parent, ""))
+        for metrics in _parts(list(_metrics(run)), _MOST_METRICS):
             client.log_batch(run_id, metrics=metrics)
         tags = [RunTag(key, value) for key, value in run_tags(run).items()]
         client.log_batch(run_id, tags=tags)
-        if not ended(run):
+        if not _ended(run):
             return
         ended_ms = run.begun_ms + int(1000 * (run.seconds or 0.0))
         client.set_terminated(run_id, _STATUSES[run.state], ended_ms or None)
         if run.spec:
             client.log_text(run_id, run.spec, "spec.toml")
-        for file in update.files:
-            client.log_artifact(run_id, str(file))
+        if run.report:
+            client.log_artifact(run_id, str(folder / run.report))
 
     def _run_of(self, run: TrackedRun, parent: str) -> str:
         """Return MLflow's id of a run, which is created if it is missing."""
@@ -126,7 +144,7 @@ class MlflowTarget:
         )
         if found:
             run_id = str(found[0].info.run_id)
-            if not ended(run):
+            if not _ended(run):
                 self._client.update_run(run_id, status="RUNNING")
         else:
             run_id = self._create(run, parent, experiment)
@@ -188,20 +206,23 @@ def run_params(run: TrackedRun) -> dict[str, str]:
     return dict(sorted(params.items()))
 
 
-def _metrics(update: RunUpdate) -> Iterator[Any]:
+def _metrics(run: TrackedRun) -> Iterator[Any]:
     from mlflow.entities import Metric
 
-    run = update.run
-    for point in update.points:
+    for point in run.points:
         bounds = {"difference_low": point.low, "difference_high": point.high}
-        step = (point.event_ms - update.first_ms) // 1000
+        step = (point.event_ms - run.points[0].event_ms) // 1000
         for key, value in (point.figures | bounds).items():
             if value is not None:
                 yield Metric(key, value, point.event_ms, step)
-    if ended(run):
+    if _ended(run):
         ended_ms = run.begun_ms + int(1000 * (run.seconds or 0.0))
         for key, value in run.figures.items():
             yield Metric(f"final_{key}", value, ended_ms, 0)
+
+
+def _ended(run: TrackedRun) -> bool:
+    return run.state is not RunState.UNFINISHED
 
 
 def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:

@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.tracking.tracked_run import RunPoint, TrackedRun
+    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
 
-_BARS = "▁▂▃▄▅▆▇█"
 _MISSING = "-"
 MOST_COLUMNS = 3
 """With more runs, each run is a row of the table."""
-_CURVES = ("difference", "log_loss", "auc", "share")
-"""Figures that a curve shows, the first that a run has."""
 
 
 class RunComparison(NamedTuple):
@@ -77,27 +74,6 @@ def described(run: TrackedRun) -> dict[str, str]:
     }
     flat = _flat(_parsed(run.spec)) | {key: str(value) for key, value in run.settings.items()}
     return {key: value for key, value in own.items() if value} | flat
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Return values as a line of bars, the least as the lowest."""
-    least, most = min(values, default=0.0), max(values, default=0.0)
-    scale = (len(_BARS) - 1) / (most - least) if most > least else 0.0
-    return "".join(_BARS[round((value - least) * scale)] for value in values)
-
-
-def curve_of(runs: Sequence[TrackedRun]) -> str:
-    """Return the figure that the curves of these runs show; empty if they share no figure."""
-    for name in _CURVES:
-        if runs and all(any(name in point.figures for point in run.points) for run in runs):
-            return name
-    return ""
-
-
-def curve_points(run: TrackedRun, figure: str) -> list[RunPoint]:
-    """Return the points of a run that have this figure, by event time."""
-    points = [point for point in run.points if figure in point.figures]
-    return sorted(points, key=lambda point: point.event_ms)
 
 
 def _parsed(text: str) -> dict[str, Any]:

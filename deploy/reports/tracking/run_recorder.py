@@ -15,16 +15,14 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.deploy.reports.tracking.history_follower import HistoryFollower, following
-from headrace.deploy.reports.tracking.run_exporter import RunExporter
-from headrace.deploy.reports.tracking.run_page import render_runs
+from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
 from headrace.deploy.reports.tracking.run_registry import RunRegistry, new_id
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GIT_S = 5.0
-_POINTS_OF_AN_UPDATE = 20
 
 
 class RunOutputs(NamedTuple):
@@ -54,22 +51,21 @@ class RunOutputs(NamedTuple):
 
     registry: RunRegistry | None = None
     """None: no folder."""
-    exporter: RunExporter | None = None
-    """None: no other tracker."""
+    tracker: MlflowTarget | None = None
+    """Gets a copy of the whole run when it ends. None: no other tracker."""
 
 
 class RunRecorder:
     """The record of one run. Without outputs, nothing is written."""
 
     def __init__(self, outputs: RunOutputs, run: TrackedRun) -> None:
-        self._registry, self._exporter = outputs
+        self._registry, self._tracker = outputs
         self.run = run
         self._points: list[RunPoint] = []
         if self._registry is not None:
             self._guarded(self._begin)
         if not self.run.id:
             self.change(id=new_id(run.kind, run.name, run.begun_ms))
-        self._export()
 
     def report(self, report: Mapping[str, Any]) -> None:
         """Take the figures and windows of a report, keep it beside the record, and write both."""
@@ -83,7 +79,6 @@ class RunRecorder:
         if registry is not None:
             self._guarded(lambda: self.change(report=registry.write_report(self.run.id, report)))
             self._guarded(lambda: registry.write(self.run))
-        self._export()
 
     def figures(self, figures: Mapping[str, float | None]) -> None:
         """Set the figures at the end. Undefined ones are left out."""
@@ -94,35 +89,23 @@ class RunRecorder:
         known = defined(figures)
         if known:
             self._points.append(RunPoint(event_ms, known))
-            if len(self._points) % _POINTS_OF_AN_UPDATE == 0:
-                self.change(points=tuple(self._points))
-                self._export()
 
     def change(self, **fields: object) -> None:
         """Change fields of the record; it is written at the end."""
         self.run = msgspec.structs.replace(self.run, **fields)
 
-    def take_history(self, found: TrackedRun) -> None:
-        """Take arms, figures and decisions of an experiment so far, and export them."""
-        self.change(figures=found.figures, arms=found.arms, decisions=found.decisions)
-        self._export()
-
     def end(self, seconds: float) -> None:
-        """Write the record and its page. `seconds`: if no report said how long the run took."""
+        """Write and export the record. `seconds`: if no report said how long the run took."""
         if self._points:
             self.change(points=tuple(self._points))
         if self.run.seconds is None:
             self.change(seconds=round(seconds, 3))
-        if self._registry is not None:
-            self._guarded(self._end)
-        names = [name for name in (self.run.report, self.run.page) if name]
-        self._export(*names)
-
-    def _export(self, *names: str) -> None:
-        if self._exporter is not None:
-            registry = self._registry
-            folder = None if registry is None else registry.folder / self.run.id
-            self._exporter.export(self.run, [folder / name for name in names] if folder else [])
+        registry = self._registry
+        if registry is not None:
+            self._guarded(lambda: registry.write(self.run))
+        if self._tracker is not None:
+            folder = Path() if registry is None else registry.folder / self.run.id
+            self._tracker.export(self.run, folder)
 
     def _begin(self) -> None:
         assert self._registry is not None
@@ -130,11 +113,6 @@ class RunRecorder:
             (self._registry.folder / self.run.id).mkdir(parents=True, exist_ok=True)
         else:
             self.change(id=self._registry.claim(self.run.kind, self.run.name, self.run.begun_ms))
-        self._registry.write(self.run)
-
-    def _end(self) -> None:
-        assert self._registry is not None
-        self.change(page=self._registry.write_page(self.run.id, render_runs([self.run])))
         self._registry.write(self.run)
 
     def _guarded(self, write: Callable[[], None]) -> None:
@@ -210,15 +188,8 @@ def record_experiment(
     with record_run(
         *(outputs, kind, name, file), run_id=run_id, data=topics, seed=seed, settings=settings
     ) as recorder:
-        follower = HistoryFollower(name, run_id, folder)
-        exported = (
-            nullcontext()
-            if outputs.exporter is None
-            else following(follower, recorder.take_history)
-        )
         try:
-            with exported:
-                yield recorder
+            yield recorder
         finally:
             with suppress(LearnerError):  # a folder in use, or of another experiment
                 found = experiment_run(name, read_history(folder), run_id)

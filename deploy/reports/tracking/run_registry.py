@@ -1,8 +1,7 @@
-"""The folder of runs: one folder for each, with its record, its report and a page.
+"""The folder of runs: one folder for each, with its record and its report.
 
     RUNS/20261123-091500-run-news/run.json      the record
                                   report.json   the report of `headrace run`
-                                  page.html     curves over event time
 
 A record is written when a run begins and again when it ends, so a run that was killed is listed as
 unfinished. Names begin with the time in UTC, so they sort by it. Two runs that begin in the same
@@ -22,7 +21,7 @@ from headrace.deploy.errors import DeployError
 from headrace.deploy.reports.tracking.tracked_run import TrackedRun
 from headrace.runtime.undecodable import UNDECODABLE
 
-RECORD, REPORT, PAGE = "run.json", "report.json", "page.html"
+RECORD, REPORT = "run.json", "report.json"
 _decode = msgspec.json.Decoder(TrackedRun).decode
 
 
@@ -63,11 +62,6 @@ class RunRegistry:
         """Write the report of a run; return the name of its file. Raises OSError."""
         self._write(run_id, REPORT, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
         return REPORT
-
-    def write_page(self, run_id: str, page: str) -> str:
-        """Write the page of a run; return the name of its file. Raises OSError."""
-        self._write(run_id, PAGE, page.encode())
-        return PAGE
 
     def read(self, run_id: str) -> TrackedRun:
         """Return the record of a run. Raises UnknownRun."""

@@ -97,8 +97,6 @@ class TrackedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """The reason of the end."""
     report: str = ""
     """File of the report, in the folder of the run."""
-    page: str = ""
-    """File of the page with the curves, in the folder of the run."""
 
 
 def report_figures(report: Mapping[str, Any]) -> dict[str, float]:

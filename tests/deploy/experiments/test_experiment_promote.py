@@ -152,7 +152,7 @@ def test_a_promotion_prints_each_decision_once_and_other_reasons_to_wait(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     seconds = iter(range(0, 1000, 2))
-    lines = experiment_promotion._Lines(None, lambda: float(next(seconds)))
+    lines = experiment_promotion._Lines(lambda: float(next(seconds)))
     begun = Promotion.begin("news-slow", "", "news", PromotionRules(), 0)
     lines(begun, "learners")
     lines(begun, "learners, 12.5 s behind")

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from headrace.deploy.errors import BadOption
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking import mlflow_target
 from headrace.deploy.reports.tracking.mlflow_target import MissingMlflow, MlflowTarget, run_params
-from headrace.deploy.reports.tracking.run_exporter import RunExporter
 from headrace.deploy.reports.tracking.run_recorder import RunOutputs, record_run
 from headrace.deploy.reports.tracking.run_registry import RunRegistry
 from headrace.deploy.reports.tracking.tracked_run import (
@@ -42,6 +42,11 @@ HISTORY = [
     ArmRecord("ended", 1, "slow", 30, 180_000, loss=0.2, difference=-0.02, reason="rank 1 of 2"),
 ]
 
+RUN = TrackedRun(
+    *("a", RunKind.RUN, "demo", RunState.UNFINISHED),
+    points=tuple(RunPoint(1000 * at, {"auc": 0.5}) for at in range(100)),
+)
+
 
 @pytest.fixture(autouse=True)
 def _no_urllib3_lines(caplog: pytest.LogCaptureFixture) -> None:
@@ -52,14 +57,11 @@ def _no_urllib3_lines(caplog: pytest.LogCaptureFixture) -> None:
 @quiet
 def test_a_run_is_exported_with_params_metrics_tags_and_artifacts(tmp_path: Path) -> None:
     with fake_mlflow() as fake:
-        exporter = RunExporter(MlflowTarget(fake.url))
-        outputs = RunOutputs(RunRegistry(tmp_path), exporter)
+        outputs = RunOutputs(RunRegistry(tmp_path), MlflowTarget(fake.url))
         with record_run(outputs, RunKind.DEMO, "demo", SPEC, data=["log"], seed=7) as recorder:
             for at in range(1500):
                 recorder.point(1_700_000_000_000 + 1000 * at, {"auc": at / 1500})
             recorder.figures({"auc": 0.9})
-        exporter.close(PATIENCE_S)
-        assert (exporter.dropped, exporter.refused) == (0, 0)
     assert list(fake.experiments) == ["headrace-demo"]
     run = fake.run(recorder.run.id)
     assert fake.runs[run]["status"] == "FINISHED"
@@ -71,7 +73,7 @@ def test_a_run_is_exported_with_params_metrics_tags_and_artifacts(tmp_path: Path
     assert [each["value"] for each in fake.metrics[run] if each["key"] == "final_auc"] == [0.9]
     assert max(fake.batches) <= 1000
     assert fake.tags[run]["headrace.state"] == "done"
-    assert sorted(name.rpartition("/")[2] for name in fake.artifacts) == ["page.html", "spec.toml"]
+    assert sorted(name.rpartition("/")[2] for name in fake.artifacts) == ["spec.toml"]
     assert SPEC.read_bytes() in fake.artifacts.values()
 
 
@@ -81,10 +83,7 @@ def test_the_arms_of_an_experiment_are_nested_and_a_repeated_export_makes_no_sec
     experiment = experiment_run("rates", HISTORY)
     with fake_mlflow() as fake:
         for _ in range(2):
-            exporter = RunExporter(MlflowTarget(fake.url))
-            exporter.export(experiment)
-            exporter.close(PATIENCE_S)
-            assert (exporter.dropped, exporter.refused) == (0, 0)
+            assert MlflowTarget(fake.url).export(experiment, Path(), PATIENCE_S)
     assert len(fake.runs) == 3
     parent, arm = fake.run("experiment/rates"), fake.run("experiment/rates/slow")
     assert fake.tags[arm]["mlflow.parentRunId"] == parent
@@ -100,36 +99,31 @@ def test_the_arms_of_an_experiment_are_nested_and_a_repeated_export_makes_no_sec
 
 @needs_mlflow
 @quiet
-def test_a_run_goes_on_while_the_server_is_away_and_is_complete_afterwards(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with fake_mlflow() as fake:
+def test_an_export_is_retried_until_the_server_is_back() -> None:
+    with fake_mlflow() as fake, ThreadPoolExecutor(1) as pool:
         fake.status = 503
-        exporter = RunExporter(MlflowTarget(fake.url), first_retry_s=0.01)
-        with record_run(RunOutputs(None, exporter), RunKind.RUN, "demo", SPEC) as recorder:
-            assert fake.refused.wait(PATIENCE_S)
-            for at in range(100):
-                recorder.point(1000 * at, {"auc": 0.5})
+        sent = pool.submit(MlflowTarget(fake.url).export, RUN, Path(), PATIENCE_S)
+        assert fake.refused.wait(PATIENCE_S)
         assert not fake.runs
         fake.status = 200
-        exporter.close(PATIENCE_S)
-    assert exporter.dropped == 0
-    assert len(fake.metrics[fake.run(recorder.run.id)]) == 100
-    lines = [record.getMessage() for record in caplog.records if "MLflow at" in record.getMessage()]
-    assert len(lines) == 2
+        assert sent.result(PATIENCE_S)
+    assert len(fake.metrics[fake.run(RUN.id)]) == 100
 
 
 @needs_mlflow
 @quiet
-def test_a_server_that_is_missing_costs_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_is_missing_costs_one_line_and_no_run(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_target.MlflowTarget.export, "__defaults__", (0.0,))
     with fake_mlflow() as fake:
         address = fake.url.replace("//", "//user:secret@")
-    exporter = RunExporter(MlflowTarget(address), first_retry_s=0.01)
-    with record_run(RunOutputs(None, exporter), RunKind.RUN, "demo", SPEC) as recorder:
+    outputs = RunOutputs(None, MlflowTarget(address))
+    with record_run(outputs, RunKind.RUN, "demo", SPEC) as recorder:
         recorder.point(1000, {"auc": 0.5})
-    exporter.close(0.0)
-    assert exporter.dropped
     assert recorder.run.state is RunState.DONE
+    [line] = [each for each in caplog.messages if "MLflow at" in each]
+    assert f"Send it again: headrace runs {recorder.run.id} --track" in line
     assert "secret" not in caplog.text
 
 

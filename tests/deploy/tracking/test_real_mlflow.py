@@ -19,7 +19,6 @@ import pytest
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
-from headrace.deploy.reports.tracking.run_exporter import RunExporter
 from headrace.deploy.reports.tracking.tracked_run import experiment_run
 from headrace.learner.experiments.history import ArmRecord
 
@@ -78,13 +77,11 @@ def test_an_experiment_is_whole_in_a_real_mlflow_that_was_away(tmp_path: Path) -
     from mlflow.tracking import MlflowClient
 
     port = free_port()
-    exporter = RunExporter(MlflowTarget(f"http://127.0.0.1:{port}"), first_retry_s=0.1)
+    tracker = MlflowTarget(f"http://127.0.0.1:{port}")
     history = _history()
-    exporter.export(experiment_run("rates", history[: len(history) // 2]))
+    assert not tracker.export(experiment_run("rates", history), Path(), 0.0)
     with served(tmp_path, port) as url:
-        exporter.export(experiment_run("rates", history))
-        exporter.close(WITHIN_S)
-        assert (exporter.dropped, exporter.refused) == (0, 0)
+        assert tracker.export(experiment_run("rates", history), Path(), WITHIN_S)
         client = MlflowClient(url)
         experiment = client.get_experiment_by_name("headrace-rates")
         assert experiment is not None

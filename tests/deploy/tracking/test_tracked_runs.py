@@ -9,8 +9,7 @@ import pytest
 
 from headrace.deploy.cli.runs import in_columns, registry_of
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.reports.tracking.run_comparison import compare_runs, curve_of, sparkline
-from headrace.deploy.reports.tracking.run_page import render_runs
+from headrace.deploy.reports.tracking.run_comparison import compare_runs
 from headrace.deploy.reports.tracking.run_recorder import (
     RunOutputs,
     commit_of,
@@ -76,7 +75,7 @@ def window(alias: str, end_ms: int, loss: float | None) -> WindowMetrics:
     return WindowMetrics(**{**figures, **named, **times})
 
 
-def test_a_run_is_recorded_with_its_spec_version_data_seed_report_windows_and_page(
+def test_a_run_is_recorded_with_its_spec_version_data_seed_report_and_windows(
     tmp_path: Path,
 ) -> None:
     registry = RunRegistry(tmp_path)
@@ -99,7 +98,6 @@ def test_a_run_is_recorded_with_its_spec_version_data_seed_report_windows_and_pa
         RunPoint(1000, {"log_loss": 0.2}),
     )
     assert json.loads((tmp_path / run.id / run.report).read_bytes()) == REPORT
-    assert "<polyline" in (tmp_path / run.id / run.page).read_text()
 
 
 def test_a_run_that_fails_is_recorded_with_the_error(tmp_path: Path) -> None:
@@ -230,23 +228,6 @@ def test_many_runs_are_rows_of_the_table() -> None:
     assert [row[0] for row in rows] == [arm.id for arm in arms]
 
 
-def test_a_line_of_bars_has_the_least_value_lowest() -> None:
-    assert sparkline([1.0, 2.0, 8.0]) == "▁▂█"
-    assert sparkline([3.0, 3.0]) == "▁▁"
-    assert sparkline([]) == ""
-    assert curve_of([]) == ""
-
-
-def test_the_page_of_runs_is_escaped_and_has_the_curves_of_arms() -> None:
-    odd = [*HISTORY, ArmRecord("begun", 3, "a<b")]
-    page = render_runs([experiment_run("rates", odd)])
-    assert "a<b" not in page
-    assert page.count("<polyline") == 4
-    assert page.count("<polygon") == 2
-    assert "nan" not in page
-    assert "script" not in page
-
-
 def test_a_run_is_found_by_the_begin_of_its_id_if_it_is_unique() -> None:
     runs = [experiment_run("rates", HISTORY), experiment_run("rats", HISTORY)]
     assert find_run("experiment/rates", runs, None) is runs[0]
@@ -278,12 +259,8 @@ def test_runs_are_listed_shown_and_compared(tmp_path: Path, headrace: Commands) 
     first, second = (line.split()[0] for line in listed[1:])
     shown = headrace("runs", first, *given).out
     assert "model.name" in shown
-    assert "log_loss over event time" in shown
-    page = tmp_path / "page.html"
-    compared = headrace("runs", first, second, *given, "--page", str(page))
+    compared = headrace("runs", first, second, *given)
     assert "log_loss" in compared.out
-    assert "▁" in compared.out
-    assert "<polyline" in page.read_text()
     arms = json.loads(headrace("runs", "rates", "--arms", *given, "--json").out)
     assert arms["ids"] == ["rates/control", "rates/slow", "rates/fast"]
     assert "one that has arms" in headrace("runs", first, "--arms", *given).err
