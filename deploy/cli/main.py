@@ -41,7 +41,7 @@ from headrace.deploy.cli.serving import (
     serving_relay,
     serving_score,
 )
-from headrace.deploy.process_logs import configure_logs, write_held_lines
+from headrace.deploy.process_logs import configure_logs
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
 from headrace.runtime.settings import setting
 from headrace.runtime.termination import REFUSED, UNREACHABLE
@@ -193,7 +193,6 @@ def _refusals() -> Iterator[None]:
         yield
     except Exception as error:
         if not isinstance(error, expected_errors()):
-            write_held_lines()
             raise
         logging.getLogger(__name__).debug("refused", exc_info=True)
         looked_up = f" [{type(error).__name__}]" if isinstance(error, _documented()) else ""

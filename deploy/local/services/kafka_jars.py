@@ -5,9 +5,8 @@ lists the jars of this version of the broker: coordinates, sha256 and size. A st
 resolves nothing and reads no metadata. A jar that differs from the lock, for example after an
 interrupted fetch, is fetched again. The source of the jars is configured in jgo.
 
-A few threads fetch, and the caller watches them: an error, or `STALL_S` without a byte, ends the
-fetch with an error that names the alternatives. A hanging request cannot be interrupted, so the
-threads are daemons that are left behind; a pool would wait for them.
+A few threads fetch. A connection without a byte for `REQUEST_TIMEOUT_S` fails, and the first error
+ends the fetch with an error that names the alternatives.
 
 Run as a program, this file resolves the coordinates again and writes the lock.
 """
@@ -15,10 +14,9 @@ Run as a program, this file resolves the coordinates again and writes the lock.
 import contextlib
 import fcntl
 import hashlib
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +35,7 @@ KAFKA_COORDINATES = (
 )
 LOCK_PATH = Path(__file__).with_name("kafka_jars.lock")
 FETCHERS = 4  # most time is round trips: 46 jars, half of them smaller than 200 kB
-STALL_S = 10.0  # without a byte on any connection
-REQUEST_TIMEOUT_S = 5
+REQUEST_TIMEOUT_S = 10.0  # to connect, and without a byte
 
 WHAT_TO_DO = (
     "Use a running Kafka (--kafka HOST:PORT or HEADRACE_KAFKA), or the directory with the jars of "
@@ -126,65 +123,26 @@ def _only_one_fetches(cache: Path) -> Iterator[None]:
         yield
 
 
-class _Fetch:
-    """A fetch in progress: the remaining jars, the bytes so far, and the first error."""
-
-    def __init__(self, jars: Sequence[Jar]) -> None:
-        self.left: queue.SimpleQueue[Jar] = queue.SimpleQueue()
-        for jar in jars:
-            self.left.put(jar)
-        self.jars_left = len(jars)
-        self.bytes_done = 0
-        self.error: Exception | None = None
-        self.changed = threading.Condition()
-
-    def work(self) -> None:
-        """Run one thread: fetch jars until none is left or a thread has failed."""
-        maven = _maven(on_chunk=self._add_bytes)
-        while self.error is None:
-            try:
-                jar = self.left.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                _fetch_one(jar, maven)
-            except Exception as error:  # noqa: BLE001 (raised again by the thread that waits)
-                with self.changed:
-                    self.error = error
-                    self.changed.notify_all()
-                return
-            with self.changed:
-                self.jars_left -= 1
-                self.changed.notify_all()
-
-    def _add_bytes(self, count: int) -> None:
-        with self.changed:
-            self.bytes_done += count
-            self.changed.notify_all()
-
-
 def _fetch(jars: Sequence[Jar], on_bytes: OnBytes) -> None:
-    fetch = _Fetch(jars)
-    total = sum(jar.size_bytes for jar in jars)
-    for _ in range(FETCHERS):
-        threading.Thread(target=fetch.work, daemon=True).start()
-    seen, seen_at = (-1, -1), time.monotonic()
-    while True:
-        with fetch.changed:
-            if fetch.jars_left and fetch.error is None:
-                fetch.changed.wait(0.1)
-            error, jars_left, bytes_done = fetch.error, fetch.jars_left, fetch.bytes_done
-        if (jars_left, bytes_done) != seen:
-            seen, seen_at = (jars_left, bytes_done), time.monotonic()
-            on_bytes(bytes_done, total)
-        if not jars_left:
-            return
-        stalled = time.monotonic() - seen_at > STALL_S
-        if error is not None or stalled:
-            why = f"no data for {STALL_S:g} s" if error is None else _in_short(error)
+    total, done, lock = sum(jar.size_bytes for jar in jars), 0, threading.Lock()
+
+    def add(count: int) -> None:
+        nonlocal done
+        with lock:
+            done += count
+            on_bytes(done, total)
+
+    with ThreadPoolExecutor(FETCHERS) as pool:
+        fetching = [pool.submit(_fetch_one, jar, _maven(add)) for jar in jars]
+        try:
+            for each in as_completed(fetching):
+                each.result()
+        except Exception as error:
+            pool.shutdown(cancel_futures=True)
+            missing = sum(each.cancelled() or each.exception() is not None for each in fetching)
             raise JarsUnavailable(
-                f"the jars of Kafka could not be fetched ({jars_left} of {len(jars)} "
-                f"missing): {why}. {WHAT_TO_DO}"
+                f"the jars of Kafka could not be fetched ({missing} of {len(jars)} missing): "
+                f"{_in_short(error)}. {WHAT_TO_DO}"
             ) from error
 
 
