@@ -9,10 +9,6 @@ class BadOption(DeployError):
     """An option or its environment variable has an invalid value."""
 
 
-class BadLog(DeployError):
-    """A model could not learn from a log: it is empty, mostly refused, or has clicks only."""
-
-
 class PartFailed(DeployError):
     """A part of the pipeline refused to start or kept dying. Carries the end of its log."""
 

@@ -67,7 +67,7 @@ def deployed(modules: Sequence[str], redis: str, text: str, stack: ExitStack) ->
 
 
 def frozen(given: Sequence[str], modules: Sequence[str] = ()) -> list[SnapshotModel]:
-    """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError.
+    """Return the snapshots of NAME=PLACE. Raises BadOption, ServingError, SnapshotError.
 
     modules: torch modules that they may import.
     """

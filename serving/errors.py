@@ -10,11 +10,3 @@ class ServingError(Exception):
 
 class BadAlias(ServingError):
     """An alias cannot point at the requested model."""
-
-
-class BadSnapshot(ServingError):
-    """A snapshot, or the name to serve it under, is ambiguous or missing."""
-
-
-class EvaluationError(ServingError):
-    """The evaluation cannot go on; the message says what to do."""

@@ -159,7 +159,6 @@ app = group(
 def expected_errors() -> tuple[type[Exception], ...]:
     """Return the errors that an operator can fix; they are shown without a traceback."""
     from headrace.deploy.errors import DeployError
-    from headrace.deploy.local.services.service_errors import StackError
     from headrace.ingest.errors import StreamError
     from headrace.ingest.features.spec_text import SpecError
     from headrace.learner.errors import LearnerError
@@ -167,17 +166,18 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from headrace.runtime.http.http_errors import ListenError
     from headrace.serving.errors import ServingError
 
-    ours = DeployError, StackError, SpecError, LearnerError, ServingError
+    ours = DeployError, SpecError, LearnerError, ServingError
     return (*ours, StreamError, StoreError, ListenError)
 
 
-def _documented() -> tuple[type[Exception], ...]:
-    """Return the errors that docs/guides/errors.md explains; their messages end with the class."""
+def _is_documented(error: Exception) -> bool:
+    """Whether docs/guides/errors.md explains errors of this class; their messages end with it."""
     from headrace.ingest.errors import StreamError
     from headrace.learner.errors import LearnerError
     from headrace.pserver.errors import StoreError
 
-    return StreamError, LearnerError, StoreError
+    roots = StreamError, LearnerError, StoreError
+    return isinstance(error, roots) and type(error) not in roots
 
 
 def _worth_another_start() -> tuple[type[Exception], ...]:
@@ -195,7 +195,7 @@ def _refusals() -> Iterator[None]:
         if not isinstance(error, expected_errors()):
             raise
         logging.getLogger(__name__).debug("refused", exc_info=True)
-        looked_up = f" [{type(error).__name__}]" if isinstance(error, _documented()) else ""
+        looked_up = f" [{type(error).__name__}]" if _is_documented(error) else ""
         said = f"headrace: {error}{looked_up}"
         click.echo(wrapped(said, columns_of(sys.stderr)), err=True)
         sys.exit(UNREACHABLE if isinstance(error, _worth_another_start()) else REFUSED)

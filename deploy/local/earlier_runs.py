@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.deploy.errors import BadLog
+from headrace.deploy.errors import DeployError
 from headrace.ingest.joiner.committed_state import JoinerState, read_state
 from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.ingest.kafka.settings import KafkaSettings
@@ -60,7 +60,7 @@ class EarlierRuns:
         """Whether there are events, of which this model has joined none."""
 
     def read(self, kafka: KafkaSettings, spec: ModelSpec, run: _Logs) -> None:
-        """Read it. Raises BackfillRefused, BadLog, KafkaUnreachable."""
+        """Read it. Raises BackfillRefused, DeployError, KafkaUnreachable."""
         if run.pipeline.state is None and run.pipeline.kafka is None:
             return
         logs = [open_log(path, run.layout) for path in run.data]
@@ -77,11 +77,11 @@ class EarlierRuns:
 
 
 def _check_kept(kafka: KafkaSettings, replay: str) -> None:
-    """Raise BadLog unless Kafka has all events that a replay for another model has sent."""
+    """Raise DeployError unless Kafka has all events that a replay for another model has sent."""
     names = EventTopics()
     for topic in (names.impressions, names.clicks):
         if deleted := sum(offsets_at(kafka, topic, 0).values()):
-            raise BadLog(
+            raise DeployError(
                 f"expected all events of these logs, which a run of {model_of(replay)} has sent, "
                 f"in topic {topic}, got a topic from which Kafka has deleted the first "
                 f"{counted(deleted, 'message')}. {_ADVICE}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.deploy.errors import BadLog
+from headrace.deploy.errors import DeployError
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
 from headrace.deploy.local.drain import Backlog, DrainTimeout
 from headrace.deploy.local.earlier_runs import EarlierRuns
@@ -68,7 +68,7 @@ def run_log(
     """Replay, report, and keep serving if requested. Return early when `stop` is set.
 
     keep: takes the report, before serving goes on.
-    Raises errors that an operator can fix: DeployError, StackError, StreamError, StoreError.
+    Raises errors that an operator can fix: DeployError, StreamError, StoreError.
     """
     console = Console(stderr=True)
     spec = load_spec(settings.pipeline.model)
@@ -131,7 +131,7 @@ def run_log(
 
 
 def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[LogSurvey]:
-    """Survey every log and show the warnings. Raises BadLog, BadOption, SpecError."""
+    """Survey every log and show the warnings. Raises DeployError, BadOption, SpecError."""
     surveys = []
     for path in settings.data:
         check_log(path, settings.layout)
@@ -139,7 +139,7 @@ def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[L
             with console.status(f"checking {path}"):
                 found = survey_log(path, spec.fields, settings.layout, sort=settings.sort)
             if found.unusable:
-                raise BadLog(f"{found.in_words()}\n{found.refusal}. Nothing was started")
+                raise DeployError(f"{found.in_words()}\n{found.refusal}. Nothing was started")
             for warning in found.warnings():
                 console.print(
                     f"warning: {path}: {warning}", highlight=False, soft_wrap=True, markup=False

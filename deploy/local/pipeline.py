@@ -122,7 +122,7 @@ class LocalPipeline:
         """Start everything; return True once all parts work, False if `stop` is set before.
 
         prepare: called once Kafka and the store have the model, before any part starts.
-        Raises errors that an operator can fix: StackError, StreamError, StoreError, DeployError.
+        Raises errors that an operator can fix: DeployError, StreamError, StoreError.
         """
         steps, spec, settings = self._steps, self.spec, self._settings
         machine = self._cleanup.enter_context(self._machine)

@@ -28,7 +28,7 @@ _NOW = "NOW"
 def keep_up(settings: PipelineSettings, stop: threading.Event) -> None:
     """Start every part and serve until `stop` is set.
 
-    Raises errors that an operator can fix: DeployError, StackError, StreamError, StoreError.
+    Raises errors that an operator can fix: DeployError, StreamError, StoreError.
     """
     console = Console(stderr=True)
     with ShownSetupProgress(console) as steps, LocalPipeline(settings, steps) as pipeline:

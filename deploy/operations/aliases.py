@@ -15,16 +15,12 @@ from headrace.deploy.errors import DeployError
 _TIMEOUT_S = 10.0
 
 
-class AliasRefused(DeployError):
-    """A server did not answer or refused. The message names the server and the reason."""
-
-
 def show_aliases(server: str, name: str = "") -> Iterator[str]:
-    """Yield a line for each alias of a server, or for the one named. Raises AliasRefused."""
+    """Yield a line for each alias of a server, or for the one named. Raises DeployError."""
     aliases = _request("GET", server, "/v1/aliases", "")["aliases"]
     if name and name not in aliases:
         known = ", ".join(sorted(aliases)) or "none"
-        raise AliasRefused(f"{server}: expected one of its aliases ({known}), got {name}")
+        raise DeployError(f"{server}: expected one of its aliases ({known}), got {name}")
     for alias, now in sorted(aliases.items()):
         if not name or alias == name:
             yield f"{server}  {_line(alias, now)}"
@@ -35,7 +31,7 @@ def change_alias(
 ) -> str:
     """Switch an alias to a model, or back if None; return a line with the result.
 
-    Raises AliasRefused.
+    Raises DeployError.
     """
     if model is None:
         now = _request("POST", server, f"/v1/aliases/{name}:revert", token)
@@ -60,10 +56,10 @@ def _request(
             answer = pool.request(method, server.rstrip("/") + path, body=content, headers=headers)
             decoded = json.loads(answer.data)
     except (urllib3.exceptions.HTTPError, ValueError) as error:
-        raise AliasRefused(f"{server}: expected a headrace server, got: {error}") from error
+        raise DeployError(f"{server}: expected a headrace server, got: {error}") from error
     if answer.status != 200:
         reason = decoded.get("error", {}) if isinstance(decoded, dict) else {}
-        raise AliasRefused(
+        raise DeployError(
             f"{server}: expected {reason.get('expected', 'status 200')}, "
             f"got {reason.get('found', answer.status)}"
         )

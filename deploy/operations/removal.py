@@ -13,10 +13,6 @@ from headrace.runtime.counted_nouns import counted
 _SIGNS_SHOWN = 3
 
 
-class NotDropped(DeployError):
-    """Nothing was removed."""
-
-
 def drop_model(
     store: RedisStore,
     model: str,
@@ -28,7 +24,7 @@ def drop_model(
     """Remove a model; return a summary. `confirm` gets a description of the model.
 
     Also removes leftovers of an interrupted drop or restore, and of a model whose shape is lost.
-    Raises NotDropped, MissingModel, Unreachable.
+    Raises DeployError, MissingModel, Unreachable.
     """
     seen = survey(store, model)
     if seen.trouble is not None and not isinstance(seen.trouble, MissingModel):
@@ -37,14 +33,14 @@ def drop_model(
         try:
             store.missing()  # an init that was interrupted before it wrote anything
         except MissingModel as error:
-            raise NotDropped(f"expected the model {model!r} in the store, got none") from error
+            raise DeployError(f"expected the model {model!r} in the store, got none") from error
     _check_reachable(seen)
     if not force and (signs := signs_of_use(store, seen, wait)):
         shown = "; ".join(signs[:_SIGNS_SHOWN])
         more = f"; and {counted(len(signs) - _SIGNS_SHOWN, 'bucket')} more" * (
             len(signs) > _SIGNS_SHOWN
         )
-        raise NotDropped(
+        raise DeployError(
             f"expected {model!r} to be unused, got {shown}{more}. Stop its learners, keepers and "
             "servers (the lease of a killed keeper ends in seconds), or give --force"
         )
@@ -52,7 +48,7 @@ def drop_model(
     if not confirm(
         f"{model}: {counted(len(seen.buckets), 'bucket')}, {counted(rows, 'row')}, and their logs"
     ):
-        raise NotDropped(f"{model} was not removed")
+        raise DeployError(f"{model} was not removed")
     store.drop()
     drop_leftovers(store, seen.nodes)
     return f"{model} is removed: {counted(len(seen.buckets), 'bucket')}, {counted(rows, 'row')}"
@@ -62,4 +58,4 @@ def _check_reachable(seen: Survey) -> None:
     """Refuse to remove a part of a model: the rest would look like data loss."""
     for each in seen.buckets:
         if each.trouble is not None:
-            raise NotDropped(f"expected every server to answer, got {each.trouble}")
+            raise DeployError(f"expected every server to answer, got {each.trouble}")

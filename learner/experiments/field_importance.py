@@ -42,10 +42,6 @@ Reals = npt.NDArray[np.float64]
 IMPORTANCE_DEFINITION = "retrained without the input, progressive log loss, paired"
 
 
-class UnknownInput(LearnerError):
-    """A name that is neither a field nor a statistic of the spec."""
-
-
 class ImportanceOptions(NamedTuple):
     """The inputs to measure, and the part of the log that counts."""
 
@@ -104,7 +100,7 @@ def measure_importance(
     """Return the worth of inputs, or None if `stop` was set before the end of the log.
 
     `tell` gets the share of the log that was read, and the examples learned by all models. Raises
-    UnknownInput, MissingTorch.
+    LearnerError, MissingTorch.
     """
     plans, refused = _plans(spec, options.names)
     arms = [Arm(plan, spec.fields) for plan in plans]
@@ -169,7 +165,7 @@ def _plans(spec: ModelSpec, names: Sequence[str]) -> tuple[list[ArmPlan], list[F
     kinds = _kinds(spec)
     for name in names:
         if name not in kinds:
-            raise UnknownInput(
+            raise LearnerError(
                 f"expected a field or statistic of {spec.name}, one of {', '.join(kinds)}, "
                 f"got {name}"
             )

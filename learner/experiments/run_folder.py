@@ -26,14 +26,6 @@ from headrace.learner.experiments.history import ArmRecord, decoded, encoded
 _HISTORY, _LOCK, _GROUP = "history.ndjson", "lock", "group-id"
 
 
-class BusyExperiment(LearnerError):
-    """Another runner writes to the folder."""
-
-
-class OtherExperiment(LearnerError):
-    """The folder belongs to another experiment file, control or log."""
-
-
 class SavedRun(NamedTuple):
     """A saved state."""
 
@@ -51,7 +43,7 @@ class RunFolder:
     """The folder of one experiment, on a local disk."""
 
     def __init__(self, path: Path) -> None:
-        """Lock the folder. Raises BusyExperiment if another runner writes to it."""
+        """Lock the folder. Raises LearnerError if another runner writes to it."""
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = (path / _LOCK).open("w")
@@ -59,7 +51,7 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._lock.close()
-            raise BusyExperiment(
+            raise LearnerError(
                 f"{path}: expected a folder that no other runner writes to, got one in use. Wait "
                 "for the other runner, or give --to another folder"
             ) from error
@@ -71,7 +63,7 @@ class RunFolder:
     def load(self, fingerprint: str, source: str) -> SavedRun | None:
         """Return the newest state, and cut the history to it; None if it is missing.
 
-        Raises OtherExperiment.
+        Raises LearnerError.
         """
         saved = self._newest(fingerprint, source)
         if saved is None:
@@ -83,7 +75,7 @@ class RunFolder:
 
     def _newest(self, fingerprint: str, source: str) -> SavedRun | None:
         if (self.path / _GROUP).exists():
-            raise OtherExperiment(
+            raise LearnerError(
                 f"{self.path}: expected the folder of one runner, got one of a group of runners "
                 "(--group), which was removed. Give --to another folder, or start again with "
                 "--restart"
@@ -96,7 +88,7 @@ class RunFolder:
             ("log", saved.source, source),
         ):
             if found != expected:
-                raise OtherExperiment(
+                raise LearnerError(
                     f"{self.path}: expected the run of this {what}, got a run of another one. Give "
                     "--to another folder, or start again with --restart"
                 )
@@ -160,7 +152,7 @@ class RunFolder:
 def read_state(path: Path) -> SavedRun | None:
     """Return the newest state of a folder, to which a runner may write; None without any.
 
-    Raises OtherExperiment for a state of another version.
+    Raises LearnerError for a state of another version.
     """
     while states := _states_in(path):
         try:
@@ -168,7 +160,7 @@ def read_state(path: Path) -> SavedRun | None:
         except FileNotFoundError:
             continue  # the runner has saved a newer one, and removed this one
         except (ImportError, AttributeError) as error:
-            raise OtherExperiment(
+            raise LearnerError(
                 f"{states[-1]}: expected a state of this version of headrace, got one of another "
                 f"version ({error}). Start again with --restart, or continue with that version"
             ) from error
@@ -180,11 +172,11 @@ def _states_in(path: Path) -> list[Path]:
 
 
 def read_history(path: Path) -> list[ArmRecord]:
-    """Return the records of a folder; a runner may write to it. Raises OtherExperiment."""
+    """Return the records of a folder; a runner may write to it. Raises LearnerError."""
     try:
         lines = (path / _HISTORY).read_bytes()
     except OSError as error:
-        raise OtherExperiment(
+        raise LearnerError(
             f"{path}: expected the folder of an experiment, with {_HISTORY}, found: {error}"
         ) from error
     return decoded(lines[: lines.rfind(b"\n") + 1])

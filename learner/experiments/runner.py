@@ -85,7 +85,7 @@ class ExperimentRunner:
         """Continue where the folder says, or begin.
 
         may_begin: whether the log still has its first examples, which new arms learn first. remote:
-        learns the arms in tasks; `source` is its staged log. Raises OtherExperiment, MissingOptuna.
+        learns the arms in tasks; `source` is its staged log. Raises LearnerError.
         """
         self._experiment, self._source, self._folder = experiment, source, folder
         self._remote = remote

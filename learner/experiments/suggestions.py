@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from headrace.learner.experiments.experiment_file import Experiment
 
 
-class MissingOptuna(LearnerError):
-    """An experiment asks for Optuna, which is not installed."""
-
-
 class Suggestions(Protocol):
     """The source of arms beyond the listed ones. It can be pickled."""
 
@@ -59,7 +55,7 @@ class OptunaSuggestions:
     """Samples arms by TPE."""
 
     def __init__(self, experiment: Experiment) -> None:
-        """Raises MissingOptuna."""
+        """Raises LearnerError."""
         self._experiment = experiment
         self._calls: list[_Call] = []
         self._begin()
@@ -68,7 +64,7 @@ class OptunaSuggestions:
         try:
             import optuna
         except ImportError as error:
-            raise MissingOptuna(
+            raise LearnerError(
                 f"experiment {self._experiment.name}: expected the package optuna, since sampler = "
                 "\"optuna\", got none: pip install 'headrace[optuna]'"
             ) from error
@@ -122,7 +118,7 @@ class OptunaSuggestions:
 
 
 def suggestions_of(experiment: Experiment) -> Suggestions:
-    """Return the suggestions that an experiment asks for. Raises MissingOptuna."""
+    """Return the suggestions that an experiment asks for. Raises LearnerError."""
     if experiment.sampler == "optuna":
         return OptunaSuggestions(experiment)
     return RandomSuggestions(experiment)

@@ -32,7 +32,7 @@ from headrace.learner.spec.model_spec import ModelSpec
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.health import ProcessHealth
 from headrace.runtime.process import running_process
-from headrace.serving.errors import EvaluationError
+from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
 from headrace.serving.evaluation.faust_agent import (
@@ -97,10 +97,10 @@ def run_evaluation(
 ) -> None:
     """Evaluate until `stop` is set; then write the collected rows, commit, and end.
 
-    Raises EvaluationError and errors of ingest.errors that need an operator.
+    Raises ServingError and errors of ingest.errors that need an operator.
     """
     if not 0.0 < settings.sample <= 1.0:
-        raise EvaluationError(f"--sample: expected more than 0, at most 1, got {settings.sample}")
+        raise ServingError(f"--sample: expected more than 0, at most 1, got {settings.sample}")
     _quiet()
     topics, sources = _topics(settings, kafka, spec.name)
     rules = rules_of(settings, spec)
@@ -267,7 +267,7 @@ async def _run_app(
             # polled, because a threading.Event cannot wake an event loop
             await asyncio.sleep(_STOP_POLL_S)
             if app.crashed:
-                ending.fail(app.crash_reason or EvaluationError("Faust's worker crashed"))
+                ending.fail(app.crash_reason or ServingError("Faust's worker crashed"))
     finally:
         await _stop(app)
 
@@ -292,7 +292,7 @@ def _topics(
     counts = partition_counts(kafka, (examples, scores))
     missing = [name for name in (examples, scores) if name not in counts]
     if missing:
-        raise EvaluationError(
+        raise ServingError(
             f"expected topics {examples} and {scores}, got no {', '.join(missing)}: "
             "`headrace ingest topics --model FILE` creates them"
         )

@@ -28,7 +28,7 @@ from faust.transport.drivers import aiokafka as driver
 
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
-from headrace.serving.errors import EvaluationError
+from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import UnreadableRows
 from headrace.serving.evaluation.windows import WindowMetrics, Windows, figures, settled_between
@@ -194,7 +194,7 @@ def _apply(table: Any, writes: Any) -> None:
 
 def _explained(error: Exception, settings: AgentSettings, offset: int) -> Exception:
     if isinstance(error, UnreadableRows):
-        return EvaluationError(f"{settings.rows_topic}, offset {offset}: {error}")
+        return ServingError(f"{settings.rows_topic}, offset {offset}: {error}")
     return error
 
 
@@ -214,7 +214,7 @@ class _CommittedThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
         if not hasattr(consumer, "_isolation_level"):
-            raise EvaluationError("expected an aiokafka consumer with _isolation_level, got none")
+            raise ServingError("expected an aiokafka consumer with _isolation_level, got none")
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - read when it starts
         return consumer
 
@@ -270,7 +270,7 @@ def _credentials(client: Mapping[str, str]) -> Any:
     protocol = client.get("security.protocol", "plaintext").upper()
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "PLAIN"))
     if unknown or protocol not in {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
-        raise EvaluationError(
+        raise ServingError(
             f"--kafka-client / HEADRACE_KAFKA_CLIENT: expected settings that evaluation's client "
             f"supports ({', '.join(sorted(_KNOWN))}), got "
             f"{', '.join(sorted(unknown)) or f'security.protocol={protocol}'}"

@@ -38,7 +38,7 @@ from headrace.ingest.kafka.transactions import Outgoing
 from headrace.learner.loop.scores import UnreadableScores
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.runtime.undecodable import UNDECODABLE
-from headrace.serving.errors import EvaluationError
+from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack, unpack
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Feeder:
         2. gather  collect rows from Kafka
         3. write   rows and offsets, if due; after an abort, return to the last commit
 
-        Raises EvaluationError, and the errors of ingest.errors that are not temporary.
+        Raises ServingError, and the errors of ingest.errors that are not temporary.
         """
         self._place()
         for found in self._reader.poll(timeout_s):
@@ -255,7 +255,7 @@ class Feeder:
             self.figures.unusable += 1
             self._continuity.forget(record.source)
         except UnreadableExamples as error:
-            raise EvaluationError(f"{record.place}: {error}") from error
+            raise ServingError(f"{record.place}: {error}") from error
         known = [each_ms for each_ms in (time_ms, reached_ms) if each_ms is not None]
         self._standings[record.source] = max(known, default=None), False
         self.read[record.source] = record.offset + 1

@@ -18,7 +18,7 @@ import msgspec
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.runtime.undecodable import UNDECODABLE
-from headrace.serving.errors import EvaluationError
+from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
 from headrace.serving.evaluation.window_pane import (
@@ -282,7 +282,7 @@ RESULTS = "evaluation"
 def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[WindowMetrics]:
     """Return the last published metrics in the order of their keys.
 
-    Raises EvaluationError for an invalid message, KafkaUnreachable, MissingTopic.
+    Raises ServingError for an invalid message, KafkaUnreachable, MissingTopic.
     """
     last: dict[bytes, bytes] = {}
     for record in read_all(kafka, topic):
@@ -300,7 +300,7 @@ def read_minutes(
 
     window_s: of the shortest windows, where evaluation runs with another length than a minute.
 
-    Raises EvaluationError for an invalid message, KafkaUnreachable, MissingTopic.
+    Raises ServingError for an invalid message, KafkaUnreachable, MissingTopic.
     """
     ending = f"/{alias}/{_named(1000 * window_s)}/{SETTLED}/all".encode()
     for record in read_all(kafka, topic):
@@ -312,6 +312,4 @@ def _published(value: bytes, topic: str) -> WindowMetrics:
     try:
         return msgspec.json.decode(value, type=WindowMetrics)
     except UNDECODABLE as error:
-        raise EvaluationError(
-            f"topic {topic}: expected evaluation metrics, got: {error}"
-        ) from error
+        raise ServingError(f"topic {topic}: expected evaluation metrics, got: {error}") from error

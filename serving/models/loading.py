@@ -25,7 +25,7 @@ from headrace.pserver.snapshots.manifest import Manifest, model_of
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import Shape, Store
 from headrace.runtime.clock import wall_ms
-from headrace.serving.errors import BadSnapshot, ServingError
+from headrace.serving.errors import ServingError
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
@@ -72,11 +72,11 @@ def find_frozen(name: str, url: str, modules: Collection[str] = ()) -> SnapshotM
 
     url: a snapshot, or a folder of snapshots. From a folder the newest is taken: of the model
     `name`, or of the only model in the folder. modules: torch modules that the snapshot's spec may
-    name. Their import runs code, and a snapshot may come from anywhere. Raises BadSnapshot,
+    name. Their import runs code, and a snapshot may come from anywhere. Raises ServingError,
     SnapshotError, SpecError.
     """
     if not _NAME.fullmatch(name):
-        raise BadSnapshot(f"expected a model's name of a-z, 0-9, _ and -, got {name!r}")
+        raise ServingError(f"expected a model's name of a-z, 0-9, _ and -, got {name!r}")
     folder, _, last = url.rstrip("/").rpartition("/")
     chosen = last if model_of(last) else None
     shelf = SnapshotStorage((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
@@ -84,7 +84,7 @@ def find_frozen(name: str, url: str, modules: Collection[str] = ()) -> SnapshotM
     if chosen is None:
         there = sorted({each.model for each in list_snapshots(shelf)})
         if name not in there and len(there) > 1:
-            raise BadSnapshot(
+            raise ServingError(
                 f"{name}={url}: expected snapshots of {name}, or of one model only, got those "
                 f"of {', '.join(there)}: name the snapshot, {url.rstrip('/')}/SNAPSHOT"
             )
@@ -94,7 +94,7 @@ def find_frozen(name: str, url: str, modules: Collection[str] = ()) -> SnapshotM
     check_compatible(spec, manifest.shape)
     module = spec.structure.module
     if module and module not in modules:
-        raise BadSnapshot(
+        raise ServingError(
             f"{name}={url}: the snapshot's spec imports the torch module {module}, which runs its "
             f"code: expected --allow-module {module}, got "
             f"{', '.join(sorted(modules)) or 'no module allowed'}"

@@ -52,10 +52,6 @@ are read as often as they settle."""
 _ONLY = Source(DEPLOYMENTS_TOPIC, 0)
 
 
-class UnknownPromotion(ServingError):
-    """The topic has no promotion of this model, or one that does not fit."""
-
-
 class DeployedState(NamedTuple):
     """The state of the topic that matters to one promotion."""
 
@@ -86,13 +82,13 @@ def drive_promotion(
     """Drive the promotion of the topic until it ends or `stop` is set; return its state.
 
     shown: called after each look, with what the promotion waits for. Raises Fenced if another
-    controller took over, UnknownPromotion, and the errors of Kafka except its outages.
+    controller took over, ServingError, and the errors of Kafka except its outages.
     """
     while True:
         try:
             deployments, state = ports.deployed()
             if state is None:
-                raise UnknownPromotion("expected a promotion in the topic deployments, got none")
+                raise ServingError("expected a promotion in the topic deployments, got none")
             if state.ended or stop.is_set():
                 return state
             target = deployments.aliases.get(state.rules.alias, "")
@@ -189,7 +185,7 @@ class KafkaPromotionPorts:
 
 
 def read_promotion_state(kafka: KafkaSettings, model: str) -> DeployedState:
-    """Return the state of the topic for one model. Raises KafkaUnreachable, UnknownPromotion."""
+    """Return the state of the topic for one model. Raises KafkaUnreachable, ServingError."""
     deployments, value, key = Deployments(), b"", promotion_key(model)
     try:
         for each in read_all(kafka, DEPLOYMENTS_TOPIC):
@@ -200,7 +196,7 @@ def read_promotion_state(kafka: KafkaSettings, model: str) -> DeployedState:
     except MissingTopic:
         return DeployedState(deployments, None)
     except UNDECODABLE as error:
-        raise UnknownPromotion(
+        raise ServingError(
             f"topic {DEPLOYMENTS_TOPIC}, {key.decode()}: expected a promotion of this version, "
             f"got: {error}"
         ) from error

@@ -103,7 +103,7 @@ class KafkaCluster:
             node.launch()
 
     def wait_ready(self) -> None:
-        """Return when every broker serves clients. Raises DidNotStart."""
+        """Return when every broker serves clients. Raises DeployError."""
         for node in self.nodes.values():
             node.wait_ready()
         self.wait_in_sync()

@@ -5,5 +5,5 @@ Start with `services.py`, which starts both. `kafka.py` and `valkey.py` each run
 ports, and `kafka_jars.py` provides the jars of Kafka.
 
 `server_process.py` has the lifecycle that both servers share, `waiting.py` waits for a condition,
-`progress.py` shows the steps of a start, and `service_errors.py` has the errors.
+and `progress.py` shows the steps of a start.
 """

@@ -123,7 +123,7 @@ class KafkaNode(ServerProcess):
         )
 
     def wait_ready(self) -> None:
-        """Return when the broker serves clients. Raises DidNotStart, with the end of its log."""
+        """Return when the broker serves clients. Raises DeployError, with the end of its log."""
         self.wait_for(self._is_ready, "a broker that serves clients")
 
     def _is_ready(self) -> bool:

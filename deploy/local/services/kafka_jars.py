@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.deploy.local.services.service_errors import JarsUnavailable
+from headrace.deploy.errors import DeployError
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -74,7 +74,7 @@ class Jar:
 def kafka_jars(directory: Path | None = None, on_bytes: OnBytes | None = None) -> list[Path]:
     """Return the class path of a broker: the jars of `directory`, or the locked ones.
 
-    Fetches locked jars that are missing. Raises JarsUnavailable with the next step.
+    Fetches locked jars that are missing. Raises DeployError with the next step.
     """
     return _jars_of(directory) if directory is not None else _locked_jars(on_bytes)
 
@@ -83,7 +83,7 @@ def _jars_of(directory: Path) -> list[Path]:
     jars = sorted(directory.glob("*.jar"))
     for needed in ("kafka_2.13-*.jar", "kafka-clients-*.jar", "log4j-core-*.jar"):
         if not any(jar.match(needed) for jar in jars):
-            raise JarsUnavailable(
+            raise DeployError(
                 f"expected the jars of Kafka 4 in {directory}, {needed} among them, got "
                 f"{len(jars)} jars without it. Use libs/ of a Kafka download, omit --kafka-jars "
                 "and HEADRACE_KAFKA_JARS to have the jars fetched, or use a running Kafka "
@@ -108,7 +108,7 @@ def _locked_jars(on_bytes: OnBytes | None) -> list[Path]:
                 missing = [jar for jar in jars if not jar.is_intact(jar.path_in(maven.repo_cache))]
                 _fetch(missing, on_bytes or (lambda _done, _total: None))
     except OSError as error:
-        raise JarsUnavailable(
+        raise DeployError(
             f"the jars of Kafka cannot be stored in {maven.repo_cache}: {error}. {WHAT_TO_DO}"
         ) from error
     return paths
@@ -140,7 +140,7 @@ def _fetch(jars: Sequence[Jar], on_bytes: OnBytes) -> None:
         except Exception as error:
             pool.shutdown(cancel_futures=True)
             missing = sum(each.cancelled() or each.exception() is not None for each in fetching)
-            raise JarsUnavailable(
+            raise DeployError(
                 f"the jars of Kafka could not be fetched ({missing} of {len(jars)} missing): "
                 f"{_in_short(error)}. {WHAT_TO_DO}"
             ) from error
@@ -152,7 +152,7 @@ def _fetch_one(jar: Jar, maven: "MavenContext") -> None:
     maven.create_dependency(jar.coordinates).artifact.resolve()
     if not jar.is_intact(path):
         path.unlink(missing_ok=True)
-        raise JarsUnavailable(
+        raise DeployError(
             f"expected {jar.coordinates} with sha256 {jar.sha256}, got another file, which was "
             "removed"
         )

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from headrace.deploy.local.services.service_errors import DidNotStart
+from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -60,17 +60,17 @@ class ServerProcess(ABC):
             self._process.stop()
 
     def wait_for(self, ready: Callable[[], bool], expected: str) -> None:
-        """Return once `ready`. Raises DidNotStart, which names what was `expected`."""
+        """Return once `ready`. Raises DeployError, which names what was `expected`."""
         process = self._launched()
         if wait_until(ready, self._start_timeout_s, lambda: process.alive):
             return
         self.fail(expected)
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise DidNotStart with the state of the server and the end of its log."""
+        """Raise DeployError with the state of the server and the end of its log."""
         process = self._launched()
         state = "running" if process.alive else f"ended with status {process.poll()}"
-        raise DidNotStart(
+        raise DeployError(
             f"expected {expected} from {self.program} at {self.address} within "
             f"{self._start_timeout_s:g} s, got a server that is {state}; the end of "
             f"{process.log_path}:\n{process.log_tail()}"

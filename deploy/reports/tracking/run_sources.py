@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.deploy.reports.tracking.run_registry import RunRegistry, UnknownRun
+from headrace.deploy.errors import DeployError
+from headrace.deploy.reports.tracking.run_registry import RunRegistry
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
     TrackedRun,
@@ -32,7 +33,7 @@ _PROMOTION = b"promotion/"
 
 
 def stored_runs(folder: Path) -> list[TrackedRun]:
-    """Return the runs of a folder, oldest first. Raises UnknownRun for an unreadable record."""
+    """Return the runs of a folder, oldest first. Raises DeployError for an unreadable record."""
     registry = RunRegistry(folder)
     runs = {run_id: registry.read(run_id) for run_id in registry.ids()}
     for run_id, run in runs.items():
@@ -60,7 +61,7 @@ def published_runs(kafka: KafkaSettings) -> list[TrackedRun]:
 def find_run(wanted: str, runs: Sequence[TrackedRun], kafka: KafkaSettings | None) -> TrackedRun:
     """Return the run with this id or begin of an id; an arm after another slash.
 
-    Raises UnknownRun.
+    Raises DeployError.
     """
     every = list(_with_arms(runs))
     found = [run for run in every if run.id == wanted]
@@ -69,7 +70,7 @@ def find_run(wanted: str, runs: Sequence[TrackedRun], kafka: KafkaSettings | Non
     found = found or [run for run in every if run.id.startswith(wanted)]
     if not wanted or not found or (len(found) > 1 and found[0].id != wanted):
         known = ", ".join(run.id for run in (found or runs)[:10]) or "no run"
-        raise UnknownRun(
+        raise DeployError(
             f"expected one run ({known}), got {wanted!r}: `headrace runs` has them all"
         )
     run = found[0]

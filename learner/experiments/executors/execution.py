@@ -24,13 +24,9 @@ _ATTEMPTS = 4
 """Of a round; Spark tries a task as often by default."""
 
 
-class MissingExecutor(LearnerError):
-    """The package of an executor is not installed, or its workers keep dying."""
-
-
 @contextmanager
 def open_executor(kind: ExecutorKind, workers: int = 0) -> Iterator[Execute]:
-    """Yield an executor. `workers`: processes; 0: one per core. Raises MissingExecutor."""
+    """Yield an executor. `workers`: processes; 0: one per core. Raises LearnerError."""
     if kind is ExecutorKind.SPARK:
         yield _spark()
     else:
@@ -52,14 +48,14 @@ class _Processes:
         self._pool.shutdown(cancel_futures=True)
 
     def run(self, tasks: Sequence[ArmTask]) -> list[BlockScores]:
-        """Run a round. Raises MissingExecutor if processes die again and again."""
+        """Run a round. Raises LearnerError if processes die again and again."""
         for _ in range(_ATTEMPTS):
             try:
                 return list(self._pool.map(run_arm_task, tasks))
             except BrokenProcessPool:
                 self._pool.shutdown(cancel_futures=True)
                 self._pool = self._started()
-        raise MissingExecutor(
+        raise LearnerError(
             f"--executor processes: expected the tasks of a round to end, got {_ATTEMPTS} attempts "
             "whose processes were killed. Give fewer --workers if memory is short"
         )
@@ -77,7 +73,7 @@ def _spark() -> Execute:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise MissingExecutor(
+        raise LearnerError(
             "--executor spark: expected the package pyspark, got none: pip install "
             "'headrace[spark]'"
         ) from error

@@ -23,10 +23,6 @@ from headrace.learner.experiments.run_folder import RunFolder
 _TARGET = Source(EXPERIMENTS_TOPIC, 0)
 
 
-class DivergedHistory(LearnerError):
-    """The published history is not that of this experiment file and folder."""
-
-
 def experiments_spec() -> TopicSpec:
     """Return the topic, which Kafka keeps without a limit."""
     return TopicSpec(EXPERIMENTS_TOPIC, 1, {"cleanup.policy": "compact"})
@@ -64,7 +60,7 @@ class PublishedFolder(RunFolder):
     """The order of batches, which is published before the history."""
 
     def __init__(self, path: Path, writer: Writer, name: str, published: PublishedHistory) -> None:
-        """`published`: what the topic has. Raises BusyExperiment."""
+        """`published`: what the topic has. Raises LearnerError."""
         super().__init__(path)
         self._writer, self._name = writer, name
         self._published, self._checked = list(published.lines), 0
@@ -72,7 +68,7 @@ class PublishedFolder(RunFolder):
         """The published order of batches."""
 
     def save(self, fingerprint: str, source: str, run: object) -> None:
-        """Make `run` the state, then publish all records so far. Raises DivergedHistory."""
+        """Make `run` the state, then publish all records so far. Raises LearnerError."""
         super().save(fingerprint, source, run)
         self.publish()
 
@@ -95,7 +91,7 @@ class PublishedFolder(RunFolder):
 
     def _compare(self, number: int, line: bytes) -> None:
         if self._published[number] != line:
-            raise DivergedHistory(
+            raise LearnerError(
                 f"topic {EXPERIMENTS_TOPIC}, experiment {self._name}, record {number}: expected "
                 f"{self._published[number].decode()}, got {line.decode()} from this folder, file "
                 "and log. Use the folder that published it, or begin again with --restart"

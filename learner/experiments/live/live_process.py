@@ -176,7 +176,7 @@ def run_live_experiment(
 
 
 def _restart(folder: Path, writer: Writer, name: str, known: PublishedHistory) -> None:
-    """Forget folder and history. Raises BusyExperiment."""
+    """Forget folder and history. Raises LearnerError."""
     with closing(PublishedFolder(folder, writer, name, known)) as locked:
         forget(writer, name, known)
         locked.restart()

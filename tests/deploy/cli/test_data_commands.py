@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.errors import BadLog, BadOption
+from headrace.deploy.errors import BadOption, DeployError
 from headrace.deploy.local import log_run
 from headrace.deploy.local.log_run import RunSettings, run_log
 from headrace.deploy.local.pipeline import PipelineSettings
@@ -100,14 +100,14 @@ def test_a_run_refuses_a_mostly_unusable_log_before_anything_starts(
         json.dumps({"impression_id": f"i{i}", "timestamp_ms": 1_700_000_000}) for i in range(9)
     ]
     (tmp_path / "impressions.ndjson").write_text("\n".join(lines))
-    with pytest.raises(BadLog, match=r"looks like seconds(.|\n)*Nothing was started"):
+    with pytest.raises(DeployError, match=r"looks like seconds(.|\n)*Nothing was started"):
         run(spec, tmp_path)
 
 
 def test_a_run_refuses_an_empty_log_before_anything_starts(tmp_path: Path, spec: Path) -> None:
     for name in ("impressions", "clicks"):
         (tmp_path / f"{name}.ndjson").touch()
-    with pytest.raises(BadLog, match="expected impressions, got none"):
+    with pytest.raises(DeployError, match="expected impressions, got none"):
         run(spec, tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.deploy.errors import BadLog
+from headrace.deploy.errors import DeployError
 from headrace.deploy.local.earlier_runs import EarlierRuns
 from headrace.deploy.local.log_run import RunSettings
 from headrace.deploy.local.pipeline import PipelineSettings
@@ -93,7 +93,9 @@ def test_another_model_is_refused_if_kafka_has_deleted_events_of_the_logs(
     admin = AdminClient(kafka_of_state.connection())
     for answer in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
         answer.result()
-    with pytest.raises(BadLog, match=r"a run of first has sent.*impressions.*deleted the first 5"):
+    with pytest.raises(
+        DeployError, match=r"a run of first has sent.*impressions.*deleted the first 5"
+    ):
         found(kafka_of_state, spec_of("second", tmp_path), run)
 
 

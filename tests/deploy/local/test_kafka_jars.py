@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services import kafka_jars as jars
 from headrace.deploy.local.services.kafka_jars import Jar, kafka_jars, read_lock
-from headrace.deploy.local.services.service_errors import JarsUnavailable
 
 CONTENTS = {f"org.example.one:jar-{n}:1.0": f"content of jar {n}".encode() for n in range(6)}
 LOCKED = [
@@ -90,7 +90,7 @@ def test_a_jar_that_differs_from_the_lock_is_refused_and_removed(maven: FakeMave
     changed = LOCKED[2]
     maven.served[changed.coordinates] = b"content of another"
 
-    with pytest.raises(JarsUnavailable, match=rf"{changed.coordinates}.*{changed.sha256}"):
+    with pytest.raises(DeployError, match=rf"{changed.coordinates}.*{changed.sha256}"):
         kafka_jars()
 
     assert not changed.path_in(maven.repo_cache).exists()
@@ -118,7 +118,7 @@ def test_a_directory_without_the_jars_of_kafka_is_refused_with_the_next_step(
 ) -> None:
     (tmp_path / "kafka-clients-4.2.0.jar").touch()
 
-    with pytest.raises(JarsUnavailable) as raised:
+    with pytest.raises(DeployError) as raised:
         kafka_jars(tmp_path)
 
     for word in (str(tmp_path), "kafka_2.13-*.jar", "1 jars", "--kafka-jars", "--kafka HOST:PORT"):
@@ -132,7 +132,7 @@ def test_a_fetch_without_a_network_names_the_alternatives(
     for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
 
-    with pytest.raises(JarsUnavailable) as raised:
+    with pytest.raises(DeployError) as raised:
         kafka_jars()
 
     for word in ("could not be fetched", "refused", "--kafka HOST:PORT", "--kafka-jars DIR"):
@@ -148,7 +148,7 @@ def test_a_fetch_without_data_ends_with_an_error(
         for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{mute.getsockname()[1]}")
 
-        with pytest.raises(JarsUnavailable, match=r"timed out.*--kafka HOST:PORT"):
+        with pytest.raises(DeployError, match=r"timed out.*--kafka HOST:PORT"):
             kafka_jars()
 
 
@@ -158,5 +158,5 @@ def test_an_unwritable_maven_cache_is_named_in_the_error(
     (tmp_path / "file").touch()
     monkeypatch.setenv("M2_REPO", str(tmp_path / "file" / "cache"))
 
-    with pytest.raises(JarsUnavailable, match=r"cannot be stored in .*file/cache"):
+    with pytest.raises(DeployError, match=r"cannot be stored in .*file/cache"):
         kafka_jars()

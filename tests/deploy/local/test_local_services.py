@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services import ports
 from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
-from headrace.deploy.local.services.service_errors import DidNotStart, StackError
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.valkey import (
     SLOTS,
@@ -128,7 +128,7 @@ def test_a_node_that_cannot_start_is_reported_with_the_end_of_its_log(directory:
         assert wait_until(lambda: not other.alive, ENDED_WITHIN_S)
         node.stop()
 
-        with pytest.raises(DidNotStart, match=r"(?s)ended with status 1.*in use"):
+        with pytest.raises(DeployError, match=r"(?s)ended with status 1.*in use"):
             other.wait_ready()
     finally:
         node.stop()
@@ -160,7 +160,7 @@ def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path:
     try:
         node.launch()
 
-        with pytest.raises(DidNotStart, match=r"(?s)ended with status 1.*StorageTool"):
+        with pytest.raises(DeployError, match=r"(?s)ended with status 1.*StorageTool"):
             node.wait_ready()
     finally:
         node.stop()
@@ -176,7 +176,7 @@ def test_given_addresses_of_services_are_used_without_starting_any(directory: Pa
 def test_a_state_directory_is_locked_for_one_headrace(directory: Path) -> None:
     with (
         LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),
-        pytest.raises(StackError, match=rf"--state.*{directory}"),
+        pytest.raises(DeployError, match=rf"--state.*{directory}"),
         LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),
     ):
         pass
@@ -186,7 +186,7 @@ def test_started_services_are_stopped_if_another_fails_to_start(tmp_path: Path) 
     before = descendants(os.getpid())
     machine = LocalServices(jars_directory=tmp_path)
 
-    with pytest.raises(StackError, match="--kafka-jars"), machine:
+    with pytest.raises(DeployError, match="--kafka-jars"), machine:
         pass
 
     assert still_running([each for each in descendants(os.getpid()) if each not in before]) == []

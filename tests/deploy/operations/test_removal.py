@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.deploy.operations.removal import NotDropped, drop_model
+from headrace.deploy.errors import DeployError
+from headrace.deploy.operations.removal import drop_model
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.inspection.usage import WATCH_S, signs_of_use
@@ -60,19 +61,19 @@ def test_a_model_is_dropped_once_and_only_when_confirmed(store: RedisStore, mode
         asked.append(what)
         return len(asked) > 1
 
-    with pytest.raises(NotDropped, match="was not removed"):
+    with pytest.raises(DeployError, match="was not removed"):
         drop_model(store, model, confirm, force=True)
     assert store.shape().buckets == BUCKETS
     assert "is removed" in drop_model(store, model, confirm, force=True)
     assert asked == [f"{model}: {BUCKETS} buckets, 0 rows, and their logs"] * 2
     with pytest.raises(MissingModel):
         store.shape()
-    with pytest.raises(NotDropped, match="got none"):
+    with pytest.raises(DeployError, match="got none"):
         drop_model(store, model, confirm)
 
 
 def test_a_model_is_watched_long_enough_before_a_drop(store: RedisStore, model: str) -> None:
     waited: list[float] = []
-    with pytest.raises(NotDropped, match="was read less than 2 s ago"):  # by this very look
+    with pytest.raises(DeployError, match="was read less than 2 s ago"):  # by this very look
         drop_model(store, model, lambda _: True, wait=waited.append)
     assert waited == [WATCH_S]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.errors import BadOption
+from headrace.deploy.errors import BadOption, DeployError
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking import mlflow_target
-from headrace.deploy.reports.tracking.mlflow_target import MissingMlflow, MlflowTarget, run_params
+from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget, run_params
 from headrace.deploy.reports.tracking.run_recorder import RunOutputs, record_run
 from headrace.deploy.reports.tracking.run_registry import RunRegistry
 from headrace.deploy.reports.tracking.tracked_run import (
@@ -147,7 +147,7 @@ def test_a_missing_package_and_a_bad_address_are_refused_before_the_run(
     with pytest.raises(BadOption, match="expected a URI such as http"):
         MlflowTarget("localhost:5000")
     monkeypatch.setattr(mlflow_target, "find_spec", lambda _name: None)
-    with pytest.raises(MissingMlflow, match=r"pip install 'headrace\[mlflow\]'"):
+    with pytest.raises(DeployError, match=r"pip install 'headrace\[mlflow\]'"):
         MlflowTarget("http://localhost:5000")
 
 

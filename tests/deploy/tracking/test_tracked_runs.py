@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.deploy.cli.runs import in_columns, registry_of
+from headrace.deploy.errors import DeployError
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking.run_comparison import compare_runs
 from headrace.deploy.reports.tracking.run_recorder import (
@@ -16,7 +17,7 @@ from headrace.deploy.reports.tracking.run_recorder import (
     record_experiment,
     record_run,
 )
-from headrace.deploy.reports.tracking.run_registry import RunRegistry, UnknownRun
+from headrace.deploy.reports.tracking.run_registry import RunRegistry
 from headrace.deploy.reports.tracking.run_sources import find_run, stored_runs
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
@@ -234,14 +235,14 @@ def test_a_run_is_found_by_the_begin_of_its_id_if_it_is_unique() -> None:
     assert find_run("experiment/rate", runs, None) is runs[0], "not one of its arms"
     assert find_run("experiment/rates/sl", runs, None).name == "slow"
     for unknown in ("experiment/ra", "other", ""):
-        with pytest.raises(UnknownRun, match="expected one run"):
+        with pytest.raises(DeployError, match="expected one run"):
             find_run(unknown, runs, None)
 
 
 def test_an_unreadable_record_is_refused_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "run.json").write_text("{")
-    with pytest.raises(UnknownRun, match=r"a/run\.json: expected the record of a run"):
+    with pytest.raises(DeployError, match=r"a/run\.json: expected the record of a run"):
         stored_runs(tmp_path)
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from headrace.learner.batch.sources import FilePosition
+from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.experiment_file import load_experiment
 from headrace.learner.experiments.history import ExperimentProgress
-from headrace.learner.experiments.run_folder import BusyExperiment, OtherExperiment, RunFolder
+from headrace.learner.experiments.run_folder import RunFolder
 from headrace.learner.experiments.rungs import ComparedArm, Rungs, compared_arm, within_error
 from headrace.learner.experiments.runner import ExperimentRunner
 from headrace.learner.local.in_memory_model import InMemoryModel
@@ -114,9 +115,9 @@ def test_a_folder_of_another_experiment_or_in_use_is_refused(tmp_path: Path) -> 
     run_stopped(experiment, log, tmp_path / "run", [])
     other = write_files(tmp_path, ONE_ARM.replace("1.01", "1.02"))
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(OtherExperiment, match="expected the run of this experiment file"):
+    with pytest.raises(LearnerError, match="expected the run of this experiment file"):
         ExperimentRunner(other, log, folder)
-    with pytest.raises(BusyExperiment, match="no other runner"):
+    with pytest.raises(LearnerError, match="no other runner"):
         RunFolder(tmp_path / "run")
     folder.close()
 

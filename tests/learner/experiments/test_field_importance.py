@@ -12,11 +12,11 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.batch.sources import FilePosition
+from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.arm import FieldSelection
 from headrace.learner.experiments.field_importance import (
     ImportanceOptions,
     ImportanceReport,
-    UnknownInput,
     measure_importance,
     removed_with,
     spec_without,
@@ -143,7 +143,7 @@ def test_a_field_that_another_section_needs_is_reported_as_not_measured() -> Non
 
 
 def test_an_unknown_name_is_refused_with_the_names_of_the_spec() -> None:
-    with pytest.raises(UnknownInput, match=r"one of item, user.*got colour"):
+    with pytest.raises(LearnerError, match=r"one of item, user.*got colour"):
         _measured(_spec(), ListedBlocks([]), OPTIONS._replace(names=("colour",)))
 
 

@@ -16,9 +16,9 @@ import pytest
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.live.history_topic import (
-    DivergedHistory,
     forget,
     request_stop,
     stop_asked,
@@ -114,7 +114,7 @@ def test_another_experiment_under_the_same_name_is_refused(tmp_path: Path) -> No
     broker = Broker(write_files(tmp_path))
     broker.run(tmp_path / "first")
     broker.experiment = write_files(tmp_path, (tmp_path / "experiment.toml").read_text() + "\n")
-    with pytest.raises(DivergedHistory, match="begin again with --restart"):
+    with pytest.raises(LearnerError, match="begin again with --restart"):
         broker.run(tmp_path / "second")
 
 

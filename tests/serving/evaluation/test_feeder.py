@@ -15,7 +15,7 @@ from headrace.ingest.kafka.protocols import Committed, Record, Source
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.serving.errors import EvaluationError
+from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
 from headrace.serving.evaluation.messages import SERVED, RowsBuilder, ServedPrediction, unpack
@@ -309,7 +309,7 @@ def test_examples_of_other_fields_stop_the_feeder_with_their_position() -> None:
     where = SpecText("other.toml", '[fields.other]\nnumber = 1\ntransform = "id"\n')
     other = Examples.empty(parse_fields(where.tables(), where))
     record = evaluated.reader.append(Source("examples", 1), pack_examples(other))
-    with pytest.raises(EvaluationError, match=rf"examples/1@{record.offset}: .*fingerprint"):
+    with pytest.raises(ServingError, match=rf"examples/1@{record.offset}: .*fingerprint"):
         evaluated.steps(200)
 
 

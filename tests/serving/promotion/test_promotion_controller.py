@@ -11,13 +11,10 @@ import pytest
 from headrace.ingest.errors import Fenced, KafkaUnreachable
 from headrace.learner.experiments.promotion_rules import PromotionRules
 from headrace.serving.deployments.deployment_records import Deployments
+from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.windows import WindowMetrics
 from headrace.serving.promotion.promotion_checks import ServedFigures
-from headrace.serving.promotion.promotion_controller import (
-    DeployedState,
-    UnknownPromotion,
-    drive_promotion,
-)
+from headrace.serving.promotion.promotion_controller import DeployedState, drive_promotion
 from headrace.serving.promotion.promotion_state import (
     Promotion,
     PromotionStage,
@@ -142,7 +139,7 @@ def test_a_stopped_controller_changes_nothing() -> None:
 
 
 def test_a_promotion_that_was_never_begun_is_refused() -> None:
-    with pytest.raises(UnknownPromotion):
+    with pytest.raises(ServingError):
         drive(MemoryPorts())
 
 

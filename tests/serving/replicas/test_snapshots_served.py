@@ -8,7 +8,7 @@ import pytest
 
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot
-from headrace.serving.errors import BadSnapshot
+from headrace.serving.errors import ServingError
 from headrace.serving.models.loading import StoreModel, find_frozen
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
@@ -104,9 +104,9 @@ def test_a_snapshot_whose_spec_names_a_torch_module_imports_it_only_if_allowed(
     kind = f'architecture = "module"\nmodule = "{name}"\n'
     spec = parse_spec(SPEC.replace('architecture = "logistic_regression"\n', kind), "own.toml")
     snapshot_of(memory_store(spec), tmp_path)
-    with pytest.raises(BadSnapshot, match=f"expected --allow-module {name}, got no module"):
+    with pytest.raises(ServingError, match=f"expected --allow-module {name}, got no module"):
         find_frozen("news", str(tmp_path))
-    with pytest.raises(BadSnapshot, match="got other:Net"):
+    with pytest.raises(ServingError, match="got other:Net"):
         find_frozen("news", str(tmp_path), ["other:Net"])
     assert find_frozen("news", str(tmp_path), [name]).spec.structure.module == name
 
@@ -119,11 +119,11 @@ def test_an_ambiguous_snapshot_is_refused(tmp_path: Path) -> None:
     assert find_frozen("week", f"{tmp_path}/{first.name}").manifest.name == first.name
     snapshot_of(learned(other_model()), tmp_path)
     assert find_frozen("other", str(tmp_path)).manifest.model == "other"
-    with pytest.raises(BadSnapshot, match="those of news, other: name the snapshot"):
+    with pytest.raises(ServingError, match="those of news, other: name the snapshot"):
         find_frozen("week", str(tmp_path))
     with pytest.raises(NoSnapshot):
         find_frozen("news", f"{tmp_path}/20200101T000000.000Z-news-0000")
-    with pytest.raises(BadSnapshot, match="got 'Week'"):
+    with pytest.raises(ServingError, match="got 'Week'"):
         find_frozen("Week", str(tmp_path))
 
 
