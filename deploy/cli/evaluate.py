@@ -12,12 +12,11 @@ from headrace.deploy.cli.experiments.experiment_commands import ARCHIVE_FOLDER, 
 from headrace.deploy.cli.experiments.run_modes import source_of_log
 from headrace.deploy.cli.options import (
     INSTANCE,
-    KAFKA,
-    KAFKA_CLIENT,
     METRICS_HOST,
     METRICS_PORT,
     MODEL,
     TABLE_LAYOUT,
+    KafkaOptions,
 )
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, same, setting
@@ -67,15 +66,13 @@ class EvaluateRunOptions:
 
 def run(
     options: EvaluateRunOptions,
+    kafka: KafkaOptions,
     model: Path = MODEL,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
     instance: str = INSTANCE,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
 ) -> None:
     """Join predictions with clicks and publish the accuracy of each window, until stopped."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.learner.spec.model_spec import load_spec
     from headrace.runtime.termination import stopped_by_signals
@@ -97,26 +94,24 @@ def run(
                 publish_s=min(_PUBLISH_S, options.window),
                 windows=Windows.shortest(options.window),
             ),
-            kafka_settings(kafka, kafka_client),
+            kafka.settings(),
             spec,
             stop,
         )
 
 
 def show(
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
     only: str = setting("", "Only this model.", metavar="NAME"),
     slices: bool = setting(False, "Show the slices as well."),
     as_json: bool = JSON,
 ) -> None:
     """Print the latest published metrics."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.process_logs import show_warnings_only
 
     show_warnings_only()
 
-    found = _published(kafka_settings(kafka, kafka_client), only, slices=slices)
+    found = _published(kafka.settings(), only, slices=slices)
     if as_json:
         import msgspec
 
@@ -146,8 +141,7 @@ class EvaluateCompareOptions:
 
 def compare(
     options: EvaluateCompareOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
     batch: int = BATCH_S,
     alpha: float = ALPHA,
     as_json: bool = JSON,
@@ -160,7 +154,6 @@ def compare(
     """
     import msgspec
 
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.serving.evaluation.served_arms import ServedArms
     from headrace.serving.evaluation.windows import read_minutes
@@ -170,7 +163,7 @@ def compare(
             "--batch, --cycle: expected a batch of whole minutes and a cycle of whole batches, "
             f"got {batch} s and {options.cycle} s"
         )
-    minutes = list(read_minutes(kafka_settings(kafka, kafka_client), options.alias))
+    minutes = list(read_minutes(kafka.settings(), options.alias))
     found = ServedArms.of(
         minutes, options.alias, options.control, alpha, 1000 * batch, 1000 * options.cycle
     ).compare()

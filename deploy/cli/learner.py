@@ -10,13 +10,12 @@ import click
 
 from headrace.deploy.cli.options import (
     INSTANCE,
-    KAFKA,
-    KAFKA_CLIENT,
     METRICS_HOST,
     METRICS_PORT,
     MODEL,
     REDIS,
     SKIP_DAMAGED,
+    KafkaOptions,
 )
 from headrace.deploy.errors import BadOption
 from headrace.runtime.settings import setting
@@ -63,9 +62,8 @@ class LearnerRunOptions:
 
 def run(
     options: LearnerRunOptions,
+    kafka: KafkaOptions,
     model: Path = MODEL,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
     redis: str = REDIS,
     instance: str = INSTANCE,
     metrics_port: int = METRICS_PORT,
@@ -74,7 +72,7 @@ def run(
     examples_of: str = EXAMPLES_OF,
 ) -> None:
     """Learn from the topic of examples and push updates to the parameter server, until stopped."""
-    from headrace.deploy.connections import kafka_settings, open_store
+    from headrace.deploy.connections import open_store
     from headrace.deploy.local.kernel_warmup import warm_learner
     from headrace.learner.loop.guard.stream_change import GuardLimits
     from headrace.learner.loop.guard.surprise import SurpriseLimits
@@ -116,7 +114,7 @@ def run(
                 most_rows=options.most_rows,
                 place=place,
             ),
-            kafka_settings(kafka, kafka_client),
+            kafka.settings(),
             partial(open_store, redis, spec.name),
             spec,
             stop,

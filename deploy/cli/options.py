@@ -14,6 +14,7 @@ from headrace.runtime.settings import same, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.local.pipeline import PipelineSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.ingest.logs.layout import LogLayout
 
 
@@ -189,6 +190,20 @@ KAFKA_CLIENT = setting(
     env="HEADRACE_KAFKA_CLIENT",
     metavar="KEY=VALUE",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """The Kafka of a command."""
+
+    kafka: str = same(KAFKA)
+    kafka_client: list[str] | None = same(KAFKA_CLIENT)
+
+    def settings(self) -> "KafkaSettings":
+        """Return the settings of Kafka clients. Raises BadOption."""
+        from headrace.deploy.connections import kafka_settings
+
+        return kafka_settings(self.kafka, self.kafka_client)
 
 
 def divides_a_minute(seconds: int) -> int:

@@ -10,8 +10,6 @@ import click
 
 from headrace.deploy.cli.options import (
     DATA,
-    KAFKA,
-    KAFKA_CLIENT,
     LAYOUT_NAME,
     MODEL,
     PORT,
@@ -19,6 +17,7 @@ from headrace.deploy.cli.options import (
     SORT,
     SPEED,
     TRACK_URI,
+    KafkaOptions,
     PipelineOptions,
     layout_of,
 )
@@ -164,8 +163,7 @@ def up(
 
 
 def status(
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
     as_json: bool = setting(False, "Print JSON.", flag="--json"),
 ) -> None:
     """Print the processes that run with --kafka, and which fields events and requests have.
@@ -175,13 +173,12 @@ def status(
     """
     import orjson
 
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations.live_status import read_status, status_text
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.runtime.clock import wall_ms
 
     show_warnings_only()
-    figures = read_status(kafka_settings(kafka, kafka_client), wall_ms())
+    figures = read_status(kafka.settings(), wall_ms())
     if as_json:
         kept = ("now_ms", "processes", "coverage", "dead_letters")
         click.echo(orjson.dumps({key: figures[key] for key in kept}, option=orjson.OPT_INDENT_2))

@@ -16,13 +16,12 @@ from headrace.deploy.cli.experiments.run_modes import (
     source_of_log,
 )
 from headrace.deploy.cli.options import (
-    KAFKA,
-    KAFKA_CLIENT,
     METRICS_HOST,
     METRICS_PORT,
     RUNS_FOLDER,
     TABLE_LAYOUT,
     TRACK_URI,
+    KafkaOptions,
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
@@ -59,11 +58,10 @@ ARCHIVE_FOLDER = setting(
 
 def run(
     options: ExperimentRunOptions,
+    kafka: KafkaOptions,
     data: list[str] | None = DATA,
     layout: str = TABLE_LAYOUT,
     archive: str | None = ARCHIVE_FOLDER,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
     runs: str = RUNS_FOLDER,
@@ -88,9 +86,7 @@ def run(
             source = source_of_log(experiment.control, data, layout, archive)
             result = run_over_log(experiment, options, source)
         else:
-            result = run_live(
-                experiment, options, (metrics_port, metrics_host), kafka, kafka_client
-            )
+            result = run_live(experiment, options, (metrics_port, metrics_host), kafka)
         if result is None:
             recorder.change(state=RunState.STOPPED)
     if result is not None:
@@ -100,15 +96,13 @@ def run(
         raise click.exceptions.Exit(EXIT_STOPPED)
 
 
-def _history_of(
-    run: str, kafka: str, kafka_client: list[str] | None
-) -> "tuple[list[ArmRecord], bool]":
+def _history_of(run: str, kafka: KafkaOptions) -> "tuple[list[ArmRecord], bool]":
     """Return the records of a run, and whether it was asked to stop. Raises BadOption."""
     from headrace.learner.experiments.run_folder import read_history
 
     if Path(run).is_dir():
         return read_history(Path(run)), False
-    histories = _live_histories(kafka, kafka_client)
+    histories = _live_histories(kafka)
     if run not in histories:
         known = ", ".join(sorted(histories)) or _NOTHING_YET
         raise BadOption(
@@ -118,15 +112,14 @@ def _history_of(
     return histories[run].records, histories[run].stop
 
 
-def _live_histories(kafka: str, kafka_client: list[str] | None) -> "Mapping[str, PublishedHistory]":
+def _live_histories(kafka: KafkaOptions) -> "Mapping[str, PublishedHistory]":
     """Return the live experiments by name; before the first one, there is no topic."""
     show_warnings_only()
-    from headrace.deploy.connections import kafka_settings
     from headrace.ingest.errors import MissingTopic
     from headrace.learner.experiments.live.history_topic import read_histories
 
     try:
-        return read_histories(kafka_settings(kafka, kafka_client))
+        return read_histories(kafka.settings())
     except MissingTopic:
         return {}
 
@@ -146,8 +139,7 @@ class ExperimentShowOptions:
 
 def show(
     options: ExperimentShowOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
 ) -> None:
     """List runs, or print the arms of one: state, examples, difference to the control, reason.
 
@@ -157,15 +149,13 @@ def show(
     """
     inside = sorted(Path(options.run).glob("*/history.ndjson")) if options.run else []
     if not options.run or inside:
-        _list(inside, kafka, kafka_client)
+        _list(inside, kafka)
         return
-    history, _ = _history_of(options.run, kafka, kafka_client)
+    history, _ = _history_of(options.run, kafka)
     if options.page is not None:
         from headrace.deploy.reports.experiment_page import render_experiment
 
-        promotions = (
-            [] if Path(options.run).is_dir() else _promotions_of(history, kafka, kafka_client)
-        )
+        promotions = [] if Path(options.run).is_dir() else _promotions_of(history, kafka)
         options.page.write_text(
             render_experiment(Path(options.run).name, history, promotions), "utf-8"
         )
@@ -181,24 +171,21 @@ def show(
         click.echo(line)
 
 
-def _promotions_of(
-    history: "list[ArmRecord]", kafka: str, kafka_client: list[str] | None
-) -> "list[TrackedRun]":
+def _promotions_of(history: "list[ArmRecord]", kafka: KafkaOptions) -> "list[TrackedRun]":
     """Return the promotions of the arms of a live experiment."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.reports.tracking.run_sources import published_promotions
 
     topics = {str(each.settings.get("topic")) for each in history if each.kind == "log"}
     names = {each.name for each in history}
     return [
         each
-        for each in published_promotions(kafka_settings(kafka, kafka_client))
+        for each in published_promotions(kafka.settings())
         for control in [str(each.settings["control"])]
         if f"examples.{control}" in topics and each.name.removeprefix(f"{control}-") in names
     ]
 
 
-def _list(histories_of_runs: list[Path], kafka: str, kafka_client: list[str] | None) -> None:
+def _list(histories_of_runs: list[Path], kafka: KafkaOptions) -> None:
     from headrace.learner.experiments.run_folder import read_history
 
     columns = columns_of(sys.stdout)
@@ -207,7 +194,7 @@ def _list(histories_of_runs: list[Path], kafka: str, kafka_client: list[str] | N
         click.echo(wrapped(state, columns))
     if histories_of_runs:
         return
-    histories = _live_histories(kafka, kafka_client)
+    histories = _live_histories(kafka)
     if not histories:
         click.echo(wrapped(_NOTHING_YET, columns))
     for name, found in sorted(histories.items()):
@@ -223,19 +210,17 @@ def _state_of(name: str, history: "list[ArmRecord]") -> str:
 
 
 def stop_(
+    kafka: KafkaOptions,
     name: str = argument(help="Name of a live experiment.", metavar="NAME"),
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """End a live experiment: its runner ranks the arms that are left, and ends."""
     from contextlib import closing
 
-    from headrace.deploy.connections import kafka_settings
     from headrace.ingest.kafka.producer import KafkaWriter
     from headrace.learner.experiments.live.history_topic import request_stop
 
-    _history_of(name, kafka, kafka_client)
-    with closing(KafkaWriter(kafka_settings(kafka, kafka_client))) as writer:
+    _history_of(name, kafka)
+    with closing(KafkaWriter(kafka.settings())) as writer:
         request_stop(writer, name)
     click.echo(f"asked the runner of {name} to stop")
 

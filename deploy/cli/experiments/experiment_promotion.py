@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.experiments.promoted_processes import say_processes
-from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, REDIS, TRACK_URI
+from headrace.deploy.cli.options import (
+    REDIS,
+    TRACK_URI,
+    KafkaOptions,
+)
 from headrace.deploy.cli.runs import OFF, run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
@@ -49,8 +53,7 @@ class ExperimentPromoteOptions:
 
 def promote(
     options: ExperimentPromoteOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
     redis: str = REDIS,
     track: str = TRACK_URI,
 ) -> None:
@@ -61,7 +64,6 @@ def promote(
     continues on the control's examples; any other arm also needs a joiner. If interrupted, run it
     again.
     """
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.reports.tracking.tracked_run import promotion_run
     from headrace.learner.experiments.experiment_file import load_experiment
     from headrace.runtime.clock import wall_ms
@@ -78,7 +80,7 @@ def promote(
     experiment = load_experiment(options.file)
     plan, settings = (
         _winner(experiment, options.arm, options.run),
-        kafka_settings(kafka, kafka_client),
+        kafka.settings(),
     )
     spec, control, rules = plan.spec, experiment.control.name, experiment.promotion
     deployments, state = read_promotion_state(settings, spec.name)
@@ -91,7 +93,7 @@ def promote(
         _write_spec(options.file.parent / f"{spec.name}.toml", spec.text)
         _prepare(experiment, plan, settings, redis, saved)
     if begins or (state is not None and state.stage in ("preparing", "catching up")):
-        places = options.file.parent / f"{spec.name}.toml", kafka, redis
+        places = options.file.parent / f"{spec.name}.toml", kafka.kafka, redis
         say_processes(spec.name, control, settings, places, rules.window_s)
     rows_ready = _rows_ready(spec.name, redis)
     with (
@@ -110,19 +112,17 @@ def promote(
 
 
 def promotion(
+    kafka: KafkaOptions,
     model: str = argument(help="Model of the promotion.", metavar="MODEL"),
     rollback: bool = setting(False, "Switch the traffic back to the control, at any stage."),
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Print the decisions of a promotion, with their reasons, or roll it back.
 
     After a rollback, a running `promote` of this model ends.
     """
-    from headrace.deploy.connections import kafka_settings
 
     show_warnings_only()
-    settings = kafka_settings(kafka, kafka_client)
+    settings = kafka.settings()
     if rollback:
         click.echo(_line(_rolled_back(settings, model)))
     else:

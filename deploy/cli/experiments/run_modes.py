@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import layout_of_tables, urls_of_data
+from headrace.deploy.cli.options import KafkaOptions, layout_of_tables, urls_of_data
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind
 from headrace.runtime.settings import argument, setting
 
@@ -47,18 +47,15 @@ def run_live(
     experiment: "Experiment",
     options: ExperimentRunOptions,
     metrics: tuple[int, str],
-    kafka: str,
-    kafka_client: list[str] | None,
+    kafka: KafkaOptions,
 ) -> "ExperimentResult | None":
     """Run on the topic of the control's examples; return None if stopped."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.learner.experiments.live.live_process import LiveSettings, run_live_experiment
     from headrace.runtime.termination import stopped_by_signals
 
-    settings = kafka_settings(kafka, kafka_client)
     live = LiveSettings(options.to, options.save_every, options.hold, options.restart, *metrics)
     with stopped_by_signals() as stop:
-        return run_live_experiment(live, settings, experiment, stop)
+        return run_live_experiment(live, kafka.settings(), experiment, stop)
 
 
 def run_over_log(

@@ -8,14 +8,13 @@ import click
 from headrace.deploy.cli.options import (
     HOST,
     INSTANCE,
-    KAFKA,
-    KAFKA_CLIENT,
     METRICS_HOST,
     METRICS_PORT,
     MODEL,
     PARTITIONS,
     PORT,
     SKIP_DAMAGED,
+    KafkaOptions,
     valid_specs,
 )
 from headrace.ingest.events.json_schema import EventKind
@@ -44,8 +43,7 @@ class IngestCollectOptions:
 
 def collect(
     options: IngestCollectOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
     host: str = HOST,
     port: int = same(PORT, 8090),
     metrics_port: int = METRICS_PORT,
@@ -53,7 +51,6 @@ def collect(
 ) -> None:
     """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
     from headrace.deploy.cli.serving.serving_commands import token_source
-    from headrace.deploy.connections import kafka_settings
     from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
     from headrace.runtime.termination import stopped_by_signals
 
@@ -72,7 +69,7 @@ def collect(
         by_request=options.by_request,
     )
     with stopped_by_signals() as stop:
-        run_collector(settings, kafka_settings(kafka, kafka_client), stop)
+        run_collector(settings, kafka.settings(), stop)
 
 
 def schema(
@@ -87,9 +84,8 @@ def schema(
 
 
 def topics(
+    kafka: KafkaOptions,
     model: Path = MODEL,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
     partitions: int = PARTITIONS,
     replicas: int | None = setting(
         None,
@@ -106,7 +102,6 @@ def topics(
     ),
 ) -> None:
     """Create the topics of a model, or check those that exist."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.ingest.kafka.topics import (
         AS_THE_BROKER_SAYS,
         change_settings,
@@ -120,7 +115,7 @@ def topics(
         partitions,
         replicas=AS_THE_BROKER_SAYS if replicas is None else replicas,
     )
-    settings = kafka_settings(kafka, kafka_client)
+    settings = kafka.settings()
     for line in change_settings(settings, specs) if change else ():
         click.echo(line)
     chosen = ensure_topics(settings, specs)
@@ -131,9 +126,8 @@ def topics(
 
 
 def join(
+    kafka: KafkaOptions,
     model: Path = MODEL,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
     instance: str = INSTANCE,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
@@ -144,7 +138,6 @@ def join(
     ),
 ) -> None:
     """Join impressions and clicks into labelled examples, until stopped."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local.kernel_warmup import warm_joiner
     from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
     from headrace.learner.spec.model_spec import load_spec
@@ -160,7 +153,7 @@ def join(
                 metrics_host=metrics_host,
                 join_again=join_again,
             ),
-            kafka_settings(kafka, kafka_client),
+            kafka.settings(),
             spec.name,
             spec.fields,
             stop,
@@ -181,14 +174,12 @@ class IngestSinkOptions:
 
 def sink(
     options: IngestSinkOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
     skip_damaged: list[str] | None = SKIP_DAMAGED,
 ) -> None:
     """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.ingest.archive.archiver import ArchiveSettings, run_archiver
     from headrace.learner.spec.model_spec import load_spec
     from headrace.runtime.termination import stopped_by_signals
@@ -201,4 +192,4 @@ def sink(
         skip_damaged=tuple(skip_damaged or ()),
     )
     with stopped_by_signals() as stop:
-        run_archiver(settings, kafka_settings(kafka, kafka_client), name, options.folder, stop)
+        run_archiver(settings, kafka.settings(), name, options.folder, stop)

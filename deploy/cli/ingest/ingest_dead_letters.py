@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT
+from headrace.deploy.cli.options import (
+    KafkaOptions,
+)
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.printable_text import printable
 from headrace.runtime.settings import argument, setting
@@ -49,16 +51,14 @@ class DeadLettersOptions:
 
 def dead_letters(
     options: DeadLettersOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
 ) -> None:
     """Show the open dead letters, or send repaired events back to their topics.
 
     With FILE or --with, each repaired event is sent once, even if you run the command twice.
     """
-    from headrace.deploy.connections import kafka_settings
 
-    settings = kafka_settings(kafka, kafka_client)
+    settings = kafka.settings()
     if options.repaired is None and options.function is None:
         _show(options, settings)
     else:

@@ -10,12 +10,11 @@ import click
 
 from headrace.deploy.cli.options import (
     DATA,
-    KAFKA,
-    KAFKA_CLIENT,
     LAYOUT_NAME,
     MODEL,
     SORT,
     SPEED,
+    KafkaOptions,
     layout_of,
     token_in,
 )
@@ -55,13 +54,12 @@ class IngestReplayOptions:
 
 def replay(
     options: IngestReplayOptions,
+    kafka: KafkaOptions,
     model: Path = MODEL,
     data: list[Path] = DATA,
     speed: str = SPEED,
     layout: str = LAYOUT_NAME,
     sort: bool = SORT,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Send a log of events to Kafka in the order of their timestamps.
 
@@ -70,7 +68,6 @@ def replay(
     from rich.console import Console
 
     from headrace.deploy.cli.run import speed_of
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
     from headrace.deploy.process_logs import show_warnings_only
     from headrace.ingest.logs.opening import open_log
@@ -82,7 +79,7 @@ def replay(
     pace = _pace(
         speed_of(speed), now=options.now, repeat=options.repeat, resume_as=options.resume_as
     )
-    spec, settings = load_spec(model), kafka_settings(kafka, kafka_client)
+    spec, settings = load_spec(model), kafka.settings()
     mapped = layout_of(layout, data)
     if not (
         options.onto_newer or options.resume_as or options.now

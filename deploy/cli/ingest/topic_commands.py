@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
+from headrace.deploy.cli.options import KafkaOptions, valid_specs
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
@@ -30,11 +30,9 @@ class TopicsGrowOptions:
 
 def grow(
     options: TopicsGrowOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
 ) -> None:
     """Add partitions to the topics of running models. First stop all producers of impressions."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.ingest.joiner.partition_growth import await_closed, check_growth, open_windows
     from headrace.ingest.joiner.partition_growth import grow as grow_topics
     from headrace.ingest.kafka.topics import partition_counts
@@ -43,7 +41,7 @@ def grow(
 
     specs = [load_spec(each) for each in options.model]
     names = [spec.name for spec in specs]
-    settings = kafka_settings(kafka, kafka_client)
+    settings = kafka.settings()
     check_growth(partition_counts(settings), names, options.partitions)
 
     def look() -> "OpenWindows":

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.learner import EXAMPLES_OF
-from headrace.deploy.cli.options import BUCKETS, KAFKA, KAFKA_CLIENT, MODEL, REDIS
+from headrace.deploy.cli.options import (
+    BUCKETS,
+    KAFKA_CLIENT,
+    MODEL,
+    REDIS,
+    KafkaOptions,
+)
 from headrace.deploy.cli.pserver.pserver_snapshots import (
     EXIT_STOPPED,
     PLACE,
@@ -217,6 +223,7 @@ def _starting_point(name: str, marks: dict[str, int] | None, warm: "KeptRows | N
 
 
 def rebuild(
+    kafka: KafkaOptions,
     place: str = PLACE,
     model: Path = MODEL,
     as_of: str = setting(
@@ -224,8 +231,6 @@ def rebuild(
         "an offset), or milliseconds since 1970.",
         metavar="TIME",
     ),
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
     start: str | None = setting(
         None,
         "Snapshot to start with, or `beginning` for no rows. Default: the newest snapshot "
@@ -244,7 +249,6 @@ def rebuild(
 
     from rich.console import Console
 
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.terminal.progress_bars import StepView
     from headrace.learner.recovery.rebuilder import RebuildSettings, open_rebuild
     from headrace.learner.recovery.rebuilder import rebuild as rebuild_model
@@ -254,7 +258,7 @@ def rebuild(
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
-    rebuilding = open_rebuild(settings, kafka_settings(kafka, kafka_client), spec, shelf)
+    rebuilding = open_rebuild(settings, kafka.settings(), spec, shelf)
     begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
     click.echo(f"{spec.name}: starting with {begin}", err=True)
     with (

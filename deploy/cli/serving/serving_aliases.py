@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, token_in
+from headrace.deploy.cli.options import (
+    KafkaOptions,
+    token_in,
+)
 from headrace.deploy.errors import BadOption
 from headrace.runtime.settings import argument, setting
 
@@ -42,11 +45,9 @@ class ServingAliasOptions:
 
 def alias(
     options: ServingAliasOptions,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
+    kafka: KafkaOptions,
 ) -> None:
     """Show the aliases of servers, switch one to another model and back, or split its traffic."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations.aliases import change_alias, show_aliases
 
     target = " ".join(options.model or ())
@@ -55,9 +56,7 @@ def alias(
     if options.everywhere:
         if options.revert or not options.name:
             raise BadOption("--everywhere: expected an alias and its models, got no model")
-        click.echo(
-            _everywhere(kafka_settings(kafka, kafka_client), options.name, target, options.expected)
-        )
+        click.echo(_everywhere(kafka.settings(), options.name, target, options.expected))
         return
     token = token_in(options.token_file)
     for each in options.server:

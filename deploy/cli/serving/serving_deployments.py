@@ -4,19 +4,21 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.cli.options import KAFKA, KAFKA_CLIENT, valid_specs
+from headrace.deploy.cli.options import (
+    KafkaOptions,
+    valid_specs,
+)
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import argument, setting
 
 
 def deploy(
+    kafka: KafkaOptions,
     model: Path | None = argument(
         None, "Model spec (TOML). Default: show.", metavar="[FILE]", check=valid_specs
     ),
     remove: str = setting("", "Unload this model instead.", metavar="NAME"),
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Load a model on every server that runs with --deployments, or unload one.
 
@@ -24,12 +26,11 @@ def deploy(
     unloads a model once no alias points to it. Without FILE and --remove, print the models and
     aliases of the topic `deployments`.
     """
-    from headrace.deploy.connections import kafka_settings
     from headrace.learner.spec.model_spec import load_spec
     from headrace.serving.deployments.deployment_records import model_change
     from headrace.serving.deployments.topic_follower import read_deployments, write_deployments
 
-    settings = kafka_settings(kafka, kafka_client)
+    settings = kafka.settings()
     if model is not None and remove:
         raise BadOption("expected either FILE or --remove NAME, got both")
     if model is not None:

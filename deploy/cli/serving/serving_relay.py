@@ -5,12 +5,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from headrace.deploy.cli.options import (
-    KAFKA,
-    KAFKA_CLIENT,
     METRICS_HOST,
     METRICS_PORT,
     MODEL,
     REDIS,
+    KafkaOptions,
 )
 from headrace.runtime.settings import setting
 
@@ -41,10 +40,9 @@ class ServingRelayOptions:
 
 def relay(
     options: ServingRelayOptions,
+    kafka: KafkaOptions,
     model: Path = MODEL,
     redis: str = REDIS,
-    kafka: str = KAFKA,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
 ) -> None:
@@ -55,7 +53,8 @@ def relay(
     """
     from contextlib import closing
 
-    from headrace.deploy.connections import kafka_settings, open_store
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.learner.models.final_rows import FinalRows
     from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec
@@ -75,4 +74,4 @@ def relay(
     ):
         check_compatible(spec, store.shape())
         with stopped_while_calls_hang(stop):
-            run_relay(settings, kafka_settings(kafka, kafka_client), store, stop, form)
+            run_relay(settings, kafka.settings(), store, stop, form)

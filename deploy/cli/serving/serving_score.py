@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.cli.options import (
     INSTANCE,
-    KAFKA,
-    KAFKA_CLIENT,
     METRICS_HOST,
     METRICS_PORT,
     REDIS,
+    KafkaOptions,
     valid_specs,
 )
 from headrace.deploy.errors import BadOption
@@ -50,15 +49,13 @@ class ServingScoreOptions:
 
 def score(
     options: ServingScoreOptions,
-    kafka: str = KAFKA,
+    kafka: KafkaOptions,
     redis: str = REDIS,
     instance: str = INSTANCE,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Score the impressions of a topic into another topic, exactly once, until stopped."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.serving.replicas.caching_follower import CacheBounds
     from headrace.serving.scoring.scoring_process import ScoringSettings, run_scoring
@@ -78,7 +75,7 @@ def score(
         at = _model_at(stack, options.model, options.snapshot, options.allow_module or [], redis)
         stop = stack.enter_context(stopped_by_signals())
         stack.enter_context(stopped_while_calls_hang(stop))
-        run_scoring(settings, kafka_settings(kafka, kafka_client), at, stop)
+        run_scoring(settings, kafka.settings(), at, stop)
 
 
 def _model_at(

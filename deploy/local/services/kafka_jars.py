@@ -35,7 +35,7 @@ KAFKA_COORDINATES = (
 )
 LOCK_PATH = Path(__file__).with_name("kafka_jars.lock")
 FETCHERS = 4  # most time is round trips: 46 jars, half of them smaller than 200 kB
-REQUEST_TIMEOUT_S = 10.0  # to connect, and without a byte
+REQUEST_TIMEOUT_S = 10  # to connect, and without a byte
 
 WHAT_TO_DO = (
     "Use a running Kafka (--kafka HOST:PORT or HEADRACE_KAFKA), or the directory with the jars of "
