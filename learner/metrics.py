@@ -88,7 +88,6 @@ class LearnerCollector(ModelCollector):
         yield pushes
         yield self._counter("pushed_rows", "Rows carried by pushes.", tally.rows)
         yield self._counter("pushed_bytes", "Bytes carried by pushes.", tally.size_bytes)
-        yield self._counter("rereads", "Times a partition was read again.", tally.reread)
         admitted, refused = self._admissions()
         yield self._counter("admitted_rows", "Rows that admission has created.", admitted)
         yield self._counter(
@@ -104,11 +103,6 @@ class LearnerCollector(ModelCollector):
                 "learned_append_timestamp_seconds",
                 "Append time in Kafka of the newest event learned, Unix time.",
                 progress.append_ms / 1000,
-            )
-            yield self._gauge(
-                "learned_event_timestamp_seconds",
-                "Event time of the newest event learned, Unix time.",
-                progress.event_ms / 1000,
             )
             yield self._gauge(
                 "age_seconds",
@@ -127,11 +121,6 @@ class LearnerCollector(ModelCollector):
             "The longest log of a bucket after this learner's last push to it, as a share of the "
             "length at which learning waits for keepers.",
             figures.log_fill,
-        )
-        yield self._gauge(
-            "unanswered_examples",
-            "Examples learned since a bucket stopped answering; 0 while all answer.",
-            figures.unanswered_examples,
         )
 
     def _waiting(self) -> Iterator[Metric]:
@@ -190,14 +179,6 @@ class LearnerCollector(ModelCollector):
         asked.add_metric([self._model, "hit"], usage.hits)
         asked.add_metric([self._model, "pulled"], usage.pulled)
         yield asked
-        yield self._counter(
-            "dropped_rows", "With --most-rows: rows evicted for others.", usage.dropped
-        )
-        yield self._counter(
-            "batch_stops",
-            "With --most-rows: times that learning paused in a batch for rows of statistics.",
-            usage.stops,
-        )
         yield self._counter(
             "bound_passed",
             "With --most-rows: times that a batch and open pushes needed more than the limit.",

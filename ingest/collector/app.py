@@ -164,7 +164,6 @@ class _Collecting:
         limits = self._room.limits
         body = await _read(request, limits, taken)
         taken.request()
-        size_bytes = len(body)
         if packed:
             body = bodies.unpack_gzip(body, limits)
             taken.more_bytes(len(body))
@@ -177,7 +176,7 @@ class _Collecting:
         accepted = len(checked.messages) - len(failures)
         status = status_of(refused)
         self._metrics.answered(self._kind, status, accepted, refused, client)
-        self._metrics.took(self._kind, time.perf_counter() - began_s, size_bytes)
+        self._metrics.took(self._kind, time.perf_counter() - began_s)
         return _response(status, CollectorAnswer(accepted=accepted, refused=refused))
 
     def _check_kafka(self) -> None:

@@ -57,19 +57,12 @@ class CollectorMetrics:
             ("client", "event"),
             registry=registry,
         )
-        self._bytes = Counter(
-            "headrace_collector_body_bytes",
-            "Bytes of request bodies, as sent.",
-            ("event",),
-            registry=registry,
-        )
 
     def watch(self, room: MemoryBound, delivery: Delivery) -> None:
         """Expose from now on what waits, and whether Kafka answers."""
         figures = {
             "waiting_requests": ("Requests not yet answered.", lambda: room.requests),
             "waiting_events": ("Events not yet acknowledged.", lambda: room.events),
-            "waiting_bytes": ("Bytes of bodies not yet acknowledged.", lambda: room.bytes),
             "kafka_up": (
                 "Whether a broker answers; 1 until an outage is known.",
                 lambda: delivery.down_since_s is None,
@@ -99,10 +92,9 @@ class CollectorMetrics:
         for refusal in refused:
             self._refused.labels(event, refusal.reason).inc()
 
-    def took(self, event: str, seconds: float, body_bytes: int) -> None:
-        """Record the duration and the size of a request."""
+    def took(self, event: str, seconds: float) -> None:
+        """Record the duration of a request."""
         self._seconds.labels(event).observe(seconds)
-        self._bytes.labels(event).inc(body_bytes)
 
     def refused(self, event: str, status: int, client: str = "") -> None:
         """Count a request that was refused as a whole."""

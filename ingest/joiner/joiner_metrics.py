@@ -55,11 +55,6 @@ class JoinerCollector(ModelCollector):
         yield letters
         yield self._counter("transactions", "Transactions committed.", figures.transactions)
         yield self._counter("aborts", "Transactions aborted and repeated.", figures.aborts)
-        yield self._counter(
-            "restores", "Partitions read again from their rewind offsets.", figures.restores
-        )
-        rate = self._joiner.fields.weights.negative_rate
-        yield self._gauge("negative_rate", "Share of the negative examples that is kept.", rate)
         yield from self._coverage()
         yield from self._held_now()
         yield self._durations()

@@ -271,8 +271,7 @@ class Keeper:
             folds.append(Fold(bucket, *fence, rows.chosen(exist), rows.ids[~exist]))
         if not folds:
             return
-        with self._metrics.fold_seconds.time():
-            answers = self._store.fold(folds)
+        answers = self._store.fold(folds)
         for fold, answer in zip(folds, answers, strict=True):
             if answer is not None:
                 self._refused(fold.bucket, answer)

@@ -1,6 +1,6 @@
 """The Prometheus metrics of a keeper."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class KeeperMetrics:
@@ -42,9 +42,6 @@ class KeeperMetrics:
         ).labels(*values)
         self.lost_leases = Counter(
             named("lost_leases"), "Leases lost to another keeper.", labels, registry=registry
-        ).labels(*values)
-        self.fold_seconds = Histogram(
-            named("fold_seconds"), "Duration of a call that writes rows.", labels, registry=registry
         ).labels(*values)
         self._log_bytes = Gauge(
             named("log_bytes"), "Bytes in the logs of held buckets.", labels, registry=registry

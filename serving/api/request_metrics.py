@@ -32,11 +32,6 @@ class RequestMetrics(Collector):
         self._of_clients: dict[tuple[str, str, int], int] = {}
         self._for_clients: dict[tuple[str, str], int] = {}
         registry.register(self)
-        self._waiting = Gauge(
-            "headrace_server_waiting_seconds",
-            "Estimated wait of a request that arrives now.",
-            registry=registry,
-        )
         self._under_way = Gauge(
             "headrace_server_requests_under_way",
             "Prediction requests being read, queued or computed.",
@@ -63,7 +58,6 @@ class RequestMetrics(Collector):
 
     def watch(self, room: LoadShedder) -> None:
         """Export the load of `room`."""
-        self._waiting.set_function(lambda: room.waiting_s)
         self._under_way.set_function(lambda: room.requests)
 
     def logged(self, outcome: str, candidates: int) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _LABELS = ("model", "alias", "window", "until", "slice")
 _FIGURES = {
     "auc_ratio": ("auc", "Area under the ROC curve."),
-    "auc_error_ratio": ("auc_error", "Bound of the error of the AUC."),
     "request_auc_ratio": ("request_auc", "Mean AUC within requests that have both labels."),
     "log_loss_nats": ("log_loss", "Mean negative log likelihood."),
     "normalized_entropy_ratio": (
@@ -30,22 +29,12 @@ _FIGURES = {
         "Log loss divided by that of the mean click rate.",
     ),
     "calibration_ratio": ("calibration", "Expected clicks divided by clicks."),
-    "ctr_ratio": ("ctr", "Clicks divided by scored impressions."),
-    "ctr_predicted_ratio": ("ctr_predicted", "Mean score."),
     "score_drift_ratio": (
         "score_drift",
         "Population stability index of the scores against the previous window.",
     ),
-    "score_difference_ratio": ("difference", "Mean of served score minus score at learning."),
-    "score_distance_ratio": (
-        "distance",
-        "Mean absolute difference of served score and score at learning.",
-    ),
-    "shown_impressions": ("shown", "Impressions of the window with an outcome."),
     "scored_impressions": ("scored", "Impressions of the window with an outcome and a score."),
-    "given_scores": ("given", "Scores in the window, with and without outcome."),
     "clicks": ("clicks", "Scored impressions with a click."),
-    "sample_ratio": ("sample", "Share of the window's requests that were evaluated."),
 }
 """Name without its prefix -> attribute of `WindowMetrics`, and help."""
 
@@ -70,23 +59,7 @@ class EvaluationCollector(ModelCollector):
                     labels = (each.model, each.alias, each.window, each.until, each.slice)
                     family.add_metric(labels, value)
             yield family
-        yield self._value_drift(figures)
         yield from self._own()
-
-    def _value_drift(self, figures: list[WindowMetrics]) -> Metric:
-        family = GaugeMetricFamily(
-            "headrace_evaluation_value_drift_ratio",
-            "Population stability index of a field's values against the window before.",
-            labels=("model", "window", "until", "field"),
-        )
-        drifts = {
-            (each.model, each.window, each.until, field): drift
-            for each in figures
-            for field, drift in each.value_drift.items()
-        }
-        for labels, drift in drifts.items():
-            family.add_metric(labels, drift)
-        return family
 
     def _own(self) -> Iterator[Metric]:
         feed, evaluation = self._feed(), self._keeper.evaluation
@@ -117,10 +90,6 @@ class EvaluationCollector(ModelCollector):
             "late_rows", "Rows that arrived after their minute was closed.", evaluation.late
         )
         yield self._gauge("open_panes", "Minutes that wait for clicks.", len(evaluation.open))
-        yield self._gauge(
-            "open_rows", "Rows of the minutes that wait for clicks.",
-            sum(pane.rows for pane in list(evaluation.open.values())),
-        )  # fmt: skip
         reached_ms = evaluation.reached_ms()
         if reached_ms is not None:
             yield self._gauge(

@@ -205,9 +205,7 @@ def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., Cachi
         asked.of_features(features)
         asked.of_statistics(RowTable(spec.width), features, times)
         counted = metrics.of(spec.name)
-        rows = CachingFollower(store, shape, asked, bounds, following, wall_ms, arrived, counted)
-        metrics.watch(spec.name, rows)
-        return rows
+        return CachingFollower(store, shape, asked, bounds, following, wall_ms, arrived, counted)
 
     return make
 

@@ -67,7 +67,6 @@ class RelayLoop:
         self._write_at_ms = now_ms()
         self._base_at_ms = now_ms() + self._base_pause_ms
         self.blocks_written = 0
-        self.bytes_written = 0
         self.failed_writes = 0
         self._failed: set[int] = set()
         self._unwritten_since_ms: int | None = None
@@ -132,4 +131,3 @@ class RelayLoop:
                 self._failed.add(bucket)
             return
         self.blocks_written += len(blocks)
-        self.bytes_written += sum(len(blob) for _, blob in blocks)

@@ -89,7 +89,6 @@ class RelayCollector(ModelCollector):
         relay = self._relay
         for name, text, value in (
             ("blocks", "Blocks of rows written.", relay.blocks_written),
-            ("bytes", "Bytes of blocks written, before compression.", relay.bytes_written),
             ("failed_writes", "Writes that Kafka did not confirm.", relay.failed_writes),
         ):
             yield self._counter(name, text, value)

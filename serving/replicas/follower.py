@@ -100,7 +100,6 @@ class Follower(BackgroundThread):
         self._replica, self._following, self._now_ms = replica, following, now_ms
         self._arrived, self._stood = arrived, stood
         self._freshness = FreshnessTracker(replica.shape.buckets)
-        self._copies = 0
         self._polled_ms = 0
         self._stale: frozenset[int] = frozenset()
         self._behind, self._caught_up = True, False
@@ -133,7 +132,6 @@ class Follower(BackgroundThread):
                     entries[bucket] += 1
                 case Folded(bucket=bucket) | Copied(bucket=bucket):
                     self._note_position(bucket)
-                    self._copies += isinstance(change, Copied)
                 case Stale(bucket=bucket, error=error):
                     stale[bucket] = error
         self._replica.compact()  # running requests keep their references to the old columns
@@ -177,7 +175,6 @@ class Follower(BackgroundThread):
             behind=self._behind,
             caught_up=self._caught_up,
             polled_ms=self._polled_ms,
-            copies=self._copies,
         )
 
     def _run(self) -> None:

@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.serving.replicas.status import STATES, LocalRows, ReplicaStatus
 
 if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.serving.replicas.caching_follower import CachingFollower
 
 ROW_OUTCOMES = ("hit", "fetched", "defaulted")
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -55,7 +51,7 @@ class FreshnessMetrics:
 
 
 class CacheMetrics:
-    """Hits and misses of row caches, and the memory of their log tails."""
+    """Hits and misses of row caches."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._read = Counter(
@@ -63,12 +59,6 @@ class CacheMetrics:
             "Rows that requests read from a row cache: a hit, fetched within the deadline, or "
             "defaulted to their initial values.",
             ("model", "outcome"),
-            registry=registry,
-        )
-        self._tail = Gauge(
-            "headrace_server_tail_bytes",
-            "Memory of the log tails that a row cache buffers.",
-            ("model",),
             registry=registry,
         )
 
@@ -82,13 +72,8 @@ class CacheMetrics:
 
         return count
 
-    def watch(self, model: str, rows: CachingFollower) -> None:
-        """Export the size of a model's log tails."""
-        self._tail.labels(model).set_function(lambda: rows.tail_bytes)
-
     def forget(self, model: str) -> None:
         """Drop the metrics of a model that is no longer served."""
-        self._tail.remove(model)
         for outcome in ROW_OUTCOMES:
             self._read.remove(model, outcome)
 
@@ -129,36 +114,19 @@ class ReplicaCollector(Collector):
             "1 for the current state of the replica, 0 for the others.",
             labels=["model", "state"],
         )
-        copies = CounterMetricFamily(
-            "headrace_server_bucket_copies",
-            "Buckets copied, including the first time.",
-            labels=["model"],
-        )
         age = GaugeMetricFamily(
             "headrace_server_age_seconds",
             "Now minus the append time of the newest event learned, for the freshest (newest) and "
             "the stalest (oldest) bucket. Grows while no events arrive.",
             labels=["model", "bucket"],
         )
-        event = GaugeMetricFamily(
-            "headrace_server_event_timestamp_seconds",
-            "Event time of the newest event learned, for the freshest (newest) and the stalest "
-            "(oldest) bucket, Unix time.",
-            labels=["model", "bucket"],
-        )
         for model, standing in standings:
             for each in STATES:
                 state.add_metric([model, each], float(standing.state(now) == each))
-            copies.add_metric([model], standing.copies)
-            events = (standing.newest_event_ms, standing.oldest_event_ms)
-            for which, append_ms, event_ms in zip(
-                ("newest", "oldest"), standing.ages, events, strict=True
-            ):
+            for which, append_ms in zip(("newest", "oldest"), standing.ages, strict=True):
                 if append_ms is not None:
                     age.add_metric([model, which], max(0, now - append_ms) / 1000)
-                if event_ms is not None:
-                    event.add_metric([model, which], event_ms / 1000)
-        yield from (state, copies, age, event)
+        yield from (state, age)
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[ReplicaStatus], float]], ...] = (
@@ -171,12 +139,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[ReplicaStatus], float]], ...] = (
         "Buckets that failed to respond to the last poll.",
         lambda s: s.unreachable,
     ),
-    (
-        "last_poll_timestamp_seconds",
-        "Time of the last read of the logs, Unix time.",
-        lambda s: s.polled_ms / 1000,
-    ),
 )
-_OF_LOGS = ("buckets", "unreachable_buckets", "last_poll_timestamp_seconds")
+_OF_LOGS = ("buckets", "unreachable_buckets")
 """Gauges of models that follow the parameter server. A snapshot has none of these, so that alerts
 on keepers do not fire for it."""

@@ -76,7 +76,6 @@ class SnapshotRows(BackgroundThread):
             self.standing = replace(
                 self.standing,
                 copied=copied,
-                copies=copied,
                 rows=len(self._table),
                 complete=copied == manifest.buckets,
                 caught_up=copied == manifest.buckets,
@@ -124,7 +123,6 @@ def _standing(manifest: Manifest) -> ReplicaStatus:
         behind=False,
         caught_up=False,
         polled_ms=0,
-        copies=0,
         snapshot=manifest.name,
     )
 

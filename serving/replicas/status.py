@@ -53,8 +53,6 @@ class ReplicaStatus:
     """Whether any poll since completion reached the end of all logs."""
     polled_ms: int
     """Wall time of the last poll; 0 if never."""
-    copies: int
-    """Buckets copied since the start."""
     trouble: str = ""
     """An error that needs an operator; empty if there is no error."""
     snapshot: str = ""

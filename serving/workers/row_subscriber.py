@@ -115,5 +115,4 @@ def _nothing(buckets: int) -> ReplicaStatus:
         behind=True,
         caught_up=False,
         polled_ms=0,
-        copies=0,
     )

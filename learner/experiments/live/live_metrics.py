@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -29,14 +29,3 @@ class ExperimentCollector(Collector):
         )
         steps.add_metric([self._name], now.steps if now else 0)
         yield steps
-        for name, text, value in (
-            ("arms_begun", "Arms begun, the control aside.", now.arms if now else 0),
-            (
-                "arms_learning",
-                "Arms that learn now, the control aside.",
-                now.learning if now else 0,
-            ),
-        ):
-            gauge = GaugeMetricFamily(f"headrace_experiment_{name}", text, labels=["experiment"])
-            gauge.add_metric([self._name], value)
-            yield gauge

@@ -151,7 +151,7 @@ def scorer() -> Iterator[tuple[Metric, tuple[str, ...]]]:
 
 
 def relay() -> Iterator[tuple[Metric, tuple[str, ...]]]:
-    totals = SimpleNamespace(blocks_written=0, bytes_written=0, failed_writes=0, unwritten_s=0.0)
+    totals = SimpleNamespace(blocks_written=0, failed_writes=0, unwritten_s=0.0)
     yield from collected(RelayCollector("m", cast("Any", totals)).collect())
 
 
