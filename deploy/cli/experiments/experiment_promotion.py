@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.experiments.promoted_processes import say_processes
-from headrace.deploy.cli.options import (
-    REDIS,
-    TRACK_URI,
-    KafkaOptions,
-)
+from headrace.deploy.cli.options import REDIS, TRACK_URI, KafkaOptions
 from headrace.deploy.cli.runs import OFF, run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import (
-    KafkaOptions,
-)
+from headrace.deploy.cli.options import KafkaOptions
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.printable_text import printable
 from headrace.runtime.settings import argument, setting

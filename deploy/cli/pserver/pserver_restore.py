@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.learner import EXAMPLES_OF
-from headrace.deploy.cli.options import (
-    BUCKETS,
-    KAFKA_CLIENT,
-    MODEL,
-    REDIS,
-    KafkaOptions,
-)
+from headrace.deploy.cli.options import BUCKETS, KAFKA_CLIENT, MODEL, REDIS, KafkaOptions
 from headrace.deploy.cli.pserver.pserver_snapshots import (
     EXIT_STOPPED,
     PLACE,

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import (
-    KafkaOptions,
-    token_in,
-)
+from headrace.deploy.cli.options import KafkaOptions, token_in
 from headrace.deploy.errors import BadOption
 from headrace.runtime.settings import argument, setting
 

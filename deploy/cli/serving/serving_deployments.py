@@ -4,10 +4,7 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.cli.options import (
-    KafkaOptions,
-    valid_specs,
-)
+from headrace.deploy.cli.options import KafkaOptions, valid_specs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import argument, setting

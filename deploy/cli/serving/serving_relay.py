@@ -4,13 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from headrace.deploy.cli.options import (
-    METRICS_HOST,
-    METRICS_PORT,
-    MODEL,
-    REDIS,
-    KafkaOptions,
-)
+from headrace.deploy.cli.options import METRICS_HOST, METRICS_PORT, MODEL, REDIS, KafkaOptions
 from headrace.runtime.settings import setting
 
 
