@@ -149,7 +149,6 @@ app = group(
         experiment_promotion.promotion,
         experiment_commands.run,
         experiment_commands.show,
-        experiment_commands.stop_,
     ),
     runs.runs,
     every=_every_command,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KAFKA_CLIENT, RUNS_FOLDER, TRACK_URI
+from headrace.deploy.cli.options import RUNS_FOLDER, TRACK_URI
 from headrace.deploy.errors import BadOption
 from headrace.deploy.terminal.wrapped_text import columns_of
 from headrace.runtime.settings import argument, setting
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headrace.deploy.reports.tracking.run_recorder import RunOutputs
     from headrace.deploy.reports.tracking.run_registry import RunRegistry
     from headrace.deploy.reports.tracking.tracked_run import TrackedRun
-    from headrace.ingest.kafka.settings import KafkaSettings
 
 
 OFF = "off"
@@ -67,9 +66,6 @@ class RunsOptions:
     """Ids of runs, or their first characters. RUN/ARM: one arm of an experiment."""
     arms: bool = setting(False)
     """With one run: compare the arms of this experiment."""
-    kafka: str | None = setting(None, env="HEADRACE_KAFKA", metavar="HOST:PORT")
-    """Kafka bootstrap servers. If set, live experiments, promotions and evaluations are
-    included."""
     as_json: bool = setting(False, flag="--json")
     """Print JSON."""
     patience: float = setting(300.0, metavar="SECONDS", least=0.0)
@@ -80,7 +76,6 @@ def runs(
     options: RunsOptions,
     runs: str = RUNS_FOLDER,
     track: str = TRACK_URI,
-    kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """List the recorded runs, the oldest first; show one; or compare several.
 
@@ -88,12 +83,10 @@ def runs(
     the settings that differ, with figures side by side. With --track, the runs are sent whole to an
     MLflow server; a repeated export updates the same run.
     """
-    from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.reports.tracking.run_sources import find_run
+    from headrace.deploy.reports.tracking.run_sources import find_run, stored_runs
 
-    settings = kafka_settings(options.kafka, kafka_client) if options.kafka else None
-    all_runs = _found(runs, settings)
-    found = [find_run(each, all_runs, settings) for each in options.chosen or ()]
+    all_runs = stored_runs(folder_of(runs))
+    found = [find_run(each, all_runs) for each in options.chosen or ()]
     if options.arms:
         found = [arm for each in found for arm in each.arms]
     if (options.arms and len(found) < 2) or (track and not found):
@@ -163,13 +156,6 @@ def _export(found: "list[TrackedRun]", runs: str, track: str, patience_s: float)
     sent = [tracker.export(run, folder_of(runs) / run.id, patience_s) for run in found]
     if not all(sent):
         raise click.exceptions.Exit(1)
-
-
-def _found(runs: str, kafka: "KafkaSettings | None") -> "list[TrackedRun]":
-    from headrace.deploy.reports.tracking.run_sources import published_runs, stored_runs
-
-    stored = stored_runs(folder_of(runs))
-    return stored if kafka is None else [*stored, *published_runs(kafka)]
 
 
 def _print_json(found: "list[TrackedRun]") -> None:

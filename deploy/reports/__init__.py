@@ -2,9 +2,7 @@
 
 `report.py` makes the report of `headrace run`. `observer.py` follows a running pipeline for the
 demo, and `model_comparison.py` compares a live and a frozen model. `ranking_client.py` asks a
-server for rankings. `event_log.py` reads a log on
-disk. `tracking` has the records of runs.
+server for rankings. `event_log.py` reads a log on disk. `tracking` has the records of runs.
 
-`fit_report.py` sums up a fit, `experiment_page.py` draws an experiment, and `refusals.py` counts
-what a model refused.
+`fit_report.py` sums up a fit, and `refusals.py` counts what a model refused.
 """

@@ -31,7 +31,6 @@ from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, setting
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
     from headrace.learner.experiments.history import ArmRecord, ExperimentResult
     from headrace.learner.experiments.published_history import PublishedHistory
 
@@ -133,8 +132,8 @@ class ExperimentShowOptions:
     list them. Default: list the live experiments."""
     as_json: bool = setting(False, flag="--json")
     """Print JSON."""
-    page: Path | None = setting(None, metavar="FILE")
-    """Write an HTML page, too."""
+    stop: bool = setting(False)
+    """Ask the runner of the live experiment to end: it ranks the arms that are left first."""
 
 
 def show(
@@ -152,14 +151,9 @@ def show(
         _list(inside, kafka)
         return
     history, _ = _history_of(options.run, kafka)
-    if options.page is not None:
-        from headrace.deploy.reports.experiment_page import render_experiment
-
-        promotions = [] if Path(options.run).is_dir() else _promotions_of(history, kafka)
-        options.page.write_text(
-            render_experiment(Path(options.run).name, history, promotions), "utf-8"
-        )
-        click.echo(f"page: {options.page}", err=True)
+    if options.stop:
+        _ask_to_stop(options.run, kafka)
+        return
     if options.as_json:
         import msgspec
 
@@ -169,20 +163,6 @@ def show(
 
     for line in table_of(history, columns_of(sys.stdout)):
         click.echo(line)
-
-
-def _promotions_of(history: "list[ArmRecord]", kafka: KafkaOptions) -> "list[TrackedRun]":
-    """Return the promotions of the arms of a live experiment."""
-    from headrace.deploy.reports.tracking.run_sources import published_promotions
-
-    topics = {str(each.settings.get("topic")) for each in history if each.kind == "log"}
-    names = {each.name for each in history}
-    return [
-        each
-        for each in published_promotions(kafka.settings())
-        for control in [str(each.settings["control"])]
-        if f"examples.{control}" in topics and each.name.removeprefix(f"{control}-") in names
-    ]
 
 
 def _list(histories_of_runs: list[Path], kafka: KafkaOptions) -> None:
@@ -209,17 +189,14 @@ def _state_of(name: str, history: "list[ArmRecord]") -> str:
     return f"{name}: {state}, {counted(len(arms), 'arm')}, {counted(examples, 'example')}"
 
 
-def stop_(
-    kafka: KafkaOptions,
-    name: str = argument(help="Name of a live experiment.", metavar="NAME"),
-) -> None:
-    """End a live experiment: its runner ranks the arms that are left, and ends."""
+def _ask_to_stop(name: str, kafka: KafkaOptions) -> None:
     from contextlib import closing
 
     from headrace.ingest.kafka.producer import KafkaWriter
     from headrace.learner.experiments.live.history_topic import request_stop
 
-    _history_of(name, kafka)
+    if Path(name).is_dir():
+        raise BadOption(f"--stop: expected the name of a live experiment, got the folder {name}")
     with closing(KafkaWriter(kafka.settings())) as writer:
         request_stop(writer, name)
     click.echo(f"asked the runner of {name} to stop")

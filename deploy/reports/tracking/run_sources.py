@@ -1,11 +1,6 @@
-"""Runs from their sources: the folder of runs, and the topics of experiments, aliases and windows.
-
-Topics that do not exist have no runs. A run is found by its id, or by the begin of an id that only
-one run has.
-"""
+"""The runs of a folder. A run is found by its id, or by the begin of an id that only one has."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,21 +10,11 @@ from headrace.deploy.reports.tracking.run_registry import RunRegistry
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
     TrackedRun,
-    evaluation_run,
     experiment_run,
-    promotion_run,
 )
-from headrace.ingest.errors import MissingTopic
-from headrace.ingest.kafka.reading.bounded_reader import read_all
-from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.learner.experiments.live.history_topic import read_histories
 from headrace.learner.experiments.run_folder import read_history
-from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC
-from headrace.serving.evaluation.windows import read_minutes, read_published
-from headrace.serving.promotion.promotion_state import decoded_promotion
 
 _HISTORY = "history.ndjson"
-_PROMOTION = b"promotion/"
 
 
 def stored_runs(folder: Path) -> list[TrackedRun]:
@@ -45,20 +30,7 @@ def stored_runs(folder: Path) -> list[TrackedRun]:
     return sorted(runs.values(), key=lambda run: (run.begun_ms, run.id))
 
 
-def published_runs(kafka: KafkaSettings) -> list[TrackedRun]:
-    """Return live experiments, promotions and evaluations. Raises KafkaUnreachable."""
-    runs: list[TrackedRun] = []
-    with suppress(MissingTopic):
-        histories = read_histories(kafka)
-        runs += [experiment_run(name, found.records) for name, found in sorted(histories.items())]
-    runs += published_promotions(kafka)
-    with suppress(MissingTopic):
-        windows = read_published(kafka)
-        runs += [evaluation_run(model, windows) for model in sorted({w.model for w in windows})]
-    return runs
-
-
-def find_run(wanted: str, runs: Sequence[TrackedRun], kafka: KafkaSettings | None) -> TrackedRun:
+def find_run(wanted: str, runs: Sequence[TrackedRun]) -> TrackedRun:
     """Return the run with this id or begin of an id; an arm after another slash.
 
     Raises DeployError.
@@ -73,10 +45,7 @@ def find_run(wanted: str, runs: Sequence[TrackedRun], kafka: KafkaSettings | Non
         raise DeployError(
             f"expected one run ({known}), got {wanted!r}: `headrace runs` has them all"
         )
-    run = found[0]
-    if run.kind is RunKind.EVALUATION and kafka is not None:
-        return _evaluated(run, kafka)
-    return run
+    return found[0]
 
 
 def _with_history(folder: Path, recorded: TrackedRun | None) -> TrackedRun:
@@ -91,24 +60,6 @@ def _with_history(folder: Path, recorded: TrackedRun | None) -> TrackedRun:
         arms=run.arms,
         decisions=run.decisions,
     )
-
-
-def published_promotions(kafka: KafkaSettings) -> list[TrackedRun]:
-    """Return all promotions; none if their topic does not exist. Raises KafkaUnreachable."""
-    last: dict[bytes, bytes] = {}
-    with suppress(MissingTopic):
-        for record in read_all(kafka, DEPLOYMENTS_TOPIC):
-            if (record.key or b"").startswith(_PROMOTION):
-                last[record.key or b""] = record.value or b""
-    return [promotion_run(decoded_promotion(last[key])) for key in sorted(last) if last[key]]
-
-
-def _evaluated(run: TrackedRun, kafka: KafkaSettings) -> TrackedRun:
-    """Return the run of an evaluation with all minutes that the topic still has."""
-    model, _, alias = run.id.partition("/")[2].partition("/")
-    aliases = [alias] if alias else [arm.name for arm in run.arms]
-    whole = evaluation_run(model, [each for one in aliases for each in read_minutes(kafka, one)])
-    return whole.arms[0] if alias and whole.arms else whole
 
 
 def _with_arms(runs: Sequence[TrackedRun]) -> Iterator[TrackedRun]:

@@ -2,14 +2,14 @@
 
 All kinds of runs have one form, so that a demo, a replay and an arm can be compared. Functions at
 the end make the form from what the parts of headrace write anyway: the report of a replay, the
-history of an experiment, the decisions of a promotion, the published windows of evaluation. Nothing
-is therefore measured twice, and a record that is lost can be made again from its source.
+history of an experiment, the decisions of a promotion. Nothing is therefore measured twice, and a
+record that is lost can be made again from its source.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.learner.experiments.history import ArmRecord
-    from headrace.serving.evaluation.windows import WindowMetrics
     from headrace.serving.promotion.promotion_state import Promotion
 
 WINDOW_FIGURES = ("auc", "request_auc", "log_loss", "normalized_entropy", "calibration")
@@ -38,8 +37,6 @@ class RunKind(StrEnum):
     ARM = "arm"
     """Of an experiment."""
     PROMOTION = "promotion"
-    EVALUATION = "evaluation"
-    """Windows of live evaluation."""
 
 
 class RunState(StrEnum):
@@ -209,41 +206,6 @@ def promotion_run(promotion: Promotion) -> TrackedRun:
             f"{each.stage} {100 * each.share:g} %: {each.reason}" for each in decisions
         ),
         reason=f"{promotion.stage}: {decisions[-1].reason}" if decisions else "",
-    )
-
-
-def evaluation_run(model: str, windows: Iterable[WindowMetrics]) -> TrackedRun:
-    """Return the run of the live evaluation of a model, from its settled windows of a minute."""
-    series: dict[str, list[WindowMetrics]] = {}
-    for each in windows:
-        if (each.model, each.window, each.until, each.slice) == (model, "1m", "settled", "all"):
-            series.setdefault(each.alias, []).append(each)
-    arms = tuple(_served(model, alias, each) for alias, each in sorted(series.items()))
-    return TrackedRun(
-        id=f"evaluation/{model}",
-        kind=RunKind.EVALUATION,
-        name=model,
-        state=RunState.UNFINISHED,
-        begun_ms=min((arm.begun_ms for arm in arms), default=0),
-        figures={"aliases": float(len(arms))},
-        arms=arms,
-    )
-
-
-def _served(model: str, alias: str, windows: list[WindowMetrics]) -> TrackedRun:
-    ordered = sorted(windows, key=lambda window: window.end_ms)
-    points = tuple(
-        RunPoint(each.end_ms, defined({name: getattr(each, name) for name in WINDOW_FIGURES}))
-        for each in ordered
-    )
-    return TrackedRun(
-        id=f"evaluation/{model}/{alias}",
-        kind=RunKind.EVALUATION,
-        name=alias,
-        state=RunState.UNFINISHED,
-        begun_ms=ordered[0].begin_ms,
-        figures=points[-1].figures,
-        points=points,
     )
 
 

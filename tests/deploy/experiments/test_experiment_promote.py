@@ -135,7 +135,7 @@ def test_a_promotion_that_was_rolled_back_shows_its_reasons(
     assert lines[-1] == "2023-11-14 22:13:21 UTC  rolled back: level: 0.1"
 
 
-@pytest.mark.parametrize("words", [("show",), ("show", "rates"), ("stop", "rates")])
+@pytest.mark.parametrize("words", [("show",), ("show", "rates"), ("show", "rates", "--stop")])
 def test_before_the_first_experiment_the_topic_is_said_to_be_missing(
     headrace: Commands, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

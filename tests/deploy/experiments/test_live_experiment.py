@@ -60,7 +60,7 @@ def _fill(settings: KafkaSettings, topic: str, experiment: Experiment, half: int
 
 
 def _stop(name: str, runner: Running, kafka: str) -> None:
-    stopped = headrace("experiment", "stop", name, "--kafka", kafka)
+    stopped = headrace("experiment", "show", name, "--stop", "--kafka", kafka)
     assert stopped.returncode == 0, stopped.stderr
     assert runner.end() == 0, runner.output
     assert "best: " in runner.output

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,13 +23,11 @@ from headrace.deploy.reports.tracking.tracked_run import (
     RunPoint,
     RunState,
     TrackedRun,
-    evaluation_run,
     experiment_run,
     promotion_run,
 )
 from headrace.learner.experiments.history import ArmRecord, encoded
 from headrace.learner.experiments.promotion_rules import PromotionRules
-from headrace.serving.evaluation.windows import WindowMetrics
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.in_process import Commands, headrace
 from tests.learner.experiments.experiment_runs import FILE, write_files
@@ -62,18 +59,6 @@ REPORT = {
         {"begin_ms": 500, "impressions": 50, "auc": None, "log_loss": 0.2},
     ],
 }
-
-
-def window(alias: str, end_ms: int, loss: float | None) -> WindowMetrics:
-    figures: dict[str, Any] = dict.fromkeys(WindowMetrics.__struct_fields__, 0)
-    named = {"model": "news", "alias": alias, "window": "1m", "until": "settled", "slice": "all"}
-    times: dict[str, Any] = {
-        "begin_ms": end_ms - 60_000,
-        "end_ms": end_ms,
-        "log_loss": loss,
-        "value_drift": {},
-    }
-    return WindowMetrics(**{**figures, **named, **times})
 
 
 def test_a_run_is_recorded_with_its_spec_version_data_seed_report_and_windows(
@@ -199,15 +184,6 @@ def test_a_promotion_becomes_a_run_with_its_shares_of_the_traffic() -> None:
     assert run.decisions == ("preparing 0 %: begun", "canary 1 %: in order")
 
 
-def test_windows_become_a_run_with_the_curve_of_each_alias() -> None:
-    windows = [window("a", 120_000, 0.2), window("a", 60_000, 0.3), window("b", 60_000, None)]
-    run = evaluation_run("news", windows)
-    assert [arm.id for arm in run.arms] == ["evaluation/news/a", "evaluation/news/b"]
-    assert [point.figures.get("log_loss") for point in run.arms[0].points] == [0.3, 0.2]
-    assert "log_loss" not in run.arms[1].figures
-    assert run.begun_ms == 0
-
-
 def test_a_comparison_has_settings_that_differ_and_figures_of_two_runs_or_more() -> None:
     spec = '[model]\nname = "a"\n[optimizer]\nalpha = 0.1\n'
     runs = [
@@ -231,12 +207,12 @@ def test_many_runs_are_rows_of_the_table() -> None:
 
 def test_a_run_is_found_by_the_begin_of_its_id_if_it_is_unique() -> None:
     runs = [experiment_run("rates", HISTORY), experiment_run("rats", HISTORY)]
-    assert find_run("experiment/rates", runs, None) is runs[0]
-    assert find_run("experiment/rate", runs, None) is runs[0], "not one of its arms"
-    assert find_run("experiment/rates/sl", runs, None).name == "slow"
+    assert find_run("experiment/rates", runs) is runs[0]
+    assert find_run("experiment/rate", runs) is runs[0], "not one of its arms"
+    assert find_run("experiment/rates/sl", runs).name == "slow"
     for unknown in ("experiment/ra", "other", ""):
         with pytest.raises(DeployError, match="expected one run"):
-            find_run(unknown, runs, None)
+            find_run(unknown, runs)
 
 
 def test_an_unreadable_record_is_refused_with_its_file(tmp_path: Path) -> None:

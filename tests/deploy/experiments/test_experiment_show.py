@@ -1,18 +1,9 @@
-"""`headrace experiment show|list` and the page, over a folder."""
+"""`headrace experiment show` over a folder."""
 
 from pathlib import Path
 
-import pytest
-
 from headrace.deploy.cli.experiments.experiment_table import table_of
-from headrace.deploy.reports.experiment_page import render_experiment
-from headrace.deploy.reports.tracking import run_sources
-from headrace.deploy.reports.tracking.tracked_run import promotion_run
 from headrace.learner.experiments.history import ArmRecord, encoded
-from headrace.learner.experiments.live import history_topic
-from headrace.learner.experiments.promotion_rules import PromotionRules
-from headrace.learner.experiments.published_history import PublishedHistory
-from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.deploy.in_process import Commands, headrace
 
 __all__ = ["headrace"]
@@ -28,55 +19,15 @@ HISTORY = [
 ]
 
 
-def test_the_page_of_an_experiment_has_curves_bands_and_reasons() -> None:
-    page = render_experiment("rates", HISTORY)
-    assert "<title>Experiment rates</title>" in page
-    assert "a&lt;b" in page
-    assert "a<b" not in page
-    assert "worse &amp; hopeless" in page
-    assert page.count("<polyline") == page.count("<polygon") == 1
-    assert page.count("<circle") == 2
-    assert "script" not in page
-    assert "nan" not in page
-
-
-def test_the_page_shows_the_promotions_of_arms_with_the_traffic_split() -> None:
-    begun = Promotion.begin("news-a", "", "news", PromotionRules(), 1000)
-    canary = begun.moved(PromotionStage.CANARY, "checks <hold>", 3000, 1)
-    page = render_experiment("rates", HISTORY, [promotion_run(canary)])
-    assert "Traffic of production" in page
-    assert '<td>news</td><td>95 %</td><td class="bar"><i style="width:95%">' in page
-    assert "<td>news-a</td><td>5 %</td>" in page
-    assert "canary 5 %: checks &lt;hold&gt;" in page
-    assert "Traffic" not in render_experiment("rates", HISTORY)
-
-
-def test_a_live_experiment_is_shown_with_the_promotions_of_its_arms_alone(
-    tmp_path: Path, headrace: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = tuple(encoded(HISTORY).splitlines())
-    monkeypatch.setattr(
-        history_topic, "read_histories", lambda _: {"rates": PublishedHistory(lines)}
-    )
-    promotions = [
-        promotion_run(Promotion.begin(model, "", control, PromotionRules(), 0))
-        for model, control in (("news-a<b", "news"), ("news-other", "news"), ("b-a<b", "b"))
-    ]
-    monkeypatch.setattr(run_sources, "published_promotions", lambda _: promotions)
-    page = tmp_path / "page.html"
-    assert headrace("experiment", "show", "rates", "--page", str(page)).code == 0
-    assert page.read_text() == render_experiment("rates", HISTORY, promotions[:1])
-
-
-def test_a_run_is_shown_with_its_page_and_listed(tmp_path: Path, headrace: Commands) -> None:
+def test_a_run_is_shown_and_listed(tmp_path: Path, headrace: Commands) -> None:
     folder = tmp_path / "runs" / "rates"
     folder.mkdir(parents=True)
     (folder / "history.ndjson").write_bytes(encoded(HISTORY))
-    page = tmp_path / "page.html"
-    shown = headrace("experiment", "show", str(folder), "--page", str(page))
+    shown = headrace("experiment", "show", str(folder))
     assert "eliminated" in shown.out
     assert "log  " not in shown.out
-    assert page.read_text() == render_experiment("rates", HISTORY)
+    refused = headrace("experiment", "show", str(folder), "--stop")
+    assert "--stop: expected the name of a live experiment, got the folder" in refused.err
     listed = headrace("experiment", "show", str(tmp_path / "runs"))
     assert listed.out == "rates: unfinished, 1 arm, 30 examples\n"
 
