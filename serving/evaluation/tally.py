@@ -10,7 +10,7 @@ The AUC of a histogram is thus off by at most half the share of pairs within one
 histogram can count: `auc_error`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -186,28 +186,12 @@ def score_drift(now: Tally, before: Tally) -> float:
     total = np.cumsum(before.counts)
     tenths = np.searchsorted(total, total[-1] * np.arange(1, 10) / 10)
     edges = np.unique(before.keys[tenths] // 2)
-    groups = [np.searchsorted(edges, each.keys // 2) for each in (now, before)]
-    size = edges.shape[0] + 1
-    return _stability(
-        np.bincount(groups[0], now.counts, size).astype(float),
-        np.bincount(groups[1], before.counts, size).astype(float),
+    # half an impression in addition to each group: an empty group would make the index infinite
+    p, q = (
+        np.bincount(np.searchsorted(edges, each.keys // 2), each.counts, edges.shape[0] + 1) + 0.5
+        for each in (now, before)
     )
-
-
-def value_drift(now: Mapping[str, int], before: Mapping[str, int]) -> float:
-    """Return the population stability index of a field's values, given their counts."""
-    names = sorted({*now, *before})
-    if not (sum(now.values()) and sum(before.values())):
-        return float("nan")
-    return _stability(
-        np.array([now.get(name, 0) for name in names], float),
-        np.array([before.get(name, 0) for name in names], float),
-    )
-
-
-def _stability(now: Floats, before: Floats) -> float:
-    # add half an impression to each group: an empty group would make the index infinite
-    p, q = ((each + 0.5) / (each + 0.5).sum() for each in (now, before))
+    p, q = p / p.sum(), q / q.sum()
     return float(((p - q) * np.log(p / q)).sum())
 
 

@@ -20,9 +20,8 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluator import Evaluator
-from headrace.serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
+from headrace.serving.evaluation.tally import UNIT, Tally, auc, score_drift
 from headrace.serving.evaluation.window_pane import (
-    OTHER,
     WHOLE,
     PaneScores,
     PaneSummary,
@@ -91,8 +90,6 @@ class WindowMetrics(msgspec.Struct, frozen=True):
     normalized_entropy: float | None
     score_drift: float | None
     """Population stability index of the scores against the previous window."""
-    value_drift: dict[str, float]
-    """The same for the values of each sliced field. In the slice "all" only."""
     compared: int
     """Impressions that the learner scored, too."""
     difference: float | None
@@ -177,14 +174,12 @@ def _between(panes: Mapping[int, PaneSummary], begin_ms: int, end_ms: int) -> li
 
 
 def _of_window(where: WindowKey, now: PaneSummary, before: PaneSummary) -> Iterator[WindowMetrics]:
-    drifts = _value_drifts(now, before)
     for alias, scored in now.series.items():
         earlier = before.series.get(alias, PaneScores())
         for name in now.seen:
-            drift = drifts if name == WHOLE else {}
             given = scored.given if name == WHOLE else None
             mine, theirs = (each.tallies.get(name, Tally()) for each in (scored, earlier))
-            yield _figures(where, alias, name, now, mine, theirs, given, drift)
+            yield _figures(where, alias, name, now, mine, theirs, given)
 
 
 def _figures(
@@ -195,7 +190,6 @@ def _figures(
     mine: Tally,
     before: Tally,
     given: int | None,
-    drifts: dict[str, float],
 ) -> WindowMetrics:
     scored, clicks = mine.impressions, mine.clicks
     area, error = auc(mine)
@@ -224,33 +218,10 @@ def _figures(
         loss,
         None if loss is None else _ratio(loss, _entropy(rate)),
         _known(score_drift(mine, before)),
-        drifts,
         mine.compared,
         _ratio(mine.difference_sum / UNIT, mine.compared),
         _ratio(mine.distance_sum / UNIT, mine.compared),
     )
-
-
-def _value_drifts(now: PaneSummary, before: PaneSummary) -> dict[str, float]:
-    fields = sorted({field for field, _ in now.seen if field})
-    found = {}
-    for field in fields:
-        # a value with a slice in only one of the windows counts as OTHER in both
-        common = {v for f, v in now.seen if f == field} & {v for f, v in before.seen if f == field}
-        counts = [_value_counts(each, field, common - {OTHER}) for each in (now, before)]
-        drift = value_drift(*counts)
-        if not isnan(drift):
-            found[field] = drift
-    return found
-
-
-def _value_counts(summary: PaneSummary, field: str, values: set[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for (name, value), (shown, _) in summary.seen.items():
-        if name == field:
-            key = value if value in values else OTHER
-            counts[key] = counts.get(key, 0) + shown
-    return counts
 
 
 def _entropy(rate: float | None) -> float:

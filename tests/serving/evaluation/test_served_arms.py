@@ -25,7 +25,7 @@ def minute(model: str, number: int, scored: int, loss: float, **others: Any) -> 
     known |= {
         "model": model, "alias": "production", "window": "1m", "until": "settled", "slice": "all",
         "begin_ms": begin_ms, "end_ms": begin_ms + MINUTE_MS, "sample": 1.0, "shown": scored,
-        "scored": scored, "clicks": scored // 10, "requests": 0, "compared": 0, "value_drift": {},
+        "scored": scored, "clicks": scored // 10, "requests": 0, "compared": 0,
         "log_loss": loss if scored else None, "ctr_predicted": 0.12 if scored else None,
     }  # fmt: skip
     return WindowMetrics(**{**known, **others})

@@ -18,7 +18,6 @@ from headrace.serving.evaluation.tally import (
     merge,
     score_drift,
     tally,
-    value_drift,
 )
 
 IMPRESSIONS = st.lists(
@@ -150,13 +149,3 @@ def test_score_drift_is_zero_for_equal_scores_and_grows_with_their_distance() ->
     # of two normal distributions a standard deviation apart the index is 1 over all of the line
     assert 0.8 < drifts[3] < 1.05
     assert math.isnan(score_drift(Tally(), before))
-
-
-def test_value_drift_detects_new_and_missing_values() -> None:
-    before = {"phone": 500, "desktop": 500}
-    assert value_drift({"phone": 50, "desktop": 50}, before) == pytest.approx(0.0, abs=1e-9)
-    moved = value_drift({"phone": 900, "desktop": 100}, before)
-    expected = (0.9 - 0.5) * math.log(0.9 / 0.5) + (0.1 - 0.5) * math.log(0.1 / 0.5)
-    assert moved == pytest.approx(expected, rel=0.01)
-    assert 1.0 < value_drift({"tablet": 1000}, before) < math.inf
-    assert math.isnan(value_drift({}, before))
