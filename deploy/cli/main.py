@@ -100,7 +100,6 @@ app = group(
         "Collect, join, replay, archive and repair events.",
         ingest_replay.replay,
         ingest_commands.collect,
-        ingest_commands.schema,
         ingest_commands.topics,
         ingest_commands.join,
         ingest_commands.sink,

@@ -146,6 +146,6 @@ def test_an_installed_headrace_is_imported_and_pickled_beside_packages_of_the_sa
     }
     programs = _installed(tmp_path, *packages[kind])
     assert _run(programs / "headrace", "--version", cwd=project).startswith("headrace ")
-    command = (programs / "python", "-P", "-m", "headrace", "ingest", "schema", "click")
+    command = (programs / "python", "-P", "-m", "headrace", "spec", "--event-schema", "click")
     assert '"impression_id"' in _run(*command, cwd=project)
     assert _run(programs / "python", "pickles.py", cwd=project) == "7 headrace.pserver.store\n"

@@ -17,7 +17,6 @@ from headrace.deploy.cli.options import (
     KafkaOptions,
     valid_specs,
 )
-from headrace.ingest.events.json_schema import EventKind
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, same, setting
 
@@ -70,17 +69,6 @@ def collect(
     )
     with stopped_by_signals() as stop:
         run_collector(settings, kafka.settings(), stop)
-
-
-def schema(
-    event: EventKind = argument(help="Kind of event."),
-) -> None:
-    """Print the JSON Schema of an event."""
-    import json
-
-    from headrace.ingest.events.json_schema import event_schema
-
-    click.echo(json.dumps(event_schema(event), indent=2))
 
 
 def topics(

@@ -74,5 +74,5 @@ def test_the_published_schema_is_valid_and_accepts_its_example(kind: EventKind) 
 def test_the_schema_command_prints_the_published_schema(
     kind: EventKind, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app(["ingest", "schema", kind.value], standalone_mode=False)
+    app(["spec", "--event-schema", kind.value], standalone_mode=False)
     assert json.loads(capsys.readouterr().out) == event_schema(kind)
