@@ -122,6 +122,11 @@ class LearnerCollector(ModelCollector):
             "length at which learning waits for keepers.",
             figures.log_fill,
         )
+        yield self._gauge(
+            "unanswered_examples",
+            "Examples learned since a bucket stopped answering; 0 while all answer.",
+            figures.unanswered_examples,
+        )
 
     def _waiting(self) -> Iterator[Metric]:
         """Yield what learning waits for, and what is parked in each partition, by cause."""
