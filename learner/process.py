@@ -37,7 +37,7 @@ from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerPorts
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models.factory import open_model
-from headrace.learner.models.protocols import Model
+from headrace.learner.models.row_model import RowModel
 from headrace.learner.models.sync_group import SoloGroup, SyncGroup
 from headrace.learner.spec.compatibility import check_compatible
 from headrace.learner.spec.model_spec import ModelSpec
@@ -93,7 +93,7 @@ def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
         )
 
 
-def _join(place: GroupConfig | None, spec: ModelSpec, model: Model) -> SyncGroup:
+def _join(place: GroupConfig | None, spec: ModelSpec, model: RowModel) -> SyncGroup:
     """Meet the learners to step with, if the spec asks for it. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
         return SoloGroup()
@@ -113,7 +113,7 @@ def _guard(limits: GuardLimits | None, spec: ModelSpec) -> BatchGuard | NoGuard:
 
 
 def _complete_replica(
-    store: Store, shape: Shape, stop: threading.Event, model: Model, most_rows: int | None
+    store: Store, shape: Shape, stop: threading.Event, model: RowModel, most_rows: int | None
 ) -> Replica | CachedReplica:
     """Return a complete replica, or an incomplete one if `stop` is set before."""
     replica: Replica | CachedReplica

@@ -3,13 +3,13 @@
 from contextlib import AbstractContextManager, nullcontext
 
 from headrace.learner.errors import MissingTorch
-from headrace.learner.models.protocols import Model
+from headrace.learner.models.row_model import RowModel
 from headrace.learner.spec.architecture import DEEP, FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.learner.spec.optimizer_spec import FTRL
 
 
-def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
+def open_model(spec: ModelSpec, buckets: int = 0) -> RowModel:
     """Return the model that the spec declares.
 
     buckets: of its store; required if the spec has an admission. Raises ValueError if it is missing

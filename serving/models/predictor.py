@@ -11,49 +11,25 @@ rows meanwhile. That is safe without a lock, so no request ever waits for one:
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.events.contract import TIME
-from headrace.ingest.features.encoder import Encoded, Encoder, Event
+from headrace.ingest.features.encoder import Encoder, Event
 from headrace.ingest.features.fields import FieldSet
-from headrace.learner.models.explanations import Explanations, Tables
-from headrace.pserver.rows.table import RowTable
+from headrace.learner.models.explanations import Explanations
+from headrace.learner.models.row_model import RowModel
 from headrace.serving.replicas.status import RowSource
 from headrace.serving.requests.candidates import Candidates
 
 Scores = npt.NDArray[np.float64]
 
 
-class Scorer(Protocol):
-    """The methods of a model that serving needs."""
-
-    def predict(
-        self,
-        view: RowTable,
-        features: Encoded,
-        event_ms: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64] | None = None,
-    ) -> npt.NDArray[np.float64]:
-        """Return n click probabilities, of one request if `ends` is None. Never adds a row."""
-
-    def uncertainty(
-        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
-        """Return the largest change of each log-odds by one more outcome. Raises NoUncertainty."""
-
-    def explain(
-        self, tables: Tables, features: Encoded, event_ms: npt.NDArray[np.int64]
-    ) -> Explanations:
-        """Return what each field contributes to each log-odds. Never adds a row."""
-
-
 class Predictor:
     """Scores the candidates of a request."""
 
-    def __init__(self, fields: FieldSet, model: Scorer) -> None:
+    def __init__(self, fields: FieldSet, model: RowModel) -> None:
         self._encoder = Encoder(fields)
         self._model = model
 

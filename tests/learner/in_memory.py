@@ -22,7 +22,7 @@ from headrace.learner.loop.outputs import KafkaOutputs
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.learner.models.factory import open_model
-from headrace.learner.models.protocols import Model
+from headrace.learner.models.row_model import RowModel
 from headrace.learner.models.sync_group import SyncGroup
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
@@ -73,7 +73,7 @@ class InMemoryModel:
             replica.poll()
         return replica
 
-    def few_rows(self, model: Model, most_rows: int, store: Any = None) -> CachedReplica:
+    def few_rows(self, model: RowModel, most_rows: int, store: Any = None) -> CachedReplica:
         """A complete cache of at most so many rows, more or less."""
         store = self.store if store is None else store
         replica = CachedReplica(store, self.shape, model.asked_rows, most_rows)
@@ -87,7 +87,7 @@ class InMemoryModel:
         records: Sequence[Record],
         pace: LearnerPacing,
         *,
-        model: Model | None = None,
+        model: RowModel | None = None,
         replica: Replica | CachedReplica | None = None,
         store: Any = None,
         exchange: Exchange | None = None,

@@ -20,7 +20,7 @@ from headrace.learner.loop.merging import ExampleBatch
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models.factory import open_model
-from headrace.learner.models.protocols import Model
+from headrace.learner.models.row_model import RowModel
 from headrace.learner.models.sync_group import MiniBatchEvidence, SyncGroup
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -105,7 +105,7 @@ def _window_ms(spec: ModelSpec) -> int:
     return spec.fields.label.window_ms
 
 
-def _alone(model: Model) -> SyncGroup:
+def _alone(model: RowModel) -> SyncGroup:
     """A group of one."""
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
