@@ -63,21 +63,25 @@ def _server() -> dict[str, Any]:
 
 def _routes(document: dict[str, Any]) -> str:
     parts = []
+    told: dict[str, str] = {}
     for path, methods in document["paths"].items():
         if "/versions/" in path:
             continue  # the same routes once more, for clients that name a version
         for method, operation in methods.items():
-            parts.append(f"\n### `{method.upper()} {path}`\n\n{operation['summary']}.\n")
-            parts.append(_request(operation))
-            parts.append(_answers(operation))
+            route = f"`{method.upper()} {path}`"
+            parts.append(f"\n### {route}\n\n{operation['summary']}.\n")
+            parts.append(_request(operation, told, route))
+            parts.append(_answers(operation, told, route))
     parts.append(_schemas(document.get("components", {}).get("schemas", {})))
     return "".join(parts)
 
 
-def _request(operation: dict[str, Any]) -> str:
+def _request(operation: dict[str, Any], told: dict[str, str], route: str) -> str:
+    """Describe a request. told: what an earlier route said, and which."""
     parts = []
-    if operation.get("description"):
-        parts.append(f"\n{operation['description'].strip()}\n")
+    if description := operation.get("description", "").strip():
+        before = told.setdefault(description, route)
+        parts.append(f"\n{description if before == route else f'See {before}.'}\n")
     contents = operation.get("requestBody", {}).get("content", {})
     if contents:
         names = [f"{_type(each['schema'])} as `{kind}`" for kind, each in contents.items()]
@@ -90,15 +94,20 @@ def _request(operation: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def _answers(operation: dict[str, Any]) -> str:
-    rows = []
+def _answers(operation: dict[str, Any], told: dict[str, str], route: str) -> str:
+    rows, elsewhere = [], set[str]()
     for status, answer in operation["responses"].items():
-        if status == "422" and answer["description"] == "Validation Error":
-            continue  # FastAPI's own, which headrace never sends
+        if answer["description"] in ("Validation Error", "Successful Response"):
+            continue  # the former is FastAPI's own, which headrace never sends
         [schema] = [each["schema"] for each in answer.get("content", {}).values()] or [{}]
-        meaning = answer["description"].replace("Successful Response", "Success.")
-        rows.append(f"| {status} | {meaning} | {_type(schema)} |\n")
-    return "".join(["\n| status | meaning | body |\n|---|---|---|\n", *rows])
+        before = told.setdefault(f"{status} {answer['description']}", route)
+        if before == route or status == "200":
+            rows.append(f"| {status} | {answer['description']} | {_type(schema)} |\n")
+        else:
+            elsewhere.add(before)
+    table = ["\n| status | meaning | body |\n|---|---|---|\n", *rows] if rows else []
+    as_for = [f"\nOther statuses: see {', '.join(sorted(elsewhere))}.\n"] if elsewhere else []
+    return "".join([*table, *as_for])
 
 
 def _schemas(schemas: dict[str, Any]) -> str:
