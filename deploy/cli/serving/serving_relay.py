@@ -48,7 +48,6 @@ def relay(
     from contextlib import closing
 
     from headrace.deploy.connections import open_store
-    from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.learner.models.final_rows import FinalRows
     from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec

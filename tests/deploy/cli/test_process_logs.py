@@ -14,7 +14,6 @@ import pytest
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.process_logs import CountingHandler, JsonLines, TextLines
-from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka.client_log import client_log
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
