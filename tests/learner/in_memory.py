@@ -87,7 +87,7 @@ class InMemoryModel:
         records: Sequence[Record],
         pace: LearnerPacing,
         *,
-        model: RowModel | None = None,
+        model: Any = None,
         replica: Replica | CachedReplica | None = None,
         store: Any = None,
         exchange: Exchange | None = None,

@@ -138,7 +138,7 @@ def test_platt_scaling_follows_a_change_of_the_click_rate() -> None:
         examples = concatenate([examples] * 6)
         labels = (random.random(len(examples)) < rate).astype(np.uint8)
         examples = replace(examples, labels=labels)
-        labelled = bench.model._inputs.begin(active, examples)  # type: ignore[attr-defined]
+        labelled = bench.model._inputs.begin(active, examples)
         scores = np.full(len(examples), 0.2)  # a model that learns nothing
         view.reserve(2)
         layer.learn(view, gaining.reserve(), active, labelled, scores)

@@ -112,7 +112,7 @@ def _taught(rates: np.ndarray, promised: np.ndarray, seed: int) -> tuple[Isotoni
         these = slice(begin, begin + 1000)
         labels = (random.random(1000) < rates[these]).astype(np.uint8)
         examples = replace(some, labels=labels)
-        labelled = bench.model._inputs.begin(np.ones(BUCKETS, np.bool_), examples)  # type: ignore[attr-defined]
+        labelled = bench.model._inputs.begin(np.ones(BUCKETS, np.bool_), examples)
         bench.view.reserve(layer.ids.shape[0])
         gaining = bench.pending.reserve()
         layer.learn(

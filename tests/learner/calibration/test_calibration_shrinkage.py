@@ -79,7 +79,7 @@ def _mixed(
     for begin in range(0, len(labels), len(some)):
         these = slice(begin, begin + len(some))
         examples = replace(some, labels=labels[these], weights=None)
-        labelled = bench.model._inputs.begin(active, examples)  # type: ignore[attr-defined]
+        labelled = bench.model._inputs.begin(active, examples)
         scores = promised[these].copy()
         layer.learn(bench.view, bench.pending.reserve(), active, labelled, scores)
         found.append(scores)

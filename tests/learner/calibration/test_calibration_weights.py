@@ -36,7 +36,7 @@ def _answers(kind: str, labels: list[int], weights: list[float]) -> Floats:
             labels=np.array(labels[these], np.uint8),
             weights=np.array(weights[these], np.float32),
         )
-        labelled = bench.model._inputs.begin(active, examples)  # type: ignore[attr-defined]
+        labelled = bench.model._inputs.begin(active, examples)
         bench.view.reserve(layer.ids.shape[0])
         scores = np.full(count, PROMISED)
         layer.learn(bench.view, bench.pending.reserve(), active, labelled, scores)

@@ -52,13 +52,13 @@ def test_an_impression_is_learned_with_the_clicks_before_it() -> None:
     spec, examples = drawn(0, HISTORY)
     bench = Bench(spec)
     filled: list[Examples] = []
-    real = bench.model._inputs.histories.learned  # type: ignore[attr-defined]
+    real = bench.model._inputs.histories.learned
 
     def learned(*arguments: Any) -> Examples:
         filled.append(real(*arguments))
         return filled[-1]
 
-    bench.model._inputs.histories.learned = learned  # type: ignore[attr-defined]
+    bench.model._inputs.histories.learned = learned  # type: ignore[method-assign,assignment]
     bench.learn(examples)
     clicks, ends = clicks_of(spec, examples), filled[0].features.bag_offsets
     bags = len(spec.fields.bags)
