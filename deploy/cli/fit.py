@@ -98,16 +98,11 @@ def fit(
     _check(spec, options.epochs, options.holdout, options.archive)
     source = _source(spec, options.data, layout, options.archive)
     settings = FitSettings(options.epochs, options.holdout, options.save_every)
+    into = None
     if options.store is not None:
         _check_store(spec, options.archive)
-    into = (
-        None
-        if options.store is None
-        else (
-            options.store,
-            _store_settings(options.epochs, options.workers, options.part, options.holdout),
-        )
-    )
+        shared = _store_settings(options.epochs, options.workers, options.part, options.holdout)
+        into = options.store, shared
     trainer = _trainer(spec, source, options.to, settings, into, restart=options.restart)
     if trainer.resumed:
         click.echo("continuing an unfinished fit", err=True)
