@@ -255,7 +255,10 @@ def _timed_clicks(
     skew = np.where(at % _DAY_MS == 0, _DAY_MS, _SKEW_MS)
     good = read & ~never & (at >= np.maximum(EARLIEST_MS, shown_ms - skew))
     good &= at <= wall_ms() + AHEAD_MS
-    clicked = pa.array(np.maximum(at, shown_ms), pa.int64(), mask=~good)
+    # a click of a row that has no time, and is refused, would have no impression
+    clicked = pa.array(
+        np.maximum(at, shown_ms), pa.int64(), mask=~(good & _bools(shown.is_valid()))
+    )
     return clicked, given & ~good & ~never
 
 

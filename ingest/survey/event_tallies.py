@@ -87,6 +87,8 @@ class RepeatedIds:
 
     def result(self) -> int:
         """Return the estimate, 0 if it is within the noise."""
+        if not self._count:
+            return 0
         places = self._seen.shape[0]
         empty = places - int(np.count_nonzero(self._seen))
         different = -places * np.log(max(empty, 1) / places)

@@ -76,7 +76,9 @@ class TableSource:
         """
         if layout.click is None:
             raise UnreadableData(
-                "--layout: expected a [click] section, since a fit learns labels, got none"
+                "--layout: expected a [click] section, since a fit learns labels, got none. Write "
+                "the layout into a file, and name the column of clicks in it: [click] column or "
+                "timestamp"
             )
         self._files = [file for url in urls for file in data_files(url)]
         self._layout, self._fields = layout, spec.fields

@@ -87,6 +87,14 @@ def test_a_number_that_says_never_is_no_click(tmp_path: Path, never: int, unit: 
     assert survey_log(path, FIELDS, layout).clicks == 1
 
 
+def test_a_row_without_a_time_sends_no_click(tmp_path: Path) -> None:
+    moment = "2026-03-01 08:00:06"
+    path = csv_file(tmp_path, "time,item,clicked_at", f",a,{moment}", f"{moment},b,{moment}")
+    shown, clicks = read(path, BY_TIME)
+    assert ["timestamp_ms" in each for each in shown] == [False, True]
+    assert [each["impression_id"] for each in clicks] == ["log-1"]
+
+
 def test_a_click_long_before_its_impression_refuses_its_row(tmp_path: Path) -> None:
     path = csv_file(
         tmp_path,
