@@ -356,3 +356,38 @@ def test_a_repaired_event_that_was_sent_back_is_joined(topics: Topics) -> None:
         joined.wait(done, process)
     state = joined.state.read()
     assert (state.dead_letters, state.examples) == (2, 2)
+
+
+def test_framed_and_empty_messages_of_each_compression_are_repaired_once(
+    topics: Topics, tmp_path: Path
+) -> None:
+    path, codecs = tmp_path / "repair.py", ("gzip", "snappy", "lz4", "zstd")
+    path.write_text(
+        "import json\n"
+        "def repair(event, letter):\n"
+        "    assert event is None\n"
+        "    return json.loads(letter.event_bytes[5:]) if letter.event_bytes else None\n"
+    )
+    events = dict.fromkeys(codecs, b'{"impression_id":"%s","timestamp_ms":%d}')
+    framed = {}
+    for codec, text in events.items():
+        options = {"bootstrap.servers": topics.kafka.bootstrap, "compression.type": codec}
+        producer, topic = Producer(options), topics.names.impressions
+        framed[codec] = b"\0\0\0\0\7" + text % (codec.encode(), NOW_MS)
+        producer.produce(topic, framed[codec], codec)
+        producer.produce(topic, None, codec)
+        producer.produce(topic, text % (b"good-" + codec.encode(), NOW_MS))
+        producer.flush()
+    joined = Joined(topics.kafka, topics.model, topics.names, spec_of(), partitions=2)
+    with joined.process() as process:
+        joined.wait(lambda: joined.state.read().dead_letters == 8, process)
+        letters = topics.open()
+        found = {(each.key, each.reason): each.event_bytes for each in letters}
+        assert found == {
+            **{(codec, Reason.NOT_JSON): framed[codec] for codec in codecs},
+            **{(codec, Reason.EMPTY): b"" for codec in codecs},
+        }
+        repaired = [topics.retry(FunctionRepairs(path)) for _ in range(2)]
+        assert [(each.sent, each.left) for each in repaired] == [(4, 4), (0, 4)]
+        joined.wait(lambda: joined.state.read().impressions == 8, process)
+    assert joined.state.read().examples == 8
