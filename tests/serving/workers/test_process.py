@@ -123,6 +123,7 @@ def test_workers_answer_like_one_process_and_survive_kills_of_any_process(
             url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
             folder = folder_of(served)
             served.wait_for("all workers answer")
+            served.wait_for(r"INFO +follower: headrace\.runtime\.process: server started")
             eventually(lambda: ready(url) and ready(alone.url))
 
             def equal() -> None:
