@@ -119,13 +119,15 @@ def translate(
     """Return headrace's error for the client's: the action, the address, and Kafka's message.
 
     While `committing` a transaction, an error that the client calls abortable is
-    `TransactionAborted`, whatever its code.
+    `TransactionAborted`, whatever its code. So is INVALID_TXN_STATE, which the client calls fatal:
+    a late request has ended the transaction, and the next producer begins another one.
     """
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(cause, KafkaError):
         return KafkaRefused(f"{doing}: {cause}")
-    kind = KIND_OF.get(_cause(cause), KafkaRefused)
-    if committing and cause.txn_requires_abort():
+    code = _cause(cause)
+    kind = KIND_OF.get(code, KafkaRefused)
+    if committing and (cause.txn_requires_abort() or code == KafkaError.INVALID_TXN_STATE):
         kind = TransactionAborted
     text = f"{doing}: {cause.str()} ({cause.name()})"
     if kind is KafkaUnreachable and cause.code() > 0:  # a broker's own error

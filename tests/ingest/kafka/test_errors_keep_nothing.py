@@ -69,7 +69,7 @@ FAILURES = {
     "timed out": KafkaError(KafkaError._TIMED_OUT),
     "abortable": KafkaError(KafkaError._INCONSISTENT, "", False, False, True),
     "fenced": KafkaError(KafkaError.PRODUCER_FENCED),
-    "refused": KafkaError(KafkaError.INVALID_TXN_STATE),
+    "refused": KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT),
 }
 
 
