@@ -1,9 +1,13 @@
-"""A Kafka whose clients connect through a proxy that delays, copies and cuts single requests."""
+"""A Kafka whose clients connect through a proxy that makes single requests late.
+
+The proxy does what networks and slow brokers do: a request waits in the buffers of a broker while
+its client waits for the answer, or loses the connection and sends it again.
+"""
 
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +15,12 @@ from typing import Any
 from headrace.deploy.local.services.kafka import HOST, KafkaNode
 from headrace.deploy.local.services.ports import free_port
 
-PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
+PRODUCE, INIT_PRODUCER, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
+    0,
+    22,
+    *range(24, 27),
+    28,
+)
 REQUESTS = {
     "Produce": PRODUCE,
     "AddPartitionsToTxn": ADD_PARTITIONS,
@@ -19,35 +28,46 @@ REQUESTS = {
     "EndTxn": END_TXN,
     "TxnOffsetCommit": TXN_OFFSET_COMMIT,
 }
+OTHER = -1
+"""Kind of the requests of others."""
+_ANSWER_S = 10.0
 
 
 @dataclass(slots=True)
-class HeldRequest:
-    """A request that the broker has not read yet, though its client has no connection to it now."""
+class Moment:
+    """When late requests reach the broker: before the n-th request of a kind in a transaction."""
 
-    port: int
-    frame: bytes
+    kind: int
+    nth: int = 1
+    behind: int | None = None
+    """That request is slow: it arrives only behind one of this kind."""
+    seen: Counter[int] = field(default_factory=Counter)
 
-    def arrive(self) -> None:
-        """Let the broker read it, and wait for its answer."""
-        with socket.create_connection((HOST, self.port), timeout=10.0) as server:
-            server.sendall(self.frame)
-            _read_frame(server)
+    @property
+    def reached(self) -> bool:
+        """Whether the request is the next one."""
+        return self.seen[self.kind] >= self.nth and (
+            self.behind is None or self.seen[self.behind] > 0
+        )
 
 
 @dataclass(slots=True)
 class RequestProxy:
-    """Passes requests on, whole ones, and asks before each what to do with it."""
+    """Passes requests on, whole ones, or holds some of one transactional id."""
 
     target: int
+    producer: bytes = b""
+    """The transactional id."""
     port: int = field(default_factory=free_port)
-    cut: int | None = None
-    """The next request of this kind is held, and the client's connection breaks behind it."""
-    before: dict[int, Callable[[], object]] = field(default_factory=dict)
-    """Called before the next request of a kind is passed on."""
-    held: list[HeldRequest] = field(default_factory=list)
-    seen: list[tuple[int, int]] = field(default_factory=list)
-    """Kind and version of each request."""
+    late: int | None = None
+    """The next request of this kind is held, with all that follows on its connection."""
+    breaks: bool = True
+    """Whether that connection then breaks."""
+    moment: Moment | None = None
+    held: list[bytes] = field(default_factory=list)
+    seen: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Requests by kind and version."""
+    _slow: list[tuple["_Connection", bytes]] = field(default_factory=list)
     _listener: socket.socket = field(init=False)
 
     def start(self) -> None:
@@ -59,6 +79,17 @@ class RequestProxy:
         """Accept no more."""
         self._listener.shutdown(socket.SHUT_RDWR)
 
+    def arrive(self) -> None:
+        """Let the broker read what is late, and wait for its answers."""
+        while self.held:
+            with socket.create_connection((HOST, self.target), timeout=_ANSWER_S) as server:
+                server.sendall(self.held.pop(0))
+                _read_frame(server)
+
+    def count(self, kind: int) -> int:
+        """Return how many requests of a kind were sent."""
+        return sum(count for (each, _), count in self.seen.items() if each == kind)
+
     def _accept(self) -> None:
         with self._listener, suppress(OSError):
             while True:
@@ -68,37 +99,90 @@ class RequestProxy:
                 except OSError:
                     client.close()
                     continue
-                threading.Thread(target=self._pass, args=[client, server], daemon=True).start()
+                connection = _Connection(client, server)
+                threading.Thread(target=self._pass, args=[connection], daemon=True).start()
 
-    def _pass(self, client: socket.socket, server: socket.socket) -> None:
-        answers = threading.Thread(target=_answer, args=[server, client], daemon=True)
+    def _pass(self, connection: "_Connection") -> None:
+        answers = threading.Thread(target=connection.answer, daemon=True)
         answers.start()
-        try:
-            while frame := _read_frame(client):
+        frozen = False
+        with suppress(OSError):
+            while frame := _read_frame(connection.client):
                 kind, version = struct.unpack_from(">hh", frame, 4)
-                self.seen.append((kind, version))
-                if kind == self.cut:
-                    self.cut = None
-                    self.held.append(HeldRequest(self.target, frame))
-                    break
-                if (act := self.before.pop(kind, None)) is not None:
-                    act()
-                server.sendall(frame)
-        except OSError:
-            pass
-        for end in (client, server):
+                ours = self.producer in frame
+                self.seen[kind, version] += ours
+                if ours and kind == self.late:
+                    self.late, frozen = None, True
+                    self.held.append(frame)
+                    if self.breaks:
+                        break
+                if not frozen:
+                    self._pass_on(connection, kind if ours else OTHER, frame)
+        connection.shut()
+        answers.join()
+        connection.close()
+
+    def _pass_on(self, connection: "_Connection", kind: int, frame: bytes) -> None:
+        moment = self.moment
+        if moment is None:
+            connection.send(frame)
+            return
+        moment.seen[kind] += 1
+        slow = kind == moment.kind and moment.seen[kind] >= moment.nth
+        if not slow:
+            connection.send(frame)
+        else:
+            self._slow.append((connection, frame))
+        if moment.reached:
+            self.moment = None
+            connection.wait_answered()
+            self.arrive()
+            for owner, waiting in self._slow:
+                owner.send(waiting)
+            self._slow.clear()
+        elif kind == END_TXN:
+            moment.seen.clear()
+
+
+class _Connection:
+    """One connection of a client, and its other half to the broker."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client, self._server = client, server
+        self._unanswered = 0
+        self._changed = threading.Condition()
+
+    def send(self, frame: bytes) -> None:
+        """Send a request to the broker."""
+        with self._changed:
+            self._unanswered += 1
+        self._server.sendall(frame)
+
+    def wait_answered(self) -> None:
+        """Wait until the broker has answered all requests."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unanswered, _ANSWER_S)
+
+    def answer(self) -> None:
+        """Pass answers on, until the broker closes the connection."""
+        with suppress(OSError):
+            while frame := _read_frame(self._server):
+                self.client.sendall(frame)
+                with self._changed:
+                    self._unanswered -= 1
+                    self._changed.notify_all()
+            self.client.shutdown(socket.SHUT_RDWR)
+
+    def shut(self) -> None:
+        """End both halves."""
+        for end in (self.client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        answers.join()
-        client.close()
-        server.close()
 
-
-def _answer(server: socket.socket, client: socket.socket) -> None:
-    with suppress(OSError):
-        while block := server.recv(1 << 16):
-            client.sendall(block)
-        client.shutdown(socket.SHUT_RDWR)
+    def close(self) -> None:
+        """Give the sockets back."""
+        self.client.close()
+        self._server.close()
 
 
 def _read_frame(sender: socket.socket) -> bytes:
