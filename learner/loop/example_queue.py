@@ -279,7 +279,6 @@ class ExampleQueue:
         partition = self._partitions.get(record.source)
         if partition is None:
             return
-        partition.end = None
         if not self._cursors.active(partition.name, record.offset).any():
             self._continuity.forget(record.source)
             return

@@ -196,3 +196,17 @@ def test_a_finishing_joiner_commits_its_examples() -> None:
     assert not joiner_run.examples
     joiner_run.joiner.finish()
     assert sorted(joiner_run.examples) == sorted(happened.examples)
+
+
+def test_a_restarted_joiner_commits_nothing_while_it_reads_again() -> None:
+    first = next(happen(seed=10, count=400, partitions=1).parts(2))
+    records, transactions = first.records(TOPICS, 1), ListTransactions()
+    JoinerRun(records, transactions).run()
+    count = transactions.count
+    again = JoinerRun(records, transactions, largest_poll=7)
+    again.joiner.step(0.0)
+    counts = []
+    while again.joiner.partitions[0].core.restoring:
+        counts.append(transactions.count)
+        again.joiner.step(0.0)
+    assert len(counts) > 3 and {*counts} == {count}

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Push, Shape
+from headrace.pserver.store import PollResult, Push, Shape
 from tests.effort import seeds
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
@@ -307,6 +308,54 @@ def test_a_keeper_counts_the_rows_of_a_rewritten_history_as_unwritten() -> None:
     keeper.step()
     assert world.log_versions(0) == [5]
     world.check()
+
+
+class TrimmedMeanwhile(MemoryStore):
+    """Before a keeper reads more of a log that it took over, another trims it; then a failover."""
+
+    other: Callable[[], None] | None = None
+    read = 0
+    """Polls from entry 2 on: the first is that of the keeper's replica."""
+
+    def poll(self, *arguments: Any) -> list[PollResult | Unreachable]:
+        self.read += arguments[0] == {0: 2}
+        if self.other is None or self.read < 2:
+            return super().poll(*arguments)
+        checkpoint, other, self.other = self.checkpoint(0), self.other, None
+        other()
+        found = super().poll(*arguments)
+        self.revert(0, checkpoint)
+        return found
+
+
+def test_a_keeper_does_not_keep_a_log_that_another_trimmed_while_it_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.pserver.keeper.keeper.ENTRIES_A_POLL", 2)
+    world = World()
+    world.store = store = TrimmedMeanwhile(clock_ms=lambda: world.now_ms, nonces=world.nonce)
+    store.create(SHAPE)
+    world.push(8)
+    slow = world.keeper(name="slow")
+
+    def other() -> None:
+        began_ms, world.now_ms = world.now_ms, world.now_ms + 2 * EAGER.lease_ms
+        quick = world.keeper(name="quick")
+        while world.log_versions(0) != [8]:
+            quick.step()
+            world.now_ms += 10
+        world.now_ms = began_ms
+
+    store.other = other
+    for _ in range(300):
+        slow.step()
+        world.now_ms += 10
+    world.push(1)
+    for _ in range(300):
+        slow.step()
+        world.check()
+        world.now_ms += 10
+    assert store.other is None and world.log_versions(0) == [9]
 
 
 def test_keepers_that_start_together_share_the_buckets() -> None:
