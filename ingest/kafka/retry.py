@@ -1,7 +1,8 @@
 """Retries: requests to a Kafka that is not ready, and transactions that were aborted.
 
 `retry_for` repeats a request while Kafka is reachable but not ready: a leader moves, a topic is
-new. It repeats only after `KafkaUnreachable`; waiting does not change any other error.
+new. It repeats only after `KafkaUnreachable`; waiting does not change any other error. `not_before`
+repeats an answer that is older than what was read.
 
 `AbortBackoff` writes the transactions of processes that read, work and write. After an abort they
 go back to the last commit and do the same work again. That may go on while Kafka comes back, but
@@ -96,6 +97,29 @@ def retry_for(for_s: float) -> Retrying:
         wait=wait_exponential(_FIRST_WAIT_S, max=_LONGEST_WAIT_S),
         reraise=True,
     )
+
+
+def not_before(
+    ask: Callable[[], tuple[int, int]], reached: int, patience: Retrying
+) -> tuple[int, int]:
+    """Return the bounds of a log, asked for again while it ends before `reached`.
+
+    A broker that was cut off answers with an older end until it learns of its successor. An end
+    that repeats for longer than that is taken.
+    """
+    bounds = ask()
+
+    def again() -> tuple[int, int]:
+        if (found := ask())[1] < reached:
+            raise KafkaUnreachable(f"expected an end of {reached} or more, got {found[1]}")
+        return found
+
+    if bounds[1] < reached:
+        try:
+            return patience(again)
+        except KafkaUnreachable:
+            return ask()
+    return bounds
 
 
 def retry_until(stop: threading.Event, for_s: float) -> Retrying:

@@ -24,6 +24,7 @@ _LATEST_MS = 300
 """Milliseconds from an event to its append."""
 _FAR_AHEAD_MS = 20 * 3_600_000
 """Beyond the label window, and not so far that the contract refuses it."""
+_CLOCKS_AHEAD_MS = (-600_000, -1_500, 0, 1_500, 600_000)
 _LONG_ID_BYTES = 500
 """Random part of a hostile impression id."""
 _FLOOD = 24
@@ -86,6 +87,8 @@ class Producer:
         self._unclicked: list[list[tuple[str, tuple[int, int, int]]]]
         self._unclicked = [[] for _ in topics.shares]
         """Impressions of each partition without a click so far: id and rows."""
+        self._ahead_ms: dict[Source, int] = {}
+        """By how much the clock of the broker with a log is ahead of the producer's."""
         self.refused: list[tuple[str, int, int]] = []
         """Topic, partition and offset of messages that must become dead letters."""
 
@@ -100,6 +103,12 @@ class Producer:
                 self._click(partition, now_ms)
         if dice.random() < self._plan.hostile:
             self._no_event(partition, now_ms)
+
+    def move_a_log(self) -> None:
+        """Let another broker append to a log; its clock differs by less than the label window."""
+        source = self._dice.choice(list(self._topics.now.records))
+        self._ahead_ms[source] = self._dice.choice(_CLOCKS_AHEAD_MS)
+        self._tally["logs moved to a broker with another clock"] += 1
 
     def truth(self) -> dict[int, Total]:
         """Return what every row must have gained."""
@@ -152,18 +161,22 @@ class Producer:
         if dice.random() < self._plan.far_ahead:
             self._tally["events dated far ahead"] += 1
             stated_ms = now_ms + _FAR_AHEAD_MS
-        value = orjson.dumps(event | {"timestamp_ms": stated_ms})
-        offset = self._topics.append(source, value, now_ms, marker=dice.random() < 0.2)
+        value, append_ms = (
+            orjson.dumps(event | {"timestamp_ms": stated_ms}),
+            now_ms + self._ahead_ms.get(source, 0),
+        )
+        offset = self._topics.append(source, value, append_ms, marker=dice.random() < 0.2)
         if dice.random() < _REPEATED:
             self._tally["events sent twice"] += 1
-            self._topics.append(source, value, now_ms, marker=False)
-        name, second = str(event["impression_id"]), min(stated_ms, now_ms) // 1000
+            self._topics.append(source, value, append_ms, marker=False)
+        name, second = str(event["impression_id"]), min(stated_ms, append_ms) // 1000
         self._events.append(_Event(source, offset, name, ids, second))
 
     def _no_event(self, partition: int, now_ms: int) -> None:
         source = Source(self._dice.choice((IMPRESSIONS, CLICKS)), partition)
         value = self._dice.choice(_NO_EVENTS)
-        offset = self._topics.append(source, value, now_ms, marker=False)
+        append_ms = now_ms + self._ahead_ms.get(source, 0)
+        offset = self._topics.append(source, value, append_ms, marker=False)
         self._tally["messages that are not events"] += 1
         self.refused.append((*source, offset))
 

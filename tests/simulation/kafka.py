@@ -27,10 +27,16 @@ from headrace.ingest.kafka.protocols import (
     Record,
     Source,
 )
+from headrace.ingest.kafka.retry import not_before, retry_for
 from headrace.learner.loop.scores import unpack
 
 if TYPE_CHECKING:
     from tests.simulation.topic import SimulatedTopic, TopicLife
+
+
+_MORE_OLD_ANSWERS = 2
+"""Most further answers until a broker that was cut off learns of its successor."""
+_PATIENCE = retry_for(60.0).copy(sleep=lambda _: None)
 
 
 class Topics(Protocol):
@@ -47,8 +53,18 @@ class Topics(Protocol):
 class SimulatedReader:
     """One member's end of the group; `BlockReader` over simulated topics."""
 
-    def __init__(self, topic: Topics, dice: random.Random, pause: Callable[[], None]) -> None:
-        """`pause` is called where the process may die or pause."""
+    def __init__(
+        self,
+        topic: Topics,
+        dice: random.Random,
+        pause: Callable[[], None],
+        old_ends: float = 0.0,
+        tally: Counter[str] | None = None,
+    ) -> None:
+        """`pause` is called where the process may die or pause.
+
+        old_ends: probability that a broker that was cut off begins to answer about ends of logs.
+        """
         self._topic, self._dice, self._pause = topic, dice, pause
         self._positions: dict[Source, int] = {}
         self._paused: set[Source] = set()
@@ -58,6 +74,8 @@ class SimulatedReader:
         """Probability that a poll repeats the last record."""
         self.most_records = 3
         """Most records that a poll brings of a source."""
+        self._old_ends, self._old_answers = old_ends, 0
+        self._tally = Counter[str]() if tally is None else tally
 
     def tell(self, happening: ReaderEvent, after_polls: int) -> None:
         """Let the member know of a partition gained or lost, some polls later.
@@ -141,8 +159,20 @@ class SimulatedReader:
         self._paused.difference_update(sources)
 
     def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
-        """See Reader."""
-        return self._topic.now.firsts[source], self._topic.now.ends[source]
+        """See Reader. The client asks again, as the product does."""
+        return not_before(lambda: self._held(source), reached, _PATIENCE)
+
+    def _held(self, source: Source) -> tuple[int, int]:
+        life = self._topic.now
+        first, end = life.firsts[source], life.ends[source]
+        if self._old_answers:
+            self._old_answers -= 1
+        elif self._old_ends and self._dice.random() < self._old_ends:
+            self._old_answers = self._dice.randint(0, _MORE_OLD_ANSWERS)
+        else:
+            return first, end
+        self._tally["ends from a broker that was cut off"] += 1
+        return first, max(first, end - self._dice.randint(1, 4))
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """See Reader."""
@@ -197,9 +227,9 @@ class Group:
         self._members: dict[str, SimulatedReader] = {}
         self._owners: dict[tuple[Source, ...], str] = {}
 
-    def join(self, name: str, pause: Callable[[], None]) -> SimulatedReader:
+    def join(self, name: str, pause: Callable[[], None], old_ends: float = 0.0) -> SimulatedReader:
         """Add a (re)started member without partitions."""
-        reader = SimulatedReader(self._topic, self._dice, pause)
+        reader = SimulatedReader(self._topic, self._dice, pause, old_ends, self._tally)
         self._members[name] = reader
         self._owners = {share: owner for share, owner in self._owners.items() if owner != name}
         for share in self._topic.shares:

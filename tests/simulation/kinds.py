@@ -259,8 +259,12 @@ def _joined(plan: Plan, dice: random.Random) -> Plan:
     calm = not plan.weather.lost_request  # elsewhere aborted transactions are looked at
     cuts = random.Random(plan.seed ^ 0xC07).choice((0.0, 2.0)) if calm else 0.0
     hostile = dice.choice((0.0, 0.08))
+    # clients that log lost connections (`Broker.silent`) have their own check to prove
+    brokers = random.Random(plan.seed ^ 0xC10C) if plan.seed % 4 else None
     return replace(
         plan,
+        broker_clocks=brokers.choice((0.0, 3.0)) if brokers else 0.0,
+        old_ends=brokers.choice((0.0, 0.3)) if brokers else 0.0,
         partitions=dice.choice((1, 2)),
         buckets=dice.choice((1, 2)),
         learners=dice.choice((1, 2)),

@@ -111,7 +111,7 @@ class LearnerProcess(Process):
             return
         plan, replica, self._starting = world.plan, self._starting, None
         ports = LearnerPorts(
-            world.group.join(self.name, world.pause),
+            world.group.join(self.name, world.pause, plan.old_ends),
             KafkaOutputs(SimulatedScores(world.topic, world.pause), "scores"),
             self._connection,
             SimulatedExchange(self._connection, world),

@@ -138,7 +138,7 @@ class JoinerProcess(Process):
 
     def _start(self) -> None:
         world = self.world
-        reader = self._pipeline.group.join(self.name, world.pause)
+        reader = self._pipeline.group.join(self.name, world.pause, world.plan.old_ends)
         reader.most_records = world.plan.joiner_polls
         aborts = AbortBackoff(600.0, world.now_ms, lambda _: world.pass_time(20))
         offsets = SimulatedOffsets(self.name, reader, self._pipeline.broker, world)

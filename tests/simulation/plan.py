@@ -134,6 +134,10 @@ class Plan:
     """Examples that a joiner writes in one message."""
     old_states: float = 0.0
     """Probability that a broker answers a joiner that restores from an old state."""
+    old_ends: float = 0.0
+    """Probability that a broker that was cut off begins to answer about the ends of logs."""
+    broker_clocks: float = 0.0
+    """A partition of events moves to a broker whose clock differs."""
     event_cuts: float = 0.0
     """A power loss that ends the joiners, and takes the last events from a log."""
 

@@ -125,7 +125,9 @@ class Process:
         except MissingBucket:
             self.world.tally[f"{self.kind}s stopped by a lost bucket"] += 1
             self._drop()
-        except (OffsetGone, MarkOutsideTopic):
+        except (OffsetGone, MarkOutsideTopic) as refusal:
+            if self.world.plan.old_ends:  # where Kafka deletes nothing
+                raise Broken(f"{self.name} refuses a log that has all it learned") from refusal
             self.world.tally[f"{self.kind}s stopped by a missing offset"] += 1
             self._drop()
         except LogTruncated as refusal:

@@ -159,7 +159,7 @@ class SimulatedProducer:
             if world.dice.random() >= lost:
                 code = broker.handle(request)
                 if world.dice.random() >= world.weather.lost_reply / 2:
-                    return self._error(code) if code else None
+                    return self._error(code, request.kind) if code else None
                 world.tally["answers to producers lost"] += 1
             elif world.dice.random() < _LATE:
                 broker.late.append(request)
@@ -170,9 +170,12 @@ class SimulatedProducer:
                     abort=world.dice.random() < 0.5 and request.kind != "end_transaction"
                 )
 
-    def _error(self, code: int) -> KafkaError:
-        fenced = code == KafkaError.INVALID_PRODUCER_EPOCH
-        return KafkaError(code, "simulated", fenced, False, not fenced)
+    def _error(self, code: int, kind: str) -> KafkaError:
+        """Return the error of the client, for which some answers are fatal."""
+        fatal = code == KafkaError.INVALID_PRODUCER_EPOCH or (
+            code == KafkaError.INVALID_TXN_STATE and kind == "commit_offsets"
+        )
+        return KafkaError(code, "simulated", fatal, False, not fatal)
 
 
 def _timed_out(*, abort: bool = False) -> KafkaError:

@@ -205,6 +205,7 @@ class World:
             self._forget_offsets: plan.forgotten,
             self._cut_a_log: plan.log_cuts,
             self._cut_events: plan.event_cuts,
+            self._move_events: plan.broker_clocks,
             Operator(self).ask: plan.operators,
             self._failovers.fall_silent: plan.silences,
             self._failovers.come_back: plan.silences / 4,
@@ -312,6 +313,10 @@ class World:
     def _cut_events(self) -> None:
         if self.pipeline is not None:
             self.pipeline.cut_a_log()
+
+    def _move_events(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.producer.move_a_log()
 
     def _restart(self) -> None:
         free = [process for process in self.processes if process.up and not process.running]

@@ -8,7 +8,7 @@ how the group is joined, and why a member that Kafka calls fenced may still be t
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -48,7 +48,7 @@ from headrace.ingest.kafka.reading.consumer_group import (
 )
 from headrace.ingest.kafka.reading.log_truncation import topic_ids, truncated
 from headrace.ingest.kafka.reading.offset_store import committed_by
-from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.retry import not_before, retry_for
 from headrace.ingest.kafka.settings import KafkaSettings
 
 _Place = tuple[str | None, int | None]
@@ -169,12 +169,7 @@ class KafkaReader:
         open transaction begins, or one committed a moment ago whose marker is not yet written.
         """
         asking = retry_for(self._settings.connect_timeout_s)
-        found = asking(self._held, source)
-        if found[1] >= reached:
-            return found
-        with suppress(KafkaUnreachable):
-            return retry_for(_STALE_END_S)(self._held_from, source, reached)
-        return asking(self._held, source)
+        return not_before(partial(asking, self._held, source), reached, retry_for(_STALE_END_S))
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """Return the sources whose logs lost records before these positions."""
@@ -225,13 +220,6 @@ class KafkaReader:
             # after an outage the client may wait for a controller that it never finds again
             self._admin = AdminClient(self._settings.connection())
             raise
-
-    def _held_from(self, source: Source, reached: int) -> tuple[int, int]:
-        found = self._held(source)
-        if found[1] < reached:
-            end = f"{source}: expected an end of {reached} or more, got {found[1]}"
-            raise unreachable(self._settings.bootstrap, end)
-        return found
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s, address = self._settings.connect_timeout_s, self._settings.bootstrap
