@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.deploy.operations import cluster_checks, model_checks, server_checks
+from headrace.deploy.operations.broker_clocks import check_broker_clocks
 from headrace.deploy.operations.check_result import SUBJECTS, CheckResult, Severity
 from headrace.deploy.operations.model_checks import NewestSnapshot
 from headrace.deploy.operations.parked import check_parked
@@ -78,6 +79,7 @@ def diagnose(
     ]
     if topic is not None:
         findings += model_checks.check_kafka(survey, topic)
+        findings += check_broker_clocks(topic.clocks, spec.fields.label.window_ms)
     if newest is not None:
         findings += model_checks.check_snapshots(survey, newest)
     unseen = set() if topic is not None else {"kafka"}

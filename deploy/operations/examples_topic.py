@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
+from headrace.deploy.operations.broker_clocks import ClockRange, read_clocks
 from headrace.ingest.errors import StreamError
 from headrace.ingest.examples.batch import UnreadableExamples, unpack
 from headrace.ingest.examples.continuity import Continuity
@@ -23,8 +24,10 @@ from headrace.ingest.kafka.retention import KafkaRetention, read_retention
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, joiner_group, partition_counts
 from headrace.learner.loop.marks.topic_marks import epoch_source
+from headrace.runtime.clock import wall_ms
 from headrace.serving.scoring.scoring_process import scorer_group
 
+_EVENTS = EventTopics().impressions, EventTopics().clicks
 _NEXT_OFFSETS = 200
 """Read of each partition, to find missing examples: where a learner stopped is at the beginning."""
 
@@ -55,6 +58,8 @@ class HeldTopic:
     """Logs that lost records before a stored position."""
     missing: Mapping[str, int] = field(default_factory=dict)
     """TOPIC/PARTITION@OFFSET of a batch not learned yet -> examples missing before it."""
+    clocks: Mapping[int, ClockRange] = field(default_factory=dict)
+    """Id of a broker -> its clock, compared with this machine's."""
 
     def lag(self, marks: Mapping[str, int]) -> int | None:
         """Return the offsets that a bucket with these marks has not learned; None if unknown."""
@@ -72,7 +77,7 @@ def held_topic(
     """Return the offsets of a model's examples, or the reason why Kafka did not answer.
 
     marks: of the buckets, to compare them and the committed offsets with the logs. fields: of the
-    model, to look for missing examples, too.
+    model, to look for missing examples and at the brokers' clocks, too.
     """
     topic = examples_topic(model)
     try:
@@ -96,7 +101,8 @@ def held_topic(
         return HeldTopic(topic, trouble=str(error))
     with _silence():
         retention = _retention(settings, topic)
-    return HeldTopic(topic, held, retention=retention, cut=cut, missing=missing)
+        clocks = _clocks(settings, topic) if fields else {}
+    return HeldTopic(topic, held, None, retention, cut, missing, clocks)
 
 
 def _learned(source: str, marks: Sequence[Mapping[str, int]]) -> Committed:
@@ -112,8 +118,7 @@ def _cut(
     settings: KafkaSettings, reader: KafkaReader, model: str, learned: Mapping[Source, Committed]
 ) -> list[CutLog]:
     stored = {"learner": dict(learned)}
-    names = EventTopics()
-    counts = partition_counts(settings, [names.impressions, names.clicks])
+    counts = partition_counts(settings, _EVENTS)
     events = [Source(topic, number) for topic, count in counts.items() for number in range(count)]
     for process, group in (("joiner", joiner_group(model)), ("scorer", scorer_group(model))):
         offsets = KafkaOffsets(settings, group)
@@ -155,17 +160,23 @@ def _missing(
         except UnreadableExamples:  # a learner that gets there says so
             continuity.forget(record.source)
             continue
-        if gap := continuity.missing(record.source, examples):
+        if gap := continuity.missing(record.source, examples.before, len(examples)):
             missing[record.place] = gap
     return missing
 
 
 def _retention(settings: KafkaSettings, examples: str) -> KafkaRetention | None:
-    names = EventTopics()
     try:
-        return read_retention(settings, [names.impressions, names.clicks, examples])
+        return read_retention(settings, [*_EVENTS, examples])
     except StreamError:  # needs a right that reading does not
         return None
+
+
+def _clocks(settings: KafkaSettings, examples: str) -> dict[int, ClockRange]:
+    try:
+        return read_clocks(settings, [*_EVENTS, examples], wall_ms)
+    except StreamError:  # needs the right to read events
+        return {}
 
 
 @contextmanager

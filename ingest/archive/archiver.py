@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder, ArchiveFull
 from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
 from headrace.ingest.examples.arrow_batch import open_batch
+from headrace.ingest.examples.continuity import Continuity
 from headrace.ingest.examples.damaged_messages import DamagedMessages
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -190,6 +191,7 @@ class Archiver:
         self._settings, self._now_s, self._wrote = settings, now_s, wrote
         self._stopping = stopping
         self._messages = DamagedMessages(settings.skip_damaged)
+        self._continuity = Continuity()
         self._gathered: dict[Source, _Gathered] = {}
         self.full = False
         """Whether the folder had no room at the last write."""
@@ -259,6 +261,7 @@ class Archiver:
             )
         start = first if start is None else start
         self._gathered[source] = _Gathered(start, topic_id, stop=start)
+        self._continuity.forget(source)
         self._reader.start({source: start})
 
     def _take(self, record: Record) -> None:
@@ -268,8 +271,11 @@ class Archiver:
             batch = self._messages.decoded(record, _read_batch)
             if batch is None:
                 gathered.stop = record.offset + 1
+                self._continuity.forget(record.source)
                 return
             rows = batch.num_rows
+            before = (batch.schema.metadata or {}).get(b"before", b"-1")
+            self._continuity.warn(record, int(before), rows)
         if not gathered.records:
             gathered.since_s = self._now_s()
         gathered.records.append(record)

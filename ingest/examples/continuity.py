@@ -12,11 +12,13 @@ the next batch is not compared.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.kafka.protocols import Source
+    from headrace.ingest.kafka.protocols import Record, Source
+
+log = logging.getLogger(__name__)
 
 
 class Continuity:
@@ -25,13 +27,22 @@ class Continuity:
     def __init__(self) -> None:
         self._ends: dict[Source, int] = {}
 
-    def missing(self, source: Source, examples: Examples) -> int:
-        """Return how many examples are missing before this batch, the next of its partition."""
+    def missing(self, source: Source, before: int, count: int) -> int:
+        """Return how many examples are missing before the next batch of a partition.
+
+        before: its number. count: of its examples.
+        """
         end = self._ends.pop(source, None)
-        if examples.before < 0:
+        if before < 0:
             return 0
-        self._ends[source] = examples.before + len(examples)
-        return 0 if end is None else max(0, examples.before - end)
+        self._ends[source] = before + count
+        return 0 if end is None else max(0, before - end)
+
+    def warn(self, record: Record, before: int, count: int) -> int:
+        """Log what is missing, and return it: for a reader that goes on without it."""
+        if missing := self.missing(record.source, before, count):
+            log.warning("%s: %d examples before it are missing", record.place, missing)
+        return missing
 
     def forget(self, source: Source) -> None:
         """Note that the next batch of the partition need not follow the last one."""

@@ -286,7 +286,7 @@ class ExampleQueue:
         if examples is None:
             self._continuity.forget(record.source)
             return
-        if missing := self._continuity.missing(record.source, examples):
+        if missing := self._continuity.missing(record.source, examples.before, len(examples)):
             if not self._accept_gap:
                 raise ExamplesMissing(record.place, missing)
             log.warning("%s: goes on without %d missing examples", record.place, missing)

@@ -235,9 +235,7 @@ class Feeder:
         try:
             if topic == topics.examples:
                 examples = unpack_examples(record.value, self._fields)
-                if missing := self._continuity.missing(record.source, examples):
-                    log.warning("%s: %d examples before it are missing", record.place, missing)
-                    self.figures.lost += missing
+                self.figures.lost += self._continuity.warn(record, examples.before, len(examples))
                 self._gathering.examples(examples)
                 self.figures.examples += len(examples)
                 # a partition begins with an empty batch: its joiner has reached no event time yet

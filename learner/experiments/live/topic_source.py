@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.ingest.examples.batch import DamagedExamples, Examples, UnreadableExamples, unpack
+from headrace.ingest.examples.continuity import Continuity
 from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Reader, Record, Source
 from headrace.learner.errors import LearnerError, WrongExamples
@@ -225,7 +226,7 @@ class _TopicReading:
         first_pass: FirstPass,
     ) -> None:
         self.reader, self._sources, self._fields = reader, sources, fields
-        self._first_pass = first_pass
+        self._first_pass, self._continuity = first_pass, Continuity()
         self.partitions = [
             _Partition(offset, reached_ms)
             for offset, reached_ms in zip(position.offsets, position.reached_ms, strict=True)
@@ -318,12 +319,15 @@ class _TopicReading:
     def _unpacked(self, record: Record) -> Examples | None:
         """Return the examples of a message; None if it is damaged: it is so for every arm."""
         try:
-            return unpack(record.value, self._fields)
+            examples = unpack(record.value, self._fields)
         except DamagedExamples as error:
             log.warning("skips the damaged message %s: %s", record.place, error)
+            self._continuity.forget(record.source)
             return None
         except UnreadableExamples as error:
             raise WrongExamples(record.source.topic, error) from error
+        self._continuity.warn(record, examples.before, len(examples))
+        return examples
 
     def _balance(self) -> None:
         for source, each in zip(self._sources, self.partitions, strict=True):

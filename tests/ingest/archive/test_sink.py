@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,23 @@ def test_a_damaged_message_of_examples_stops_the_archiver_until_an_operator_name
     sink.finish()
     assert sink.positions() == {source: 2}
     assert [row["offset"] for row in read(tmp_path, source.topic)] == [0]
+    folder.close()
+
+
+def test_the_archiver_names_the_examples_that_kafka_did_not_deliver(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = Partition()
+    partition.offer(EventSide.IMPRESSIONS, shown_records(EventSide.IMPRESSIONS, [shown("i", 1)]))
+    partition.offer(EventSide.CLICKS, shown_records(EventSide.CLICKS, [tick(1000)]))
+    one, source = partition.joiner.advance(0).examples, Source("examples.news", 0)
+    held = [
+        Record(source, i, START_MS, pack(replace(one, before=before)))
+        for i, before in enumerate((5, 6, 9))
+    ]
+    folder = ArchiveFolder(str(tmp_path))
+    drain(Archiver(ListReader({source: held}), folder, source.topic, ArchiveSettings()))
+    assert caplog.messages == ["examples.news/0@2: 2 examples before it are missing"]
     folder.close()
 
 

@@ -1,5 +1,6 @@
 """Kafka in memory for live experiments: partitions that grow, and a topic of experiments."""
 
+from collections import Counter
 from pathlib import Path
 from threading import Event
 
@@ -43,6 +44,7 @@ class Broker:
         """Time for which batches wait for an idle partition."""
         self.pauses = 0.0
         """Share of `append` in which a partition gets none of its batches; they come later."""
+        self._count = Counter[Source]()
         self._under_way: dict[Source, list[bytes]] = {source: [] for source in self.records}
 
     def append(self, batches: int = 1) -> bool:
@@ -53,6 +55,8 @@ class Broker:
             self.now_ms = max(self.now_ms, reached_ms)
             watermarked = part_of(examples, 0, len(examples))
             object.__setattr__(watermarked, "watermark_ms", reached_ms)
+            object.__setattr__(watermarked, "before", self._count[source])
+            self._count[source] += len(examples)
             self._under_way[source].append(pack(watermarked))
         del self._coming[:batches]
         for source, under_way in self._under_way.items():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.batch import Examples, unpack
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.errors import LearnerError
@@ -151,6 +151,28 @@ def test_partitions_are_merged_in_the_order_of_their_event_times(tmp_path: Path)
         reached.append(block.examples.watermark_ms)
     assert reached == sorted(reached)
     assert len(reached) > 20
+
+
+def test_a_live_experiment_names_the_examples_that_kafka_did_not_deliver(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker(write_files(tmp_path))
+    while broker.append(5):
+        pass
+    source = broker.source()
+
+    def warned() -> list[str]:
+        caplog.clear()
+        for block in source.blocks(source.first()):
+            if not len(block.examples):
+                break
+        return [text for text in caplog.messages if "are missing" in text]
+
+    assert not warned()
+    removed = broker.records[Source(TOPIC, 1)].pop(3)
+    after = broker.records[Source(TOPIC, 1)][3].offset
+    count = len(unpack(removed.value, broker.experiment.control.fields))
+    assert warned() == [f"{TOPIC}/1@{after}: {count} examples before it are missing"]
 
 
 def test_an_idle_partition_holds_others_up_for_a_bounded_time(tmp_path: Path) -> None:
