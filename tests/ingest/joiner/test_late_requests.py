@@ -71,6 +71,8 @@ SCENARIOS = [
 ]
 PACE = JoinerPacing(lazy_commit_ms=0, cut=Cut(most=5, least=1))
 EVENTS, PARTS = 240, 4
+ATTEMPTS = 5
+"""On a busy machine, the client may give up the transaction before, and with it its producer."""
 
 
 @pytest.fixture(scope="module")
@@ -157,24 +159,27 @@ class History:
             joiner.finish()
 
 
-def run(history: History, late: str, moment: str, *, written: bool) -> None:
+def run(
+    history: History, late: str, moment: str, *, written: bool = True, noticed: bool = False
+) -> None:
     """Join four parts of a history; a request of the second is late, and arrives in the third.
 
-    written: whether the transaction of the late request is written, as it is sent again.
+    written: whether the transaction of the late request is written, as it is sent again. noticed:
+    whether the joiner goes on with another producer because of it.
     """
-    happened = happen(seed=11, count=EVENTS, partitions=1)
+    happened = happen(seed=47, count=EVENTS, partitions=1)  # no dead letter in the third part
     first, second, third, fourth = happened.parts(PARTS)
     proxy = history.proxy
     history.start()
     history.send(first)
     history.joins()
     proxy.late, proxy.breaks = REQUESTS[late], written
+    producers = proxy.count(INIT_PRODUCER)
     history.send(second)
     history.wait(lambda: bool(proxy.held))
     if written:
         history.joins()
     else:
-        producers = proxy.count(INIT_PRODUCER)
         history.wait(lambda: proxy.count(INIT_PRODUCER) > producers)
     at = MOMENTS[moment]
     if at is None:
@@ -184,6 +189,7 @@ def run(history: History, late: str, moment: str, *, written: bool) -> None:
     history.send(third)
     history.joins()
     assert proxy.moment is None, "the moment never came"
+    assert proxy.producers > producers or not noticed
     history.stop()
     history.send(fourth)
     history.start()
@@ -206,10 +212,13 @@ def test_a_late_request_of_a_written_transaction_changes_no_later_one(
 ) -> None:
     if not noticed:
         monkeypatch.setattr(ConnectionLog, "log", lambda *_: None)
-    with caplog.at_level("WARNING"):
-        run(History(own_kafka, fresh_name), late, moment, written=True)
-    in_part = "a transaction was committed in part" in caplog.text
-    assert in_part or noticed or (late, moment) != COMMITTED_IN_PART
+    caplog.set_level("WARNING")
+    for _ in range(ATTEMPTS):
+        run(History(own_kafka, fresh_name), late, moment, noticed=noticed)
+        in_part = "a transaction was committed in part" in caplog.text
+        if in_part or noticed or (late, moment) != COMMITTED_IN_PART:
+            return
+    pytest.fail("no transaction was committed in part")
 
 
 @pytest.mark.long

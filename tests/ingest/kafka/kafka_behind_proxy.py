@@ -65,6 +65,8 @@ class RequestProxy:
     """Whether that connection then breaks."""
     moment: Moment | None = None
     held: list[bytes] = field(default_factory=list)
+    producers: int = 0
+    """Producers begun when late requests arrived."""
     seen: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Requests by kind and version."""
     _slow: list[tuple["_Connection", bytes]] = field(default_factory=list)
@@ -81,6 +83,7 @@ class RequestProxy:
 
     def arrive(self) -> None:
         """Let the broker read what is late, and wait for its answers."""
+        self.producers = self.count(INIT_PRODUCER)
         while self.held:
             with socket.create_connection((HOST, self.target), timeout=_ANSWER_S) as server:
                 server.sendall(self.held.pop(0))
