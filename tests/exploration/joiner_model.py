@@ -22,7 +22,6 @@ from headrace.ingest.joiner.core.checkpoint import (
     JoinerCounters,
 )
 
-EVENTS = 5
 NO_EVENT = -1
 """Of the empty batch with which a partition begins."""
 
@@ -91,9 +90,14 @@ class JoinerModel:
     """See the module."""
 
     def __init__(
-        self, name: str, *, closes_after_loss: bool = True, closes_after_abort: bool = True
+        self,
+        name: str,
+        *,
+        events: int = 5,
+        closes_after_loss: bool = True,
+        closes_after_abort: bool = True,
     ) -> None:
-        self.name, self._closes_after_loss = name, closes_after_loss
+        self.name, self._events, self._closes_after_loss = name, events, closes_after_loss
         self._closes_after_abort = closes_after_abort
 
     def start(self, faults: int) -> State:
@@ -106,8 +110,8 @@ class JoinerModel:
             return ""
         got = [m.event for m in state.broker.log if m.status == "committed" and m.event >= 0]
         twice = sorted({event for event in got if got.count(event) > 1})
-        lost = [event for event in range(EVENTS) if event not in got]
-        if state.at == EVENTS and lost:
+        lost = [event for event in range(self._events) if event not in got]
+        if state.at == self._events and lost:
             return f"the examples of events {lost} are lost"
         return f"the examples of events {twice} are doubled" if twice else ""
 
@@ -125,8 +129,8 @@ class JoinerModel:
                 yield "joiner dies, and reads old offsets", _restored(dead, state.broker.earlier)
         if state.todo:
             yield from self._requests(state)
-        elif state.at < EVENTS or not state.sealed:
-            yield from _begun(state)
+        elif state.at < self._events or not state.sealed:
+            yield from _begun(state, self._events)
 
     def _requests(self, state: State) -> Iterator[tuple[str, State]]:
         request = state.todo[0]._replace(epoch=state.epoch)
@@ -240,10 +244,10 @@ def _end_of(message: Message) -> int:
     return message.transaction % 100
 
 
-def _begun(state: State) -> Iterator[tuple[str, State]]:
+def _begun(state: State, last: int) -> Iterator[tuple[str, State]]:
     """Begin a transaction: of one or two events, or the empty batch of a new partition."""
     least = max(state.at + 1, max(state.skip, default=0) + 1 if state.skip else 0)
-    sizes = {min(size, EVENTS) for size in (state.at + 1, state.at + 2)}
+    sizes = {min(size, last) for size in (state.at + 1, state.at + 2)}
     if state.skip:
         least = min(least, state.until)
         sizes |= {least}

@@ -24,7 +24,7 @@ _LATEST_MS = 300
 """Milliseconds from an event to its append."""
 _FAR_AHEAD_MS = 20 * 3_600_000
 """Beyond the label window, and not so far that the contract refuses it."""
-_CLOCKS_AHEAD_MS = (-600_000, -1_500, 0, 1_500, 600_000)
+_CLOCKS_AHEAD_MS = (-60_000, -1_500, 0, 1_500, 60_000)
 _LONG_ID_BYTES = 500
 """Random part of a hostile impression id."""
 _FLOOD = 24

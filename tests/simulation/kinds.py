@@ -10,6 +10,18 @@ from typing import Any, NamedTuple
 
 from tests.simulation.plan import CALM, Plan, Weather
 
+_UNDISTURBED: dict[str, Any] = {
+    "losses": 0.0,
+    "clock_jumps": 0.0,
+    "poisoned": 0.0,
+    "gaps": 0.0,
+    "recreations": 0.0,
+    "retention": 0.0,
+    "expire_after_s": 0,
+    "most_rows": 0,
+}
+"""Nothing happens to the topic of examples and to clocks, and no row expires."""
+
 
 def draw_plan(seed: int, about: str | None = None) -> Plan:
     """Draw the plan of a seed. about: the kind of world, see KINDS; None draws it too."""
@@ -71,18 +83,11 @@ def _small(plan: Plan, **changes: Any) -> Plan:
     Rows are compared after every step, because the next failover would repair them.
     """
     nothing: dict[str, Any] = {
+        **_UNDISTURBED,
         "rebalances": 0.0,
         "reverts": 0.0,
-        "losses": 0.0,
-        "clock_jumps": 0.0,
-        "poisoned": 0.0,
-        "gaps": 0.0,
-        "recreations": 0.0,
-        "retention": 0.0,
         "restarts": 0.0,
         "log_bytes_limit": 64 << 20,
-        "expire_after_s": 0,
-        "most_rows": 0,
         "weather": CALM,
     }
     small: dict[str, Any] = {
@@ -281,15 +286,8 @@ def _joined(plan: Plan, dice: random.Random) -> Plan:
         event_cuts=cuts,
         old_states=dice.choice((0.0, 0.3)),
         rebalances=dice.choice((0.0, 12.0)),
-        clock_jumps=0.0,
-        losses=0.0,
-        recreations=0.0,
-        retention=0.0,
-        poisoned=0.0,
-        gaps=0.0,
         last_failover=False,
-        expire_after_s=0,
-        most_rows=0,
+        **_UNDISTURBED,
     )
 
 
