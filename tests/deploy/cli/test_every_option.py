@@ -1,5 +1,6 @@
 """The laws of all options: what each says, reads and refuses, whatever its command."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import MISSING
@@ -14,7 +15,17 @@ import pytest
 from headrace.deploy.cli.commands import SettingArgument, SettingOption
 from headrace.deploy.cli.main import app
 
-SPEC = str(Path(__file__).parents[3] / "examples" / "news_site" / "site.toml")
+ROOT = Path(__file__).parents[3]
+SPEC = str(ROOT / "examples" / "news_site" / "site.toml")
+WITHOUT_OPTION = {
+    # secrets, and what every command reads
+    *(f"HEADRACE_REDIS_{each}" for each in ("USER", "PASSWORD", "PASSWORD_FILE")),
+    *(f"HEADRACE_{each}_TOKENS" for each in ("COLLECT", "SERVING", "SERVING_ADMIN")),
+    *("HEADRACE_LOG_FORMAT", "HEADRACE_LOG_LEVEL"),
+    # of the Compose file, and of tests
+    *(f"HEADRACE_{each}_PORT" for each in ("SERVER", "COLLECTOR", "GRAFANA")),
+    *("HEADRACE_IMAGE", "HEADRACE_MODEL_FILE", "HEADRACE_SPARK_PYTHON"),
+}
 WITHOUT_VARIABLE = {
     # another meaning under the same flag
     "--alias": {"ingest replay"},
@@ -168,6 +179,14 @@ def test_a_flag_with_a_variable_has_one_in_every_command() -> None:
             found[flag(option)][bool(option.envvar)].add(name)
     lacking = {name: each[False] for name, each in found.items() if each[True] and each[False]}
     assert lacking == WITHOUT_VARIABLE
+
+
+def test_pages_and_deployments_name_only_variables_that_a_command_reads() -> None:
+    read = {str(option.envvar) for _, option in PARAMETERS if option.envvar} | WITHOUT_OPTION
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("guides/*")]
+    deployed = [*(ROOT / "deploy/chart").rglob("*.*"), ROOT / "deploy/compose/compose.yaml"]
+    for path in (*pages, *deployed, ROOT / "deploy/image/Containerfile"):
+        assert set(re.findall(r"HEADRACE_[A-Z_]*[A-Z]", path.read_text())) <= read, path
 
 
 def test_a_list_of_commands_cuts_no_sentence_off() -> None:
