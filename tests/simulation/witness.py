@@ -235,6 +235,7 @@ class WitnessedStore(RedisStore):
         ]
         mine = self.state(bucket).marks
         for name in names:
+            self._behind.pop((bucket, name), None)  # of an earlier loss of the same bucket
             partition = name.rpartition("/")[2]
             learned = any(each.get(name, 0) for each in marks)
             lacks = any(
