@@ -6,6 +6,7 @@ import pytest
 
 from tests.exploration.joiner_model import JoinerModel
 from tests.exploration.models import MODELS
+from tests.exploration.parked_model import ParkedModel
 from tests.exploration.reshard_model import ReshardModel
 from tests.exploration.search import Model, explore
 from tests.exploration.store_model import StoreModel
@@ -13,7 +14,9 @@ from tests.simulation.mutant import Mutant
 
 PUSHES = StoreModel("pushes", buckets=2, keepers=0)
 KEEPERS = StoreModel("keepers", buckets=1, keepers=2)
+PARKED = ParkedModel("parked messages", messages=1)
 KEPT = JoinerModel("joiner that keeps its producer", closes_after_loss=False)
+_PARKED = "headrace.learner.loop.parked_examples:ParkedExamples"
 _FENCE = "headrace.pserver.memory_store:refusal_of"
 _CHAIN = "headrace.pserver.replica.log_chain"
 _GENERATIONS = "headrace.pserver.bucket_generations"
@@ -53,6 +56,12 @@ CHECKS = [
     removed(KEPT, 1, "batches of a transaction in part",
             "headrace.ingest.joiner.last_position:continue_at",
             "return written, ahead", "return written, 0"),
+    removed(PARKED, 1, "mark of a parked message", f"{_PARKED}.park",
+            "self._cursors.parked.park(*place, count, active, verdict.cause)", "pass"),
+    removed(PARKED, 1, "end of a mark", f"{_PARKED}.learned",
+            "self._cursors.parked.end(batch.name, batch.offset)", "pass"),
+    removed(PARKED, 1, "buckets that parked a message", f"{_PARKED}.active",
+            "return self._cursors.parked.active(", "return unread | self._cursors.parked.active("),
     removed(ReshardModel(), 1, "shape that a reshard read", f"{_GENERATIONS}:may_replace",
             "found == expected", "True"),
     removed(ReshardModel(), 1, "shape and token of a reshard", f"{_GENERATIONS}:may_replace",
@@ -61,6 +70,9 @@ CHECKS = [
             f"{_GENERATIONS}:Generations.plan",
             "max(each.generation for each in self.known) + 1", "self.current.generation + 1"),
 ]  # fmt: skip
+
+
+LONG = [*((model, 2) for model in MODELS), (PARKED, 3), (JoinerModel("two events", events=2), 3)]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -72,9 +84,11 @@ def test_no_order_of_events_with_a_fault_breaks_a_promise(model: Model[Any]) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_no_order_of_events_with_two_faults_breaks_a_promise(model: Model[Any]) -> None:
-    found = explore(model, 2)
+@pytest.mark.parametrize(("model", "faults"), LONG, ids=lambda each: getattr(each, "name", each))
+def test_no_order_of_events_with_more_faults_breaks_a_promise(
+    model: Model[Any], faults: int
+) -> None:
+    found = explore(model, faults)
     print(found)
     assert not found.broken, str(found)
 
