@@ -45,6 +45,8 @@ from tests.ingest.kafka.kafka_behind_proxy import (
 )
 from tests.running_server import jars, running_server
 
+pytestmark = pytest.mark.long
+
 MOMENTS = {
     "between transactions": None,
     "before its partitions": Moment(ADD_PARTITIONS),
@@ -60,7 +62,6 @@ COMMITTED_IN_PART = "EndTxn", "between its offsets and a message"
 SCENARIOS = [
     pytest.param(
         *(late, moment, noticed),
-        marks=() if (late, moment) == COMMITTED_IN_PART else pytest.mark.long,
         id=f"{late}, {moment}, {'noticed' if noticed else 'unnoticed'}",
     )
     for late in REQUESTS
@@ -221,7 +222,6 @@ def test_a_late_request_of_a_written_transaction_changes_no_later_one(
     pytest.fail("no transaction was committed in part")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("moment", list(MOMENTS)[3:])
 @pytest.mark.parametrize("late", REQUESTS)
 def test_a_late_request_of_a_failed_transaction_changes_no_later_one(
