@@ -123,6 +123,15 @@ def bet_on_outcomes(capital, limits, scores, labels, shift, level, judged):  # t
     return proved, total, clicks, expected
 
 
+@inlined
+def _floor(missing, limits):  # type: ignore[no-untyped-def]
+    """Return how far the capital may fall: by what the clicks that are still to come will win."""
+    credit = 0.0
+    for c in range(missing.shape[0]):
+        credit += max(missing[c], 0.0)
+    return -credit * math.log(limits.excess / limits.tolerance)
+
+
 @kernel
 def bet_on_clicks(capital, limits, cohorts, scores, kinds, shown_ms, shift):  # type: ignore[no-untyped-def]
     """Bet on impressions and clicks that come alone, under `immediate`; there is one opponent.
@@ -130,22 +139,20 @@ def bet_on_clicks(capital, limits, cohorts, scores, kinds, shown_ms, shift):  # 
     scores (n,) float64, of clicks ignored; kinds (n,) uint8; shown_ms (n,) int64. Returns (proved,
     the newest cohort, clicks, clicks expected); `cohorts.missing` changes in place.
     """
-    missing, width_ms = cohorts.missing, cohorts.width_ms
-    credit, oldest, newest = 0.0, missing.shape[0] - 1, cohorts.newest
-    for c in range(oldest + 1):
-        credit += max(missing[c], 0.0)
-    for i in range(shown_ms.shape[0]):
-        newest = max(newest, shown_ms[i] // width_ms)
-    moved = min(newest - cohorts.newest, oldest + 1)
-    for c in range(oldest, -1, -1):
-        missing[c] = missing[c - moved] if c >= moved else 0.0
+    missing, newest, oldest = cohorts.missing, cohorts.newest, cohorts.missing.shape[0] - 1
     proved, clicks, expected, weighed = -1, 0, 0.0, 0
-    floor, products = -credit * math.log(limits.excess / limits.tolerance), capital.products
+    floor, products = _floor(missing, limits), capital.products
     for i in range(scores.shape[0]):
         clicked = kinds[i] == _CLICKED
         if clicked and shown_ms[i] <= cohorts.from_ms:
             continue
-        age = min(newest - shown_ms[i] // width_ms, oldest)
+        cohort = shown_ms[i] // cohorts.width_ms
+        if cohort > newest:
+            moved = min(cohort - newest, oldest + 1)
+            for c in range(oldest, -1, -1):
+                missing[c] = missing[c - moved] if c >= moved else 0.0
+            newest = cohort
+        age = min(newest - cohort, oldest)
         if clicked:
             clicks += 1
             missing[age] -= 1.0
@@ -160,6 +167,7 @@ def bet_on_clicks(capital, limits, cohorts, scores, kinds, shown_ms, shift):  # 
             weighed += 1
             if weighed % PART == 0:
                 proved = _settle(capital, floor)
+                floor = _floor(missing, limits)  # clicks of the next part use it up
     if proved < 0 and weighed % PART:
         proved = _settle(capital, floor)
     return proved, newest, clicks, expected

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.progress import track
 
 from headrace.ingest.examples.splitting import part_of
 from headrace.learner.loop.guard.batch_guard import BatchGuard
@@ -74,10 +75,14 @@ def _streams(*, quick: bool) -> Iterator[GuardStream]:
 
 def good_figures(*, quick: bool) -> dict[str, Any]:
     """Return what the guard makes of good streams."""
-    found = Good()
-    for stream in _streams(quick=quick):
-        found = found.plus(judged(stream, ARRIVALS))
-    return found._asdict()
+    found, parking = Good(), {}
+    for stream in track(_streams(quick=quick), "good streams", console=Console(stderr=True)):
+        for arrival, verdicts in judged(stream, ARRIVALS):
+            found = found.plus(verdicts)
+            if verdicts.parked:
+                policy = stream.spec.fields.label.policy
+                parking[f"{stream.name}, {policy}, {arrival.name}"] = verdicts.parked
+    return {**found._asdict(), "parking": parking}
 
 
 def fault_figures(number: int, rate: int, faulty: int, policy: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ messages of each arrival. A guard that parks nothing changes nothing, so this is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,8 +39,8 @@ class Good(NamedTuple):
         return Good(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def judged(stream: GuardStream, arrivals: Sequence[Arrival]) -> Good:
-    """Return the verdicts on a stream, once for each arrival."""
+def judged(stream: GuardStream, arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, Good]]:
+    """Yield the verdicts on a stream for each arrival."""
     examples, _ = stream.examples()
     learner, scores = BenchLearner(stream.spec), []
     for begin in range(0, len(examples), _LEARNED):
@@ -48,10 +48,8 @@ def judged(stream: GuardStream, arrivals: Sequence[Arrival]) -> Good:
         scores.append(learner.learn(batch))
         learner.push()
     made = np.concatenate(scores)
-    found = Good()
     for arrival in arrivals:
-        found = found.plus(_arrived(stream, examples, made, learner, arrival))
-    return found
+        yield arrival, _arrived(stream, examples, made, learner, arrival)
 
 
 def _arrived(

@@ -34,11 +34,14 @@ SPOILED = 12_000
 
 
 def _shown(
-    dice: np.random.Generator, labels: npt.NDArray[np.uint8], weights: float | None = None
+    dice: np.random.Generator,
+    labels: npt.NDArray[np.uint8],
+    weights: float | None = None,
+    every_ms: int = 100,
 ) -> Examples:
-    """Return impressions of ten a second whose outcome is known."""
+    """Return impressions whose outcome is known."""
     count = labels.shape[0]
-    times = np.arange(count, dtype=np.int64) * 100
+    times = np.arange(count, dtype=np.int64) * every_ms
     names = pa.array([str(each) for each in range(count)])
     ids = dice.integers(0, 100, (count, 3)).astype(np.uint64)
     numbers = dice.lognormal(0.0, 1.0, (count, 2)).astype(np.float32)
@@ -185,10 +188,13 @@ def test_negatives_that_were_left_out_are_not_missed(size: int) -> None:
 
 
 def _immediate(
-    dice: np.random.Generator, scores: npt.NDArray[np.float64], labels: npt.NDArray[np.uint8]
+    dice: np.random.Generator,
+    scores: npt.NDArray[np.float64],
+    labels: npt.NDArray[np.uint8],
+    every_ms: int = 100,
 ) -> tuple[Examples, npt.NDArray[np.float64]]:
     """Return each impression as a negative, and its click twenty seconds later, about."""
-    shown = _shown(dice, labels)
+    shown = _shown(dice, labels, every_ms=every_ms)
     clicked = np.flatnonzero(labels)
     late = dice.exponential(20_000.0, clicked.shape[0]).astype(np.int64).clip(1, WINDOW_MS)
     which = np.concatenate((np.arange(labels.shape[0]), clicked))
@@ -220,6 +226,17 @@ def test_clicks_that_come_alone_are_not_suspect_even_after_the_last_impression(s
         dice = np.random.default_rng(seed)
         scores = _scored(dice, 0.3)
         examples, own = _immediate(dice, scores, _drawn(dice, scores))
+        assert _first_suspect(examples, own, size) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize("size", [1000, 2 * COUNT])
+def test_impressions_of_a_batch_are_credit_for_its_clicks(size: int) -> None:
+    for seed in range(3):
+        dice = np.random.default_rng(seed)
+        scores = _scored(dice, 0.3)
+        examples, own = _immediate(dice, scores, _drawn(dice, scores), every_ms=10)
+        alone = np.flatnonzero(examples.kinds == Kind.SHOWN)[-1] + 1
+        assert len(examples) - alone > 300
         assert _first_suspect(examples, own, size) is None, f"seed {seed}"
 
 
