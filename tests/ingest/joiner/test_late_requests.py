@@ -10,7 +10,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +97,6 @@ class History:
         self.proxy.producer = f"{joiner_group(self.joined.name)}.a".encode()
         self.joiner: Joiner | None = None
         self._hung, self._stop = threading.Event(), threading.Event()
-        self._aside = ThreadPoolExecutor()
 
     def send(self, part: Happened) -> None:
         """Send events, and what a replay sends behind them: both topics have passed their time."""
@@ -110,7 +109,10 @@ class History:
 
     def start(self) -> None:
         self.joiner, self._hung, self._stop = None, threading.Event(), threading.Event()
-        self._running = self._aside.submit(self._run, self._stop, self._hung)
+        self._running = Future[None]()
+        arguments = self._running, self._stop, self._hung
+        # a thread that hangs in the client must not hold the interpreter back at its end
+        threading.Thread(target=self._ran, args=arguments, daemon=True).start()
 
     def stop(self) -> None:
         """Let the joiner commit and end."""
@@ -141,6 +143,14 @@ class History:
         dirty = any(part.dirty_since_ms is not None for part in parts)
         positions = {source.topic: at for source, at in self.joiner.positions().items()}
         return bool(parts) and not dirty and positions == self.sent
+
+    def _ran(self, running: Future[None], *events: threading.Event) -> None:
+        try:
+            self._run(*events)
+        except Exception as error:  # noqa: BLE001 - the test raises it
+            running.set_exception(error)
+        else:
+            running.set_result(None)
 
     def _run(self, stop: threading.Event, hung: threading.Event) -> None:
         joined = self.joined
