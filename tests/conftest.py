@@ -39,7 +39,6 @@ THOROUGH = (
     "tests/chaos/test_run",
     "tests/runtime/http/test_java",
     "tests/ingest/joiner/test_hostile_events",
-    "tests/ingest/joiner/test_join_restart",
     "tests/ingest/joiner/test_join_week",
     "tests/ingest/kafka/test_hanging_calls",
     "tests/ingest/kafka/test_kafka.py",

@@ -12,7 +12,7 @@ from tests.ingest.simulation.world import run
 @pytest.fixture(autouse=True)
 def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     # small rings grow, wrap and are marked often
-    monkeypatch.setattr(window, "_SMALLEST", 4)
+    monkeypatch.setattr(window, "_SMALLEST", 2)
     monkeypatch.setattr(window, "_SMALLEST_ARENA", 64)
     monkeypatch.setattr(join, "_MARK_ROWS", 2)
 

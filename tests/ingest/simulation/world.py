@@ -159,8 +159,9 @@ class World:
         self.reference.end(side)
 
     def _advance(self) -> None:
+        limit = self.dice.choice((1, 5, 4096))
         while True:
-            joined = self.partition.joiner.advance(self.now_ms)
+            joined = self.partition.joiner.advance(self.now_ms, limit)
             self.made += _rows(joined.examples)
             self.partition.dead += joined.dead
             if not joined.taken and not len(joined.examples):
@@ -186,6 +187,8 @@ class World:
             size = self.dice.randrange(1, 20)
             self.partition.offer(side, left[side][:size])
             left[side] = left[side][size:]
+            if self.dice.random() < 0.3:
+                self.partition.joiner.advance(self.now_ms, limit=0)  # takes only what is read again
         for side in _SIDES:
             if self.at_end[side]:
                 self.partition.joiner.ended(side)
@@ -208,6 +211,9 @@ class World:
         wanted = _exact(reference.counted)
         if not joiner.restoring and _exact(found) != wanted:
             raise Broken(f"seed {self.seed} {self.policy}: expected {wanted}, found {found}")
+        waiting = sum(not click.over for click in reference.waiting)
+        if not joiner.restoring and joiner.held.waiting_clicks != waiting:
+            raise Broken(f"seed {self.seed} {self.policy}: {waiting} clicks should wait")
 
     def _row(self, made: Made) -> tuple[object, ...]:
         shown = orjson.loads(made.impression.value)
