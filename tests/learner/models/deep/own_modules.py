@@ -265,3 +265,43 @@ class Unbegun(nn.Module):
     def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         return batch.wide
+
+
+class Buffered(Summing):
+    """Keeps something where no server would find it."""
+
+    def __init__(self, form: NetworkShape = FORM) -> None:
+        super().__init__(form)
+        self.register_buffer("mean", torch.zeros(1))
+
+
+class Precise(Summing):
+    """Parameters of twice the precision."""
+
+    def __init__(self, form: NetworkShape = FORM) -> None:
+        super().__init__(form)
+        self.double()
+
+
+class Dropping(Summing):
+    """Forgets some of it."""
+
+    def __init__(self, form: NetworkShape = FORM) -> None:
+        super().__init__(form)
+        self.drop = nn.Dropout(0.5)
+
+
+class Column(Summing):
+    """Answers with a column."""
+
+    def forward(self, batch: NetworkBatch) -> Tensor:
+        """Return log-odds, (n, 1)."""
+        return super().forward(batch).unsqueeze(1)
+
+
+class Detached(Summing):
+    """Cuts the way back."""
+
+    def forward(self, batch: NetworkBatch) -> Tensor:
+        """Return log-odds without a gradient."""
+        return super().forward(batch).detach()
