@@ -13,7 +13,6 @@ from headrace.serving.promotion.promotion_checks import ServedFigures
 from headrace.serving.promotion.promotion_state import (
     Promotion,
     PromotionStage,
-    decoded_promotion,
     deployments_of,
 )
 from headrace.serving.promotion.promotion_steps import (
@@ -114,36 +113,6 @@ def test_traffic_rises_by_one_step_at_a_time_and_never_returns_after_a_rollback(
         if state.stage is PromotionStage.ROLLED_BACK:
             assert deployments.aliases == {"production": CONTROL}
             assert not deployments.models
-
-
-@given(LOOKS)
-def test_a_controller_that_starts_again_at_every_look_decides_the_same(
-    looks: list[tuple[int, dict[str, Any]]],
-) -> None:
-    state, now_ms = begun(), 0
-    again = state
-    for passed_ms, how in looks:
-        now_ms += passed_ms
-        served = how.pop("served")
-        state = next_promotion(state, figures(state, served, **how), now_ms)
-        restored = decoded_promotion(deployments_of(again)[-1].value)
-        again = next_promotion(restored, figures(restored, served, **how), now_ms)
-        assert again == state
-
-
-def test_a_good_arm_passes_every_stage_and_takes_all_requests() -> None:
-    state, now_ms = begun(), 0
-    while not state.ended:
-        now_ms += 30_000
-        state = next_promotion(state, figures(state), now_ms)
-    assert [(each.stage.value, each.share) for each in state.decisions] == [
-        ("preparing", 0.0),
-        ("catching up", 0.0),
-        ("shadow", 0.0),
-        *(("canary", share) for share in (0.01, 0.1, 0.5, 1.0)),
-        ("promoted", 1.0),
-    ]
-    assert state.target == MODEL
 
 
 @pytest.mark.parametrize(
