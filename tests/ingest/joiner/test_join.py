@@ -174,3 +174,21 @@ def test_a_click_that_a_closing_window_leaves_unmatched_counts_once_across_a_res
         after.advance(now_ms)
     assert after.joiner.counters.impressions == 2
     assert after.joiner.counters.unmatched_clicks == 1
+
+
+def test_a_restart_keeps_the_least_delay_of_events_that_are_not_read_again() -> None:
+    hour_ms = 3_600_000
+    values = [shown("a", 0), tick(hour_ms), tick(hour_ms + 1), shown("c", hour_ms + 70)]
+    appends = [T0_MS + at_ms for at_ms in (5, hour_ms + 8, hour_ms + 9, hour_ms + 76)]
+    found = records(IMPRESSIONS, values, appends)
+    before, after = Partition(), Partition()
+    for record in found[:3]:
+        before.offer(IMPRESSIONS, [record])
+        before.joiner.ended(CLICKS)
+        before.advance()
+    checkpoint = before.joiner.checkpoint()
+    assert checkpoint.shown.rewind == checkpoint.shown.position
+    after.joiner.restore(checkpoint)
+    after.offer(IMPRESSIONS, found[3:])
+    after.joiner.ended(CLICKS)
+    assert after.advance() == [("shown", "c", 0)]

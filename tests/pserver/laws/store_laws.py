@@ -260,7 +260,8 @@ class StoreLaws(MakingLaws, KeeperLaws, DeletionLaws, ReshardLaws):
         ):
             with pytest.raises(ValueError, match="spans"):
                 Push(0, spans, b"n", b"")
-        for source, start, stop in (("version", 0, 1), ("a/0", 2, 1), ("a/0", -1, 1)):
+        wrong = [("version", 0, 1), ("a/0", 2, 1), ("a/0", -1, 1), ("a/0", 0, -1), ("a/0", -2, 0)]
+        for source, start, stop in wrong:
             with pytest.raises(ValueError, match="offsets"):
                 OffsetSpan(source, start, stop)
         assert standing(world.store, 0) == before
