@@ -7,6 +7,7 @@ the run ends, even by SIGKILL.
 
 import gc
 import itertools
+import logging
 import os
 import secrets
 import shutil
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+from headrace.ingest.kafka.client_log import client_log
 from tests.effort import LONG, QUICK, QUICK_EXAMPLES
 from tests.running_server import jars, running_server
 
@@ -105,6 +107,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out what `make quick` would only import: the imports cost more than many tests."""
     within = collection_path.relative_to(ROOT).as_posix()
     return True if QUICK and within.startswith(THOROUGH) else None
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_logs() -> Iterator[None]:
+    """Put back the levels that a command sets for its process, if it ran in the one of a test."""
+    logs = logging.getLogger(), client_log
+    before = [each.level for each in logs]
+    yield
+    for each, level in zip(logs, before, strict=True):
+        each.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=QUICK)
