@@ -39,7 +39,7 @@ def requests(spec: ModelSpec, candidates: int) -> list[bytes]:
         context |= {key: int(dice.zipf(1.2)) for key in context if isinstance(context[key], str)}
         body = orjson.dumps({"context": context, "candidates": rows})
         head = (
-            f"POST /v1/models/{spec.name}:predict HTTP/1.1\r\nHost: bench\r\n"
+            f"POST /v1/models/{spec.name}:predict HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         made.append(head.encode() + body)
