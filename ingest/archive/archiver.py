@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder, ArchiveFull
 from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
 from headrace.ingest.examples.arrow_batch import open_batch
-from headrace.ingest.examples.continuity import Continuity
+from headrace.ingest.examples.continuity import Continuity, examples_before
 from headrace.ingest.examples.damaged_messages import DamagedMessages
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -145,6 +145,12 @@ def example_table(records: Sequence[Record]) -> pa.Table:
 
 def _read_batch(blob: bytes) -> pa.RecordBatch:
     return open_batch(blob).read({"event_ms": (pa.int64(),)})
+
+
+def _counted_batch(blob: bytes) -> tuple[int, int]:
+    """Return how many examples came before a batch, and how many it has."""
+    batch = _read_batch(blob)
+    return examples_before(batch.schema.metadata or {}), batch.num_rows
 
 
 def by_hour(table: pa.Table) -> dict[str, pa.Table]:
@@ -268,14 +274,13 @@ class Archiver:
         gathered = self._gathered[record.source]
         rows = 1
         if record.source.topic == self._examples:
-            batch = self._messages.decoded(record, _read_batch)
-            if batch is None:
+            counted_batch = self._messages.decoded(record, _counted_batch)
+            if counted_batch is None:
                 gathered.stop = record.offset + 1
                 self._continuity.forget(record.source)
                 return
-            rows = batch.num_rows
-            before = (batch.schema.metadata or {}).get(b"before", b"-1")
-            self._continuity.warn(record, int(before), rows)
+            before, rows = counted_batch
+            self._continuity.warn(record, before, rows)
         if not gathered.records:
             gathered.since_s = self._now_s()
         gathered.records.append(record)

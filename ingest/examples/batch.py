@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from headrace.ingest.events.contract import LATEST_MS
 from headrace.ingest.examples.arrow_batch import UNREADABLE_ARROW, UnreadableBatch, open_batch
+from headrace.ingest.examples.continuity import examples_before
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import FieldSet
 
@@ -166,7 +167,7 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
             batch["event_ms"].to_numpy(),
             watermark_ms=int(facts[b"watermark_ms"]),
             negative_rate=float(facts.get(b"negative_rate", b"1")),
-            before=int(facts.get(b"before", b"-1")),
+            before=examples_before(facts),
         )
         _check(examples, fields, batch)
     except UnreadableExamples:

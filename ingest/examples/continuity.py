@@ -13,12 +13,27 @@ the next batch is not compared.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from headrace.ingest.examples.arrow_batch import UnreadableBatch
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.protocols import Record, Source
 
 log = logging.getLogger(__name__)
+
+
+def examples_before(metadata: Mapping[bytes, bytes]) -> int:
+    """Return how many examples of the partition come before a batch; -1 if it does not say so.
+
+    Raises UnreadableBatch.
+    """
+    number = metadata.get(b"before", b"-1")
+    try:
+        return int(number)
+    except ValueError as error:
+        raise UnreadableBatch(f"expected a number of examples, got {number!r}") from error
 
 
 class Continuity:

@@ -143,15 +143,20 @@ def test_an_archiver_that_stops_writes_for_a_bounded_time_and_the_next_one_write
     folder.close()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [lambda blob: blob[:-200], lambda blob: blob.replace(b"77777", b"7x777")],
+    ids=["cut off", "an invalid number"],
+)
 def test_a_damaged_message_of_examples_stops_the_archiver_until_an_operator_names_it(
-    tmp_path: Path,
+    tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     partition = Partition()
     partition.offer(EventSide.IMPRESSIONS, shown_records(EventSide.IMPRESSIONS, [shown("i", 1)]))
     partition.offer(EventSide.CLICKS, shown_records(EventSide.CLICKS, [tick(1000)]))
-    sound = pack(partition.joiner.advance(0).examples)
+    sound = pack(replace(partition.joiner.advance(0).examples, before=77777))
     source = Source("examples.news", 0)
-    held = [Record(source, i, START_MS, value) for i, value in enumerate((sound, sound[:-200]))]
+    held = [Record(source, i, START_MS, value) for i, value in enumerate((sound, damage(sound)))]
     folder = ArchiveFolder(str(tmp_path))
     sink = Archiver(ListReader({source: held}), folder, source.topic, ArchiveSettings())
     with pytest.raises(DamagedMessage, match=r"examples.news/0@1: .*--skip-damaged"):
