@@ -336,7 +336,13 @@ def _batches(reader: pa.csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
 @contextmanager
 def _no_traceback() -> Iterator[None]:
     """Suppress Arrow's traceback of a row of another width that is not UTF-8; it raises as well."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    hook = sys.unraisablehook
+
+    def quiet(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, UnicodeDecodeError):
+            hook(unraisable)
+
+    sys.unraisablehook = quiet
     try:
         yield
     finally:

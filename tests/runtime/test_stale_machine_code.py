@@ -102,24 +102,19 @@ def test_a_kernel_is_compiled_again_after_a_change_in_a_file_that_it_needs(
 
 
 @pytest.mark.thorough
-def test_other_versions_of_the_compilers_compile_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from headrace.runtime.kernels import kernel_sources
-
-    assert loaded_again(monkeypatch).answer() == 5
-    monkeypatch.setattr(kernel_sources, "_VERSIONS", (*kernel_sources._VERSIONS[:-1], "0.0.0"))
-    kernels = loaded_again(monkeypatch)
-    assert kernels.answer() == 5
-    assert was_compiled(kernels)
-
-
-@pytest.mark.thorough
-def test_a_setting_of_numba_that_changes_machine_code_compiles_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("headrace.runtime.kernels.kernel_sources._VERSIONS", ("0.0.0",)),
+        ("numba.config.BOUNDSCHECK", 1),
+    ],
+    ids=["versions of the compilers", "a setting of numba"],
+)
+def test_a_change_that_machine_code_depends_on_compiles_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: object
 ) -> None:
     assert loaded_again(monkeypatch).answer() == 5
-    monkeypatch.setattr("numba.config.BOUNDSCHECK", 1)
+    monkeypatch.setattr(setting, value)
     kernels = loaded_again(monkeypatch)
     assert kernels.answer() == 5
     assert was_compiled(kernels)

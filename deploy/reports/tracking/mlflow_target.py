@@ -77,7 +77,6 @@ class MlflowTarget:
         self.name = f"MLflow at {re.sub('//[^/@]*@', '//', uri)}"
         self._client: Any = None
         self._experiments: dict[str, str] = {}
-        self._runs: dict[str, str] = {}
 
     def export(self, run: TrackedRun, folder: Path, patience_s: float = PATIENCE_S) -> bool:
         """Send a run with its arms, and its report in `folder`; return whether MLflow has it.
@@ -92,11 +91,10 @@ class MlflowTarget:
         while True:
             try:
                 self._client = self._client or MlflowClient(self._uri)
-                self._send(run, None, folder)
+                sent = self._send(run, "", folder)
                 for arm in run.arms:
-                    self._send(arm, run, folder)
+                    self._send(arm, sent, folder)
             except (MlflowException, OSError) as error:  # requests' errors are of the latter
-                self._runs.clear()
                 away = isinstance(error, OSError) or error.error_code in _TEMPORARY
                 if away and time.monotonic() < deadline_s:
                     time.sleep(_RETRY_S)
@@ -110,28 +108,27 @@ class MlflowTarget:
                 return False
             return True
 
-    def _send(self, run: TrackedRun, parent: TrackedRun | None, folder: Path) -> None:
+    def _send(self, run: TrackedRun, parent: str, folder: Path) -> str:
+        """Send a run, an arm below its parent; return MLflow's id of the run."""
         from mlflow.entities import RunTag
 
-        client = self._client
-        run_id = self._run_of(run, "" if parent is None else self._run_of(parent, ""))
+        client, run_id = self._client, self._run_of(run, parent)
         for metrics in _parts(list(_metrics(run)), _MOST_METRICS):
             client.log_batch(run_id, metrics=metrics)
         tags = [RunTag(key, value) for key, value in run_tags(run).items()]
         client.log_batch(run_id, tags=tags)
         if not _ended(run):
-            return
+            return run_id
         ended_ms = run.begun_ms + int(1000 * (run.seconds or 0.0))
         client.set_terminated(run_id, _STATUSES[run.state], ended_ms or None)
         if run.spec:
             client.log_text(run_id, run.spec, "spec.toml")
         if run.report:
             client.log_artifact(run_id, str(folder / run.report))
+        return run_id
 
     def _run_of(self, run: TrackedRun, parent: str) -> str:
         """Return MLflow's id of a run, which is created if it is missing."""
-        if run.id in self._runs:
-            return self._runs[run.id]
         # an arm belongs to the experiment of its parent
         name = run.id.rpartition("/")[0] if parent else ""
         experiment = self._experiments.get(name) or self._experiment(run.name)
@@ -145,7 +142,6 @@ class MlflowTarget:
         else:
             run_id = self._create(run, parent, experiment)
         self._experiments[run.id] = experiment
-        self._runs[run.id] = run_id
         return run_id
 
     def _create(self, run: TrackedRun, parent: str, experiment: str) -> str:
