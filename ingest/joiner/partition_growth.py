@@ -90,9 +90,10 @@ def check_growth(
     needed = [names.impressions, names.clicks, *map(examples_topic, models)]
     missing = [topic for topic in needed if topic not in counts]
     if missing:
+        fewest = min((counts[topic] for topic in needed if topic in counts), default=partitions)
         raise MissingTopic(
-            f"expected topics {', '.join(needed)}, got no {', '.join(missing)}: "
-            "`headrace ingest topics --model FILE` creates them"
+            f"expected topics {', '.join(needed)}, got no {', '.join(missing)}: `headrace ingest "
+            f"topics --model FILE --partitions {fewest}` creates them"
         )
     prefix = examples_topic("")
     living = {topic.removeprefix(prefix) for topic in counts if topic.startswith(prefix)}
@@ -142,6 +143,25 @@ def open_windows(
             lag += max(0, end - joined)
         closes_ms = max(closes_ms, appended_ms + model.fields.label.window_ms + SETTLE_MS)
     return OpenWindows(lag, closes_ms - now_ms, _sum_of_ends(shown))
+
+
+def check_awaited(
+    looked: OpenWindows, counts: Mapping[str, int], topics: EventTopics | None = None
+) -> None:
+    """Check that a joiner can join what it has not joined: none starts with parted topics.
+
+    `counts`: partitions of every topic that exists. Raises TopicMismatch.
+    """
+    names = topics or EventTopics()
+    shown, clicked = counts[names.impressions], counts[names.clicks]
+    if looked.lag and shown != clicked:
+        raise TopicMismatch(
+            f"expected that every event is joined before topics grow, got "
+            f"{counted(looked.lag, 'event')} to join and topics with which no joiner starts: "
+            f"{names.impressions} {shown}, {names.clicks} {clicked}. If a joiner still runs, grow "
+            "again when it has joined them. Else delete the topic with fewer partitions and send "
+            "its events again, or grow with --accept-unmatched: their clicks may be unmatched"
+        )
 
 
 def _held(kafka: KafkaSettings, topic: str) -> dict[Source, tuple[int, int]]:

@@ -135,19 +135,21 @@ def replays_spec() -> TopicSpec:
     return TopicSpec(REPLAYS_TOPIC, 1, {"cleanup.policy": "compact"})
 
 
-_GROWS = "`headrace topics grow` adds partitions. "
+_GROWS = (
+    "With `headrace ingest topics --partitions {fewest}` a joiner starts, and under it `headrace "
+    "topics grow` adds partitions. "
+)
 _CHANGES = "`headrace ingest topics --change-settings` changes settings of a model's topics"
 
 
 def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[str]:
-    """Create the missing topics and verify the others.
+    """Verify the topics that exist, and create the others.
 
     Returns the settings where an operator chose differently, one line each. Raises TopicMismatch
     with every difference that matters, KafkaUnreachable, NotAllowed.
     """
     admin = answering_admin(settings)
     counts = partition_counts(settings, [spec.name for spec in specs], admin)
-    _create(settings, admin, [spec for spec in specs if spec.name not in counts])
     existing = [spec for spec in specs if spec.name in counts]
     found = _read_configs(settings, admin, [spec.name for spec in existing])
     differences = [
@@ -162,10 +164,10 @@ def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[s
         if spec.name in copied and copied[spec.name] != spec.replicas
     ]
     if differences:
-        fewer = any(counts[spec.name] < spec.partitions for spec in existing)
-        raise TopicMismatch(
-            f"{'; '.join(differences)}. {_GROWS if fewer else ''}{_CHANGES}, or use other topics"
-        )
+        behind = {counts[spec.name] for spec in existing if counts[spec.name] < spec.partitions}
+        grows = _GROWS.format(fewest=min(behind)) if behind else ""
+        raise TopicMismatch(f"{'; '.join(differences)}. {grows}{_CHANGES}, or use other topics")
+    _create(settings, admin, [spec for spec in specs if spec.name not in counts])
     return [
         f"topic {spec.name}: {key}={found[spec.name][key]}, headrace's default is {value}"
         for spec in existing

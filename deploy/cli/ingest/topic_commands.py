@@ -33,7 +33,12 @@ def grow(
     kafka: KafkaOptions,
 ) -> None:
     """Add partitions to the topics of running models. First stop all producers of impressions."""
-    from headrace.ingest.joiner.partition_growth import await_closed, check_growth, open_windows
+    from headrace.ingest.joiner.partition_growth import (
+        await_closed,
+        check_awaited,
+        check_growth,
+        open_windows,
+    )
     from headrace.ingest.joiner.partition_growth import grow as grow_topics
     from headrace.ingest.kafka.topics import partition_counts
     from headrace.learner.spec.model_spec import load_spec
@@ -42,12 +47,16 @@ def grow(
     specs = [load_spec(each) for each in options.model]
     names = [spec.name for spec in specs]
     settings = kafka.settings()
-    check_growth(partition_counts(settings), names, options.partitions)
+    counts = partition_counts(settings)
+    check_growth(counts, names, options.partitions)
 
     def look() -> "OpenWindows":
         return open_windows(settings, specs, wall_ms())
 
-    looked = look() if options.accept_unmatched else await_closed(look, _report)
+    looked = look()
+    if not options.accept_unmatched:
+        check_awaited(looked, counts)
+        looked = await_closed(look, _report)
     grown = grow_topics(
         settings, names, options.partitions, looked, beside=map(scored_topic, names)
     )

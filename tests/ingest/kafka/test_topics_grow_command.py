@@ -1,9 +1,15 @@
-"""`headrace topics grow` as a command, on a real Kafka: running models, and every example once."""
+"""`headrace topics grow` as a command, on a real Kafka: running models, and every example once.
+
+Topics that a client created by writing to them have one partition and the settings of the broker.
+"""
 
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, partition_counts, topics_for
@@ -56,3 +62,59 @@ def test_the_command_grows_the_topics_under_a_joiner_and_every_example_is_made_o
     assert {partition for partition, *_ in joined.examples()} == set(range(AFTER))
     names = [each.name for each in topics_for(name, BEFORE, joined.topics)]
     assert sorted(partition_counts(settings, names).values()) == [1, 1, *[AFTER] * 4]
+
+
+def test_an_event_in_a_topic_that_its_producer_created_is_joined_once_after_a_growth(
+    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    prefix, name = f"{fresh_name('auto')}.", "news"
+    settings = KafkaSettings(kafka, names=TopicNames(prefix))
+    joined = Joined(settings, name, EventTopics(), FIELDS, AFTER)
+    admin = AdminClient(settings.connection())
+    created = admin.create_topics([NewTopic(f"{prefix}impressions", 1, 1)])
+    created[f"{prefix}impressions"].result()
+    spec = tmp_path / "news.toml"
+    spec.write_text(MODEL.format(name=name) + FIELDS)
+    common = ("--model", str(spec), "--kafka", kafka, "--topics-prefix", prefix)
+    send_by_key(joined, shown=["first"])
+
+    refused = headrace("ingest", "topics", *common, "--partitions", str(AFTER))
+    assert refused.returncode == 2
+    assert "topic impressions: expected 6 partitions, got 1" in refused.stderr
+    assert "`headrace ingest topics --partitions 1`" in refused.stderr
+    assert "`headrace topics grow`" in refused.stderr
+    assert set(partition_counts(settings)) == {"impressions"}, "a refusal creates nothing"
+    grown = headrace("topics", "grow", *common, "--partitions", str(AFTER))
+    assert grown.returncode == 2
+    assert "--partitions 1` creates them" in grown.stderr
+
+    made = headrace("ingest", "topics", *common, "--partitions", "1", "--change-settings")
+    assert made.returncode == 0, made.stderr
+    with running("ingest", "join", *common):
+        grown = headrace("topics", "grow", *common, "--partitions", str(AFTER))
+        assert grown.returncode == 0, grown.stdout + grown.stderr
+    assert partition_counts(settings, ["impressions", "clicks"]) == {
+        "impressions": AFTER,
+        "clicks": AFTER,
+    }
+    assert labels_of(joined) == {("first", 0): 1}
+
+
+def test_a_growth_that_no_joiner_can_prepare_is_refused(
+    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    prefix, name = f"{fresh_name('parted')}.", "news"
+    settings = KafkaSettings(kafka, names=TopicNames(prefix))
+    joined = Joined(settings, name, EventTopics(), FIELDS, AFTER)
+    ensure_topics(settings, [t for t in topics_for(name, AFTER) if t.name != "clicks"])
+    ensure_topics(settings, [t for t in topics_for(name, 1) if t.name == "clicks"])
+    spec = tmp_path / "news.toml"
+    spec.write_text(MODEL.format(name=name) + FIELDS)
+    send_by_key(joined, clicked=["first"])
+    grow = ("topics", "grow", "--model", str(spec), "--kafka", kafka, "--topics-prefix", prefix)
+    refused = headrace(*grow, "--partitions", str(AFTER))
+    assert refused.returncode == 2
+    assert "1 event to join" in refused.stderr
+    assert "impressions 6, clicks 1" in refused.stderr
+    grown = headrace(*grow, "--partitions", str(AFTER), "--accept-unmatched")
+    assert grown.returncode == 0, grown.stdout + grown.stderr
