@@ -120,8 +120,6 @@ def warm(
 
     Without this command, every new container compiles the kernels when it starts.
     """
-    import click
-
     from headrace.deploy.local.kernel_warmup import warm as compile_kernels
     from headrace.deploy.local.kernel_warmup import warm_server
     from headrace.deploy.models.shipped import specs_without_torch

@@ -3,6 +3,12 @@
 The steps are: replay, wait until every bucket has learned every example, count. The reported time
 starts just before the first event is read and ends when the last mark is seen. It excludes the
 start of the servers, the compilation of kernels, and reading the figures.
+
+A run with `--state` goes on after a SIGKILL. Its processes end when their pipe to it closes, and
+Kafka and Valkey keep their files. The next run on the same state claims the folder, starts the
+services on these files, and finds the name of its replay in Kafka (`earlier_runs`). The replay
+counts the lines that Kafka has, and sends the rest (`ingest.replay`). The joiner continues at its
+last transaction and the learner at the marks of its last push.
 """
 
 import threading

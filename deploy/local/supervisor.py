@@ -1,8 +1,8 @@
 """Supervises the processes of headrace on one machine: starts, restarts and stops them.
 
 Every part of headrace survives being killed, because its state is in Kafka and in the parameter
-server. A supervisor therefore only has to restart what died. This one serves `headrace run` and
-`headrace demo`. On a cluster the orchestrator does this work.
+server. A supervisor therefore only has to restart what died. This one serves `headrace run`,
+`up` and `demo`. On a cluster the orchestrator does this work.
 
 Each part is a `ChildProcess`, so no part outlives this process. One thread a part waits for its end
 and then decides:

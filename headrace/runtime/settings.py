@@ -1,8 +1,8 @@
 """A setting, declared once: its default, help, unit, bounds and environment variable.
 
 A setting is a field of a dataclass, or a parameter of a command. `deploy.cli.commands` makes the
-options of the command line from either. The part that uses a setting declares it, and reads no
-variables itself.
+options of the command line from either, and reads the variables. `deploy.cli.options` has the
+settings that several commands share; the file of a command has the others.
 """
 
 from collections.abc import Callable

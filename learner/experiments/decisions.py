@@ -7,8 +7,8 @@ examples. An experiment looks at every batch that closes:
   that early is above 0, or above `-least_gain` (the arm cannot gain enough to be worth a change).
   It waits for no cycle: a hopeless arm costs time, and a false elimination costs little.
 - *better*: the sequence is below 0 at the end of a whole cycle, after `least_batches` or more.
-  Between cycles, an arm that is better by day and worse by night would look better. The arm may
-  then be promoted, but a verdict promotes nothing.
+  Between cycles, an arm that is better by day and worse by night would look better. A verdict
+  promotes nothing: in a promotion, `serving.promotion.promotion_checks` judge served answers.
 
 For promotions, the error probability is divided by the arms of the experiment (Bonferroni). So a
 control that no arm improves on is replaced with probability `alpha` at most, over all arms and all

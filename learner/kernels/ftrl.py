@@ -6,7 +6,8 @@ row at once only add: neither overwrites the other's step, which is computed fro
 weight.
 
 The learning rate of a coordinate falls with its data: alpha / (beta + sqrt(n)), where n is the sum
-of its squared gradients. There is no other schedule.
+of its squared gradients. There is no other schedule. `models/logistic_kernels` steps rows of
+logistic regression with these functions, and `optimizers` those of all other models.
 """
 
 from typing import NamedTuple

@@ -3,7 +3,8 @@
 A lease is the right of one keeper to fold and trim a bucket's log. The store grants it for
 `lease_ms` and the keeper renews it. If the keeper dies, the lease runs out and another keeper gets
 the bucket. The store checks the lease and the count of folds in each call (`pserver/store.py`), so
-a keeper that lost its lease cannot change rows.
+a keeper that lost its lease cannot change rows. Learners need no lease: `pserver/push_fence.py`
+compares the marks of their pushes.
 """
 
 from __future__ import annotations

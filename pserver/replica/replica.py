@@ -23,7 +23,8 @@ form a chain, in which each names the nonce of the one before. A gap (entries tr
 were read), a link that does not fit, and a head that is behind the replica or has another nonce at
 its version (a failover rewrote history) all mean: copy the bucket again.
 
-Not safe for use from several threads, but others may read the table while it follows.
+Not safe for use from several threads, but others may read the table while it follows
+(`pserver.rows.table` says why).
 """
 
 from __future__ import annotations

@@ -9,6 +9,14 @@ moment, and `compact` returns where each row went, for readers that remember pla
 The columns are arrays in a named tuple (`TableColumns`), so compiled kernels of other parts look
 up, read and change rows without calling Python. Before a kernel adds rows, its caller has to
 reserve room: `reserve`.
+
+One thread changes a table while others read it without a lock:
+
+- The arrays never shrink or move under a reader. A table that grows or is compacted fills new
+  arrays (or a new index) first and then replaces the old ones in one step.
+- A slot of the index is written after the id that it points to, and never points beyond the arrays.
+- A reader can see a row that is half updated: by a log entry, between its values before and after;
+  or when a bucket was copied again, with columns from before and after the copy.
 """
 
 from __future__ import annotations
@@ -79,9 +87,9 @@ def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
         slot = (slot + 1) & (slots.shape[0] - 1)
     place = np.int32(columns.count[0])
     columns.count[0] += 1
-    slots[slot] = place
     ids[place] = row_id
     columns.first_seen[place] = _NEVER
+    slots[slot] = place
     return np.int64(place)
 
 

@@ -1,6 +1,6 @@
 """HTTP routes of a prediction server.
 
-`app` assembles the routes, and `handler` answers a prediction request in four numbered steps.
+`app` assembles the routes, and `handler` answers a prediction request in five numbered steps.
 `load_shedding` decides whether a request gets in. Two adapters read and write the protocols: JSON
 in `handler` with `responses`, tensors in `open_inference`. `fast_path` runs the handler without
 ASGI. `health`, `admin` and `openapi` serve status, aliases and documentation.

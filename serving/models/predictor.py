@@ -1,13 +1,7 @@
 """Computes click probabilities with the encoder and the forward pass that training uses.
 
 The predictor is pure: rows and time come from the caller. Another thread may fold updates into the
-rows meanwhile. That is safe without a lock, so no request ever waits for one:
-
-- The arrays of a table never shrink or move under a reader. A table that grows or is compacted
-  fills new arrays (or a new index) first and then replaces the old ones in one step.
-- A slot of the index never points beyond the arrays.
-- A reader can see a row that a log entry has half updated. It differs from the row before or after
-  by a fraction of one step, like a request a millisecond earlier or later.
+rows meanwhile. That is safe without a lock (`pserver.rows.table`), so no request waits for one.
 """
 
 from collections.abc import Sequence
