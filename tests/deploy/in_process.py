@@ -5,11 +5,21 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import click
 import pytest
 
-from headrace.deploy.cli.main import main
+from headrace.deploy.cli.main import app, main
+
+
+def commands(group: Any = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Yield the words of each command, and the command."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
 
 
 class Ended(NamedTuple):

@@ -4,9 +4,7 @@ Research data that is not in the repository: skipped where it is absent.
 """
 
 import json
-import random
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,39 +93,3 @@ def test_the_other_models_of_the_sample_week_reach_their_accuracy(
     _check_counts(report)
     assert report["progressive"]["auc"] >= auc
     assert report["progressive"]["request_auc"] >= request_auc
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_twenty_deaths_of_the_learner_change_no_count_of_a_run(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    dice = random.Random(seed)
-    arguments = ["run", "--model", str(path_of("news")), "--data", str(WEEK), "--speed", "2500"]
-    report = tmp_path / "report.json"
-    deaths = 0
-    with running(*arguments, "--report", str(report)) as run:
-        run.wait_for(r"news is served")
-        parent = psutil.Process(run.process.pid)
-        while deaths < 20 and run.process.poll() is None:
-            before = _pid_of(parent, "learner", "run")
-            if before is None:
-                continue
-            victim = psutil.Process(before)
-            # at a moment the seed chooses: some CPU time into its life; every fourth lives longer
-            # than what the supervisor takes for a process that cannot run
-            limit_s = dice.uniform(0.5, 4.0)
-            least_s = 11.0 if deaths % 4 == 3 else 0.0
-            while victim.is_running() and (
-                sum(victim.cpu_times()[:2]) < limit_s
-                or time.time() - victim.create_time() < least_s
-            ):
-                if run.process.poll() is not None:
-                    break
-                psutil.wait_procs([victim], timeout=0.05)
-            if victim.is_running():
-                victim.kill()
-                victim.wait(60)
-                deaths += 1
-        assert run.end() == 0, f"seed {seed}:\n{run.output}"
-    assert deaths == 20, f"seed {seed}: only {deaths} deaths before the end"
-    _check_counts(json.loads(report.read_text()))

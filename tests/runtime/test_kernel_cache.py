@@ -91,15 +91,3 @@ def test_a_full_disk_does_not_end_a_process_that_compiles(
         return 3 * x
 
     assert tripled(14) == 42
-
-
-@pytest.mark.thorough
-def test_a_joiner_and_a_learner_work_on_a_read_only_root_without_a_home(tmp_path: Path) -> None:
-    code = """
-from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.models.shipped import path_of
-from headrace.learner.spec.model_spec import load_spec
-
-print(warm(load_spec(path_of("demo"))) > 1)
-"""
-    assert run(code, tmp_path, read_only=True) == "True"

@@ -6,12 +6,8 @@ time of the file, as an update by pip may.
 
 import collections
 import importlib
-import itertools
 import os
-import signal
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -179,89 +175,3 @@ def test_a_file_that_changes_after_the_import_does_not_hide_old_machine_code(
     write(folder / "constant.py", CONSTANT.replace("5", "6"))
     assert kernels.answer() == 5
     assert loaded_again(monkeypatch).answer() == 6
-
-
-def child(folder: Path, code: str) -> subprocess.Popen[str]:
-    """Start a process that runs code beside the kernels."""
-    return subprocess.Popen(
-        [sys.executable, "-B", "-c", textwrap.dedent(code)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-KILLED_AT_RENAME = """
-import itertools, os, signal, sys
-
-counted = itertools.count(1)
-
-def kill(event, arguments):
-    if event == "os.rename" and ".nb" in str(arguments[0]) and next(counted) == {}:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-sys.addaudithook(kill)
-
-import kernels
-
-kernels.answer()
-"""
-
-
-@pytest.mark.thorough
-def test_a_process_killed_at_any_rename_leaves_no_old_machine_code_under_new_code(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert loaded_again(monkeypatch).answer() == 5
-    (folder / "kernels.py").write_text(SCALED.replace("part(x)", "part(x) - 1"))
-    for rename in itertools.count(1):
-        process = child(folder, KILLED_AT_RENAME.format(rename))
-        _, errors = process.communicate()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL, errors
-    # the first process that was not killed wrote the machine code
-    assert rename > 1
-    kernels = loaded_again(monkeypatch)
-    assert kernels.answer() == 4
-    assert not was_compiled(kernels)
-
-
-AT_ONCE = """
-import sys
-import numpy as np
-import kernels
-
-print("ready", flush=True)
-sys.stdin.readline()
-for kind in {}:
-    assert kernels.scaled(kind(2)) == kind(10), kind
-"""
-
-
-@pytest.mark.thorough
-def test_processes_that_compile_several_signatures_at_once_agree(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kinds = ["int", "float", "np.float32", "np.uint64"]
-    started = [
-        child(folder, AT_ONCE.format(f"({', '.join(kinds[k:] + kinds[:k])})")) for k in range(4)
-    ]
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in started:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-    kernels = loaded_again(monkeypatch)
-    assert kernels.scaled(2) == 10
-    assert kernels.scaled(2.0) == 10.0
-    assert sum(kernels.scaled.stats.cache_hits.values()) == 2
-    assert len(list(folder.glob("__pycache__/*"))) == len(kinds)

@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 CHART = Path(__file__).parents[3] / "deploy/chart"
 RELEASE, NAMESPACE = "demo", "ctr"
 EXAMPLES = ("small", "large")
+Object = dict[str, Any]
 KUBERNETES = ("1.29", "1.36")
 """The oldest version that the chart takes, and a new one."""
 
@@ -51,6 +52,12 @@ def render(values: dict[str, Any], chart: Path = CHART) -> list[dict[str, Any]]:
         for each in yaml.safe_load_all(files[name])
         if each
     ]
+
+
+@cache
+def release(name: str) -> list[Object]:
+    """Return the objects of an example, which no test may change."""
+    return render(example(name))
 
 
 def faults_of_chart(values: dict[str, Any]) -> list[str]:

@@ -1,7 +1,6 @@
 """The chart renders objects that Kubernetes accepts, and commands that headrace accepts."""
 
 import re
-from typing import Any
 
 import pytest
 import yaml
@@ -13,20 +12,17 @@ from tests.deploy.chart.helm import (
     CHART,
     EXAMPLES,
     KUBERNETES,
+    Object,
     containers_of,
     example,
     faults_of_chart,
     pod_of,
+    release,
     render,
     validate,
 )
 
 both = pytest.mark.parametrize("name", EXAMPLES)
-
-
-@pytest.fixture(scope="module")
-def releases() -> dict[str, list[dict[str, Any]]]:
-    return {name: render(example(name)) for name in EXAMPLES}
 
 
 @both
@@ -36,10 +32,8 @@ def test_the_linter_of_helm_finds_no_fault_in_the_chart(name: str) -> None:
 
 @both
 @pytest.mark.parametrize("version", KUBERNETES)
-def test_kubernetes_accepts_every_object_of_the_chart(
-    releases: dict[str, list[dict[str, Any]]], name: str, version: str
-) -> None:
-    for each in releases[name]:
+def test_kubernetes_accepts_every_object_of_the_chart(name: str, version: str) -> None:
+    for each in release(name):
         validate(each, version)
 
 
@@ -63,30 +57,24 @@ def test_the_check_of_objects_refuses_an_unknown_key() -> None:
 
 
 @both
-def test_headrace_accepts_the_arguments_of_every_container(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
+def test_headrace_accepts_the_arguments_of_every_container(name: str) -> None:
     commands = set()
-    for each in releases[name]:
+    for each in release(name):
         for container in containers_of(each):
             commands.add(tuple(command_of(container["args"])))
     assert {"join", "keep", "run", "collect", "init", "topics"} <= {each[-1] for each in commands}
 
 
 @both
-def test_every_variable_of_a_container_is_one_that_headrace_reads(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
-    for each in releases[name]:
+def test_every_variable_of_a_container_is_one_that_headrace_reads(name: str) -> None:
+    for each in release(name):
         for container in containers_of(each):
             assert unknown_variables(container["env"]) == set()
 
 
 @both
-def test_containers_run_without_rights_on_a_read_only_root(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
-    for each in releases[name]:
+def test_containers_run_without_rights_on_a_read_only_root(name: str) -> None:
+    for each in release(name):
         for container in containers_of(each):
             security = container["securityContext"]
             assert security["readOnlyRootFilesystem"] is True
@@ -97,11 +85,9 @@ def test_containers_run_without_rights_on_a_read_only_root(
             assert pod["automountServiceAccountToken"] is False
 
 
-def test_secrets_reach_processes_by_reference_only(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
+def test_secrets_reach_processes_by_reference_only() -> None:
     named = {}
-    for each in releases["large"]:
+    for each in release("large"):
         for container in containers_of(each):
             for variable in container["env"]:
                 if re.search("PASSWORD|SECRET|CLIENT", variable["name"]):
@@ -117,12 +103,10 @@ def test_specs_of_the_examples_are_valid(name: str) -> None:
         assert spec.name.replace("_", "-") == key
 
 
-def test_autoscaling_by_lag_reads_the_groups_and_topics_of_the_model(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
+def test_autoscaling_by_lag_reads_the_groups_and_topics_of_the_model() -> None:
     triggers = {
         each["metadata"]["name"]: each["spec"]["triggers"][0]["metadata"]
-        for each in releases["large"]
+        for each in release("large")
         if each["kind"] == "ScaledObject"
     }
     joiner, learner = triggers["demo-news-joiner"], triggers["demo-news-learner"]
@@ -135,76 +119,68 @@ def test_autoscaling_by_lag_reads_the_groups_and_topics_of_the_model(
     assert sorted(triggers) == ["demo-news-joiner", "demo-news-learner", "demo-server"]
 
 
-def test_every_container_has_the_prefix_of_its_release(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
+def test_every_container_has_the_prefix_of_its_release() -> None:
     for name, expected in (("small", None), ("large", "ctr.")):
-        for each in releases[name]:
+        for each in release(name):
             for container in containers_of(each):
                 found = {one["name"]: one.get("value") for one in container["env"]}
                 assert found.get("HEADRACE_TOPICS_PREFIX") == expected
 
 
-def _scaled_object(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _learner_scaling(objects: list[Object]) -> Object:
     [spec] = [
         each["spec"]
         for each in objects
-        if each["kind"] == "ScaledObject" and each["metadata"]["name"] == name
+        if each["kind"] == "ScaledObject" and each["metadata"]["name"] == "demo-news-learner"
     ]
-    found: dict[str, Any] = spec
+    found: Object = spec
     return found
 
 
-def test_learners_keep_their_number_while_logs_are_full(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
-    spec = _scaled_object(releases["large"], "demo-news-learner")
+def test_learners_scale_by_lag_and_rate_and_keep_their_number_while_logs_are_full() -> None:
+    values = example("large")
+    spec = _learner_scaling(release("large"))
     modifiers = spec["advanced"]["scalingModifiers"]
-    assert modifiers["formula"].startswith("full > 0 && pods > 0 ? pods * 1000 : ")
+    keep, rate = "full > 0 && pods > 0 ? pods * 1000 : ", "rate * 1000 / 20000"
+    assert modifiers["formula"] == f"{keep}(rate / 20000 > lag / 1000 ? {rate} : lag)"
     # the target is per pod: a result of `pods * target` asks for the pods that run
     assert (modifiers["target"], modifiers["metricType"]) == ("1000", "AverageValue")
     assert [each["name"] for each in spec["triggers"]] == ["lag", "full", "pods", "rate"]
-
-
-def test_learners_scale_by_the_rate_of_examples_before_a_lag_grows(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
-    spec = _scaled_object(releases["large"], "demo-news-learner")
-    modifiers = spec["advanced"]["scalingModifiers"]
-    assert modifiers["formula"].endswith(
-        ": (rate / 20000 > lag / 1000 ? rate * 1000 / 20000 : lag)"
-    )
-    values = example("large")
-    del values["models"]["news"]["learners"]["scaling"]["examples"]
-    modifiers = _scaled_object(render(values), "demo-news-learner")["advanced"]["scalingModifiers"]
-    assert modifiers["formula"] == "full > 0 && pods > 0 ? pods * 1000 : lag"
-
-
-def test_learners_do_not_scale_by_the_rate_of_examples_without_prometheus() -> None:
-    values = example("large")
+    scaling = values["models"]["news"]["learners"]["scaling"]
+    del scaling["examples"]
+    modifiers = _learner_scaling(render(values))["advanced"]["scalingModifiers"]
+    assert modifiers["formula"] == f"{keep}lag"
+    scaling["lag"] = 2_000_000  # a whole number, also in text
+    spec = _learner_scaling(render(values))
+    assert spec["triggers"][0]["metadata"]["lagThreshold"] == "2000000"
+    assert spec["advanced"]["scalingModifiers"]["target"] == "2000000"
     del values["keda"]["prometheus"]
     values["server"]["scaling"]["max"] = 0
-    with pytest.raises(ValueError, match=re.escape("keda.prometheus.address")):
-        render(values)
-
-
-def test_learners_scale_by_lag_alone_without_prometheus() -> None:
-    values = example("large")
-    del values["keda"]["prometheus"]
-    values["server"]["scaling"]["max"] = 0
-    del values["models"]["news"]["learners"]["scaling"]["examples"]
-    spec = _scaled_object(render(values), "demo-news-learner")
+    spec = _learner_scaling(render(values))
     assert "scalingModifiers" not in spec["advanced"]
     assert [each["type"] for each in spec["triggers"]] == ["kafka"]
 
 
-def test_queries_of_autoscalers_name_metrics_that_headrace_exports(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
+def test_scaling_by_queries_without_prometheus_and_a_row_cache_with_relays_are_refused() -> None:
+    scaled = example("large")
+    del scaled["keda"]["prometheus"]
+    learners_alone = {**scaled, "server": {**scaled["server"], "scaling": {"max": 0}}}
+    cached = example("small") | {"relay": {"enabled": True}}
+    cached["server"]["mostRows"] = 5_000
+    for values, message in (
+        (scaled, "keda.prometheus.address"),
+        (learners_alone, "keda.prometheus.address"),
+        (cached, "server.mostRows: expected 0 with relay.enabled"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            render(values)
+
+
+def test_queries_of_autoscalers_name_metrics_that_headrace_exports() -> None:
     documented = (CHART.parents[1] / "docs/reference/metrics.md").read_text()
     queries = [
         trigger["metadata"]["query"]
-        for each in releases["large"]
+        for each in release("large")
         if each["kind"] == "ScaledObject"
         for trigger in each["spec"]["triggers"]
         if trigger["type"] == "prometheus"
@@ -215,12 +191,10 @@ def test_queries_of_autoscalers_name_metrics_that_headrace_exports(
         assert f"`{name}`" in documented
 
 
-def test_every_autoscaler_grows_at_once_and_shrinks_by_a_pod_a_minute(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
+def test_every_autoscaler_grows_at_once_and_shrinks_by_a_pod_a_minute() -> None:
     specs = [
         each["spec"]
-        for each in releases["large"]
+        for each in release("large")
         if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
     ]
     assert len(specs) == 4
@@ -236,32 +210,15 @@ def test_every_autoscaler_grows_at_once_and_shrinks_by_a_pod_a_minute(
         ]
 
 
-def test_a_large_lag_is_written_as_a_whole_number() -> None:
-    values = example("large")
-    values["models"]["news"]["learners"]["scaling"]["lag"] = 2_000_000
-    spec = _scaled_object(render(values), "demo-news-learner")
-    assert spec["triggers"][0]["metadata"]["lagThreshold"] == "2000000"
-    assert spec["advanced"]["scalingModifiers"]["target"] == "2000000"
-
-
-def test_servers_do_not_scale_by_requests_without_prometheus() -> None:
-    values = example("large")
-    del values["keda"]["prometheus"]
-    with pytest.raises(ValueError, match=re.escape("keda.prometheus.address")):
-        render(values)
-
-
-def test_replicas_of_a_scaled_process_belong_to_its_autoscaler(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
+def test_replicas_of_a_scaled_process_belong_to_its_autoscaler() -> None:
     scaled = {
         each["spec"]["scaleTargetRef"]["name"]
-        for each in releases["large"]
+        for each in release("large")
         if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
     }
     deployments = {
         each["metadata"]["name"]: each["spec"]
-        for each in releases["large"]
+        for each in release("large")
         if each["kind"] == "Deployment"
     }
     assert scaled < set(deployments)
@@ -269,12 +226,10 @@ def test_replicas_of_a_scaled_process_belong_to_its_autoscaler(
         assert ("replicas" in spec) is (name not in scaled), name
 
 
-def test_a_server_has_shared_memory_for_three_times_the_rows_of_all_models(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
+def test_a_server_has_shared_memory_for_three_times_the_rows_of_all_models() -> None:
     [server] = [
         pod
-        for each in releases["large"]
+        for each in release("large")
         if each["metadata"]["name"] == "demo-server" and (pod := pod_of(each))
     ]
     [shared] = [each["emptyDir"] for each in server["volumes"] if each["name"] == "shm"]
@@ -282,13 +237,11 @@ def test_a_server_has_shared_memory_for_three_times_the_rows_of_all_models(
     assert shared == {"medium": "Memory", "sizeLimit": f"{64 + 3 * rows // 2**20}Mi"}
 
 
-def test_each_model_has_one_relay_and_servers_read_it_if_relays_are_enabled(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
-    def parts(name: str) -> dict[str, dict[str, Any]]:
+def test_each_model_has_one_relay_and_servers_read_it_if_relays_are_enabled() -> None:
+    def parts(name: str) -> dict[str, Object]:
         return {
             each["metadata"]["name"]: each["spec"]
-            for each in releases[name]
+            for each in release(name)
             if each["kind"] == "Deployment"
         }
 
@@ -307,17 +260,8 @@ def test_each_model_has_one_relay_and_servers_read_it_if_relays_are_enabled(
     assert "--relay" not in server["args"]
 
 
-def test_a_row_cache_is_refused_with_relays() -> None:
-    values = example("small") | {"relay": {"enabled": True}}
-    values["server"]["mostRows"] = 5_000
-    with pytest.raises(ValueError, match=r"server\.mostRows: expected 0 with relay\.enabled"):
-        render(values)
-
-
-def test_the_rules_of_the_chart_are_those_of_monitoring(
-    releases: dict[str, list[dict[str, Any]]],
-) -> None:
-    [rules] = [each["spec"] for each in releases["large"] if each["kind"] == "PrometheusRule"]
+def test_the_rules_of_the_chart_are_those_of_monitoring() -> None:
+    [rules] = [each["spec"] for each in release("large") if each["kind"] == "PrometheusRule"]
     assert rules == yaml.safe_load((CHART.parent / "monitoring/rules.yml").read_text())
 
 
@@ -336,7 +280,7 @@ def test_the_rules_of_the_chart_are_those_of_monitoring(
         pytest.param({"models": {"Site": {}}}, "Site", id="name that Kubernetes refuses"),
     ],
 )
-def test_wrong_values_are_refused_with_the_key(change: dict[str, Any], message: str) -> None:
+def test_wrong_values_are_refused_with_the_key(change: Object, message: str) -> None:
     values = example("small")
     for key, value in change.items():
         merged = {**values.get(key, {}), **value} if isinstance(value, dict) else value

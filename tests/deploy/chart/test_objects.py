@@ -29,13 +29,6 @@ def test_every_object_beside_the_chart_is_valid(name: str) -> None:
         validate(each, KUBERNETES[-1])
 
 
-def test_a_kafka_topic_with_an_unknown_key_is_refused() -> None:
-    topic = beside("kafka")[0]
-    topic["spec"]["partitons"] = 2
-    with pytest.raises(Exception, match="partitons"):
-        validate(topic, KUBERNETES[-1])
-
-
 def test_topics_of_the_example_are_those_that_headrace_would_create() -> None:
     topics = [each for each in beside("kafka") if each["kind"] == "KafkaTopic"]
     found = {

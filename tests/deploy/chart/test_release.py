@@ -1,11 +1,10 @@
 """A release of the chart has the objects that it should, and they refer to each other."""
 
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
-from tests.deploy.chart.helm import EXAMPLES, example, pod_of, render
+from tests.deploy.chart.helm import EXAMPLES, Object, example, pod_of, release, render
 
 both = pytest.mark.parametrize("name", EXAMPLES)
 OBJECTS = {
@@ -41,7 +40,7 @@ OBJECTS = {
     },
 }
 """Names by kind."""
-FROM: dict[str, dict[str, Any]] = {
+FROM: dict[str, Object] = {
     "small": {"metrics": None, "http": None},
     "large": {
         part: [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]
@@ -51,12 +50,7 @@ FROM: dict[str, dict[str, Any]] = {
 """Pods that may connect, as the values of the examples say; None: every pod."""
 
 
-@pytest.fixture(scope="module")
-def releases() -> dict[str, list[dict[str, Any]]]:
-    return {name: render(example(name)) for name in EXAMPLES}
-
-
-def _pods(objects: list[dict[str, Any]]) -> list[tuple[dict[str, str], dict[str, Any]]]:
+def _pods(objects: list[Object]) -> list[tuple[dict[str, str], Object]]:
     """Labels and `spec` of the pods of each Deployment and StatefulSet."""
     return [
         (each["spec"]["template"]["metadata"]["labels"], pod)
@@ -66,25 +60,23 @@ def _pods(objects: list[dict[str, Any]]) -> list[tuple[dict[str, str], dict[str,
 
 
 def _selected(
-    selector: dict[str, str], objects: list[dict[str, Any]]
-) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    selector: dict[str, str], objects: list[Object]
+) -> list[tuple[dict[str, str], Object]]:
     return [(labels, pod) for labels, pod in _pods(objects) if selector.items() <= labels.items()]
 
 
 @both
-def test_an_example_has_these_objects(releases: dict[str, list[dict[str, Any]]], name: str) -> None:
+def test_an_example_has_these_objects(name: str) -> None:
     found = defaultdict(list)
-    for each in releases[name]:
+    for each in release(name):
         found[each["kind"]].append(each["metadata"]["name"])
     assert {kind: " ".join(sorted(names)) for kind, names in found.items()} == OBJECTS[name]
 
 
 @both
-def test_a_service_leads_to_a_port_of_its_pods(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
-    for service in (each for each in releases[name] if each["kind"] == "Service"):
-        [(_, pod)] = _selected(service["spec"]["selector"], releases[name])
+def test_a_service_leads_to_a_port_of_its_pods(name: str) -> None:
+    for service in (each for each in release(name) if each["kind"] == "Service"):
+        [(_, pod)] = _selected(service["spec"]["selector"], release(name))
         ports = {port["name"] for port in pod["containers"][0]["ports"]}
         for port in service["spec"]["ports"]:
             target = port.get("targetPort", port["port"])
@@ -92,28 +84,24 @@ def test_a_service_leads_to_a_port_of_its_pods(
 
 
 @both
-def test_a_disruption_takes_one_pod_of_a_process_at_a_time(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
-    for budget in (each for each in releases[name] if each["kind"] == "PodDisruptionBudget"):
+def test_a_disruption_takes_one_pod_of_a_process_at_a_time(name: str) -> None:
+    for budget in (each for each in release(name) if each["kind"] == "PodDisruptionBudget"):
         spec = budget["spec"]
         assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
-        assert len(_selected(spec["selector"]["matchLabels"], releases[name])) == 1
+        assert len(_selected(spec["selector"]["matchLabels"], release(name))) == 1
 
 
 @both
-def test_pods_accept_connections_to_metrics_and_http_only(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
+def test_pods_accept_connections_to_metrics_and_http_only(name: str) -> None:
     policies = {
         each["metadata"]["name"]: each["spec"]
-        for each in releases[name]
+        for each in release(name)
         if each["kind"] == "NetworkPolicy"
     }
     assert all(spec["policyTypes"] == ["Ingress"] for spec in policies.values())
     everything = policies.pop("demo-metrics")
     selector = everything["podSelector"]["matchLabels"]
-    assert len(_selected(selector, releases[name])) == len(_pods(releases[name]))
+    assert len(_selected(selector, release(name))) == len(_pods(release(name)))
     learners = policies.pop("demo-learners")
     [rule] = learners["ingress"]
     assert rule == {"from": [{"podSelector": learners["podSelector"]}]}
@@ -121,7 +109,7 @@ def test_pods_accept_connections_to_metrics_and_http_only(
     assert rule.pop("from", None) == FROM[name]["metrics"]
     assert rule == {"ports": [{"port": 9100, "endPort": 9164, "protocol": "TCP"}]}
     for each, spec in policies.items():
-        [(labels, _)] = _selected(spec["podSelector"]["matchLabels"], releases[name])
+        [(labels, _)] = _selected(spec["podSelector"]["matchLabels"], release(name))
         assert f"demo-{labels['app.kubernetes.io/component']}" == each
         [rule] = spec["ingress"]
         assert rule.pop("from", None) == FROM[name]["http"]
@@ -129,10 +117,8 @@ def test_pods_accept_connections_to_metrics_and_http_only(
 
 
 @both
-def test_probes_ask_for_health_and_a_start_may_take_ten_minutes(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
-    for _, pod in _pods(releases[name]):
+def test_probes_ask_for_health_and_a_start_may_take_ten_minutes(name: str) -> None:
+    for _, pod in _pods(release(name)):
         for container in pod["containers"]:
             ports = {port["name"] for port in container["ports"]}
             for probe, path in (
@@ -147,25 +133,21 @@ def test_probes_ask_for_health_and_a_start_may_take_ten_minutes(
 
 
 @both
-def test_a_container_has_a_limit_of_memory_and_requests_of_both(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
-    for _, pod in _pods(releases[name]):
+def test_a_container_has_a_limit_of_memory_and_requests_of_both(name: str) -> None:
+    for _, pod in _pods(release(name)):
         for container in pod["containers"]:
             assert "memory" in container["resources"]["limits"]
             assert {"cpu", "memory"} <= set(container["resources"]["requests"])
 
 
 @both
-def test_a_changed_spec_restarts_the_pods_that_read_it(
-    releases: dict[str, list[dict[str, Any]]], name: str
-) -> None:
+def test_a_changed_spec_restarts_the_pods_that_read_it(name: str) -> None:
     values = example(name)
     model = next(iter(values["models"].values()))
     model["spec"] += "\n# changed\n"
     annotation = "headrace/specs"
 
-    def specs(objects: list[dict[str, Any]]) -> dict[str, str]:
+    def specs(objects: list[Object]) -> dict[str, str]:
         return {
             each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"][
                 annotation
@@ -174,7 +156,7 @@ def test_a_changed_spec_restarts_the_pods_that_read_it(
             if each["kind"] in ("Deployment", "StatefulSet")
         }
 
-    before, after = specs(releases[name]), specs(render(values))
+    before, after = specs(release(name)), specs(render(values))
     assert set(before) == set(after)
     assert any(before[each] != after[each] for each in before)
     assert before["demo-server"] != after["demo-server"]

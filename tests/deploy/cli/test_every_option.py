@@ -2,18 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import MISSING
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
 from headrace.deploy.cli.commands import SettingArgument, SettingOption
 from headrace.deploy.cli.main import app
+from tests.deploy.in_process import commands
 
 ROOT = Path(__file__).parents[3]
 SPEC = str(ROOT / "examples" / "news_site" / "site.toml")
@@ -44,15 +43,7 @@ WITHOUT_VARIABLE = {
 Parameter = SettingOption | SettingArgument
 
 
-def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
-
-
-COMMANDS = dict(commands(app))
+COMMANDS = dict(commands())
 PARAMETERS = [
     (name, each)
     for name, command in COMMANDS.items()
@@ -179,6 +170,16 @@ def test_a_flag_with_a_variable_has_one_in_every_command() -> None:
             found[flag(option)][bool(option.envvar)].add(name)
     lacking = {name: each[False] for name, each in found.items() if each[True] and each[False]}
     assert lacking == WITHOUT_VARIABLE
+
+
+def test_every_command_that_connects_has_a_topics_prefix() -> None:
+    flags = {
+        name: {flag(each) for each in command.params if isinstance(each, SettingOption)}
+        for name, command in COMMANDS.items()
+    }
+    connecting = {name for name, each in flags.items() if each & {"--kafka", "--redis", "--store"}}
+    assert len(connecting) > 30
+    assert [name for name in connecting if "--topics-prefix" not in flags[name]] == []
 
 
 def test_pages_and_deployments_name_only_variables_that_a_command_reads() -> None:

@@ -11,8 +11,11 @@ import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
-import headrace
+from headrace import LocalModel
 from tests.deploy.command import HEADRACE
+from tests.deploy.in_process import Commands, headrace
+
+__all__ = ["headrace"]
 
 pytestmark = pytest.mark.thorough
 
@@ -58,7 +61,7 @@ def command(to: str, *more: str) -> list[str]:
 
 def rows_of(folder: Path) -> dict[int, tuple[int, int]]:
     """Shows and clicks of each id of the newest snapshot."""
-    model = headrace.LocalModel.load(folder)
+    model = LocalModel.load(folder)
     rows = model._model._view.everything().existing()
     counts = zip(rows.shows.tolist(), rows.clicks.tolist(), strict=True)
     return dict(zip(rows.ids.tolist(), counts, strict=True))
@@ -87,23 +90,47 @@ def test_a_fit_killed_after_it_saved_counts_every_row_once(home: Path) -> None:
     assert rows_of(home / "parts") == rows_of(home / "whole")
 
 
-def test_a_fit_without_data_or_with_statistics_and_epochs_is_refused(home: Path) -> None:
-    done = subprocess.run(
-        [*HEADRACE, "fit", "--model", "shop.toml", "--to", "models"],
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert "expected either --data or --archive, got neither" in done.stderr
-    rate = '[statistics.rate]\nnumber = 3\nstatistic = "rate"\nof = "item"\n'
-    (home / "shop.toml").write_text(SPEC + rate)
-    done = subprocess.run(
-        command("models", "--epochs", "2"), cwd=home, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert "--epochs: expected 1, since the spec has [statistics.*]" in done.stderr
+RATE = '[statistics.rate]\nnumber = 3\nstatistic = "rate"\nof = "item"\n'
+HISTORY = """[fields.recent]
+number = 3
+transform = "history"
+of = "user"
+item = "item"
+last = 5
+"""
+NO_LOG = ("--data", "log.parquet")
+"""A file that is no Parquet, which would be refused first if it were read."""
+
+
+@pytest.mark.parametrize(
+    ("spec", "words", "said"),
+    [
+        ("", ("--to", "models"), "expected either --data or --archive, got neither"),
+        ("", (*NO_LOG, "--to", "file/models"), "[StorageFailed]"),
+        (RATE, (*NO_LOG, "--to", "m", "--epochs", "2"),
+         "--epochs: expected 1, since the spec has [statistics.*]"),
+        (HISTORY, (*NO_LOG, "--to", "m", "--epochs", "2"),
+         "--epochs: expected 1, since the spec has a history (recent)"),
+        (HISTORY, (*NO_LOG, "--to", "m", "--store", "redis://nowhere"),
+         "--store: expected a spec without histories"),
+    ],
+)  # fmt: skip
+def test_a_fit_is_refused_before_any_row_is_read(
+    headrace: Commands,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spec: str,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.toml").write_text(SPEC + spec)
+    (tmp_path / "layout.toml").write_text(LAYOUT)
+    (tmp_path / "log.parquet").write_bytes(b"no Parquet")
+    (tmp_path / "file").write_text("")
+    ended = headrace("fit", "--model", "shop.toml", "--layout", "layout.toml", *words)
+    assert ended.code == 2
+    assert said in ended.err
 
 
 @pytest.mark.parametrize(
@@ -133,39 +160,3 @@ def test_refused_lines_are_reported_and_end_a_fit_with_status_2_unless_accepted(
     assert re.search(r"first: .*log\.parquet, row 1: .*\btime=17", told)
     assert "looks like microseconds" in told
     assert bool(list((home / "models").glob("*-shop-*"))) is written
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_any_row_is_read(home: Path) -> None:
-    (home / "log.parquet").write_bytes(b"no Parquet")  # would be refused first if it were read
-    (home / "file").write_text("")
-    done = subprocess.run(
-        command("file/models"), cwd=home, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert "file/models" in done.stderr
-    assert "[StorageFailed]" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (("--epochs", "2"), "--epochs: expected 1, since the spec has a history (recent)"),
-        (("--store", "redis://nowhere"), "--store: expected a spec without histories"),
-    ],
-)
-def test_a_fit_that_would_break_histories_is_refused(
-    options: tuple[str, ...], expected: str, home: Path
-) -> None:
-    history = """[fields.recent]
-number = 3
-transform = "history"
-of = "user"
-item = "item"
-last = 5
-"""
-    (home / "shop.toml").write_text(SPEC + history)
-    done = subprocess.run(
-        command("models", *options), cwd=home, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert expected in done.stderr

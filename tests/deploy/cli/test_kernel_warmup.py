@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from types import ModuleType
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,7 +10,6 @@ from numba.core import event
 
 from headrace.deploy.local.kernel_warmup import SHOWN_MS, warm, warm_learner, warm_server
 from headrace.deploy.models.shipped import path_of
-from headrace.learner.kernels import pending_deltas as pending
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.rows import table
 from headrace.pserver.rows.table import RowTable
@@ -35,22 +32,6 @@ def test_a_joiner_and_a_learner_compile_nothing_after_the_warmup(name: str) -> N
     command = [sys.executable, "-m", "tests.deploy.cli.kernels_of_a_stream", name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == []
-
-
-@pytest.mark.parametrize(("module", "name"), [(pending, "_largest"), (table, "_index")])
-def test_the_warmup_compiles_the_batch_guard_and_the_index(
-    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = []
-    kernel = getattr(module, name)
-
-    def noted(*arguments: Any) -> Any:
-        called.append(len(arguments))
-        return kernel(*arguments)
-
-    monkeypatch.setattr(module, name, noted)
-    warm(load_spec(path_of("demo")))
-    assert called
 
 
 def test_a_server_compiles_nothing_after_its_warmup() -> None:

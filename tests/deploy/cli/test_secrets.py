@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from headrace.deploy import connections
 from headrace.deploy.connections import (
     client_settings,
     client_variable,
@@ -20,7 +19,6 @@ from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.models.shipped import path_of
 from headrace.pserver.redis_backend.acl import ROLES
-from headrace.runtime.termination import REFUSED
 from tests.deploy.in_process import Commands, headrace
 
 __all__ = ["headrace"]
@@ -50,30 +48,23 @@ def let_in(valkey_node: str, headrace: Commands, model: tuple[str, str]) -> str:
     return f"{model[0]}-operator"
 
 
-def test_user_and_password_of_redis_come_from_the_environment_and_are_not_printed(
-    valkey_node: str, headrace: Commands, model: tuple[str, str]
+@pytest.mark.parametrize("place", ["environment", "url"])
+def test_user_and_password_of_redis_come_from_environment_or_url_and_are_not_printed(
+    valkey_node: str, headrace: Commands, model: tuple[str, str], place: str
 ) -> None:
     user = let_in(valkey_node, headrace, model)
-    login = {"HEADRACE_REDIS_USER": user, "HEADRACE_REDIS_PASSWORD": SECRET}
+    variables = {"HEADRACE_REDIS": valkey_node.replace("://", f"://{user}:{QUOTED}@")}
+    if place == "environment":
+        variables = {"HEADRACE_REDIS_USER": user, "HEADRACE_REDIS_PASSWORD": SECRET}
+        variables["HEADRACE_REDIS"] = valkey_node
     for command in COMMANDS:
-        to = ("--model", model[1], "--redis", valkey_node)
-        ended = headrace("--log-level", "debug", "pserver", *command, *to, **login)
+        words = ("--log-level", "debug", "pserver", *command, "--model", model[1])
+        ended = headrace(*words, **variables)
         assert ended.code == 0, ended
         assert "hunter2" not in ended.out + ended.err
 
 
-def test_user_and_password_of_redis_come_from_the_url_and_are_not_printed(
-    valkey_node: str, headrace: Commands, model: tuple[str, str]
-) -> None:
-    user = let_in(valkey_node, headrace, model)
-    url = valkey_node.replace("://", f"://{user}:{QUOTED}@")
-    for command in COMMANDS:
-        ended = headrace("pserver", *command, "--model", model[1], HEADRACE_REDIS=url)
-        assert ended.code == 0, ended
-        assert "hunter2" not in ended.out + ended.err
-
-
-@pytest.mark.parametrize("command", ["init", "inspect", "doctor", "drop", "keep"])
+@pytest.mark.parametrize("command", ["init", "keep"])
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -124,28 +115,6 @@ def test_no_secret_is_on_the_command_line_of_any_part(evaluated: bool) -> None:
         }
         if part.name in ("server", "keeper", "learner"):
             assert part.environment["HEADRACE_REDIS"] == url
-
-
-@pytest.mark.parametrize(
-    "command", [("ingest", "topics"), ("ingest", "join"), ("evaluate", "show")]
-)
-def test_a_command_takes_the_settings_of_the_kafka_client_from_its_variable(
-    headrace: Commands, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    given: list[dict[str, str]] = []
-
-    def stop_here(_bootstrap: str, client: list[str] | None) -> None:
-        given.append(client_settings(client or ()))
-        raise BadOption("stopped by the test")
-
-    monkeypatch.setattr(connections, "kafka_settings", stop_here)
-    to = ("--model", str(path_of("demo"))) if command[0] == "ingest" else ()
-    variable = client_variable([f"sasl.password={PASSWORD_WITH_SPACES}"])
-    ended = headrace("--log-level", "debug", *command, *to, **variable)
-
-    assert ended.code == REFUSED
-    assert given == [{"sasl.password": PASSWORD_WITH_SPACES}]
-    assert "hunter2" not in ended.out + ended.err
 
 
 @pytest.mark.parametrize("item", ['{"sasl.password":"hunter2"', '{"sasl.password":["hunter2"]}'])

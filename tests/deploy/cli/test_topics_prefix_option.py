@@ -1,9 +1,7 @@
 """Tests --topics-prefix: every command that connects has it, and its connections use it."""
 
 import os
-from collections.abc import Iterator
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -16,25 +14,6 @@ from headrace.learner.spec.model_spec import load_spec
 VARIABLE = "HEADRACE_TOPICS_PREFIX"
 MODEL = path_of("demo")
 NAME = load_spec(MODEL).name
-
-
-def commands(found: object, path: str = "headrace") -> Iterator[tuple[str, set[str]]]:
-    for name, each in getattr(found, "commands", {}).items():
-        yield from commands(each, f"{path} {name}")
-    parameters: list[click.Parameter] = getattr(found, "params", [])
-    if not hasattr(found, "commands"):
-        yield path, {option for each in parameters for option in each.opts}
-
-
-def test_every_command_that_connects_has_a_topics_prefix() -> None:
-    connecting = {
-        path: options
-        for path, options in commands(app)
-        if options & {"--kafka", "--redis", "--store"}
-    }
-    assert len(connecting) > 30
-    lacking = [path for path, options in connecting.items() if "--topics-prefix" not in options]
-    assert lacking == []
 
 
 def test_settings_of_kafka_have_the_prefix_of_the_environment(

@@ -119,8 +119,3 @@ def test_the_live_model_of_the_demo_is_ahead_of_the_frozen_one_and_near_the_trut
     assert standing.impressions == 20 * 340 * SyntheticSite().slate
     assert standing.live - standing.frozen > 0.06, f"seed {seed}: {standing}"
     assert standing.truth - standing.live < 0.06, f"seed {seed}: {standing}"
-
-
-def test_every_shipped_model_spec_can_be_found_and_read() -> None:
-    names = ("demo", "news", "news_ids", "news_window")
-    assert [load_spec(path_of(name)).name for name in names] == list(names)

@@ -44,50 +44,32 @@ def deployed(monkeypatch: pytest.MonkeyPatch, state: DeployedState) -> None:
     monkeypatch.setattr(promotion_controller, "read_promotion_state", lambda *_: state)
 
 
-def test_a_promotion_without_arm_and_run_names_the_listed_arms(
-    headrace: Commands, experiment: Experiment, tmp_path: Path
+CONTROL = ArmRecord("begun", 0, "control")
+
+
+@pytest.mark.parametrize(
+    ("history", "words", "said"),
+    [
+        (BETTER, [], "expected an arm (slow, fewer), got ''"),
+        (BETTER, ["arm9", "--run", "RUN"], "expected an arm (slow, fewer, arm3), got 'arm9'"),
+        (BETTER, ["arm3"], "expected an arm (slow, fewer), got 'arm3'"),
+        ([CONTROL, *BETTER], ["control", "--run", "RUN"], "got 'control'"),
+        (BETTER[:2], ["--run", "RUN"], "expected an arm found better, got none: name an arm"),
+        (BETTER, ["--run", "RUN/none"], "expected the folder of an experiment"),
+    ],
+)
+def test_a_promotion_of_no_arm_is_refused_with_the_arms_that_there_are(
+    headrace: Commands,
+    experiment: Experiment,
+    tmp_path: Path,
+    history: list[ArmRecord],
+    words: list[str],
+    said: str,
 ) -> None:
-    ended = promote(headrace, tmp_path)
+    (tmp_path / "history.ndjson").write_bytes(encoded(history))
+    ended = promote(headrace, tmp_path, *(each.replace("RUN", str(tmp_path)) for each in words))
     assert ended.code == 2
-    assert "expected an arm (slow, fewer), got ''" in ended.err
-
-
-def test_a_promotion_of_an_unknown_arm_names_those_of_the_run_as_well(
-    headrace: Commands, experiment: Experiment, tmp_path: Path
-) -> None:
-    (tmp_path / "history.ndjson").write_bytes(encoded(BETTER))
-    ended = promote(headrace, tmp_path, "arm9", "--run", str(tmp_path))
-    assert ended.code == 2
-    assert "expected an arm (slow, fewer, arm3), got 'arm9'" in ended.err
-
-
-def test_a_drawn_arm_needs_its_run(
-    headrace: Commands, experiment: Experiment, tmp_path: Path
-) -> None:
-    assert "expected an arm (slow, fewer), got 'arm3'" in promote(headrace, tmp_path, "arm3").err
-
-
-def test_the_control_is_no_arm(headrace: Commands, experiment: Experiment, tmp_path: Path) -> None:
-    (tmp_path / "history.ndjson").write_bytes(encoded([ArmRecord("begun", 0, "control"), *BETTER]))
-    ended = promote(headrace, tmp_path, "control", "--run", str(tmp_path))
-    assert "got 'control'" in ended.err
-
-
-def test_a_run_without_a_better_arm_asks_for_a_name(
-    headrace: Commands, experiment: Experiment, tmp_path: Path
-) -> None:
-    (tmp_path / "history.ndjson").write_bytes(encoded(BETTER[:2]))
-    ended = promote(headrace, tmp_path, "--run", str(tmp_path))
-    assert ended.code == 2
-    assert "expected an arm found better, got none: name an arm" in ended.err
-
-
-def test_a_missing_run_and_a_missing_file_are_refused(
-    headrace: Commands, experiment: Experiment, tmp_path: Path
-) -> None:
-    ended = promote(headrace, tmp_path, "--run", str(tmp_path / "none"))
-    assert ended.code == 2
-    assert "expected the folder of an experiment" in ended.err
+    assert said in ended.err
     assert promote(headrace, tmp_path / "none", "slow").code == 2
 
 

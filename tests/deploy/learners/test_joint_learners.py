@@ -15,7 +15,7 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.reports.observer import copy_rows
 from headrace.learner.spec.model_spec import parse_spec
-from tests.deploy.command import headrace, running
+from tests.deploy.command import headrace
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
 from tests.learner.models.deep.joining import spec_of
 
@@ -77,26 +77,6 @@ def test_a_killed_synchronous_learner_ends_its_group_and_every_example_counts_on
     chunks = rows.ids & 1023 == DENSE
     assert chunks.any()
     assert set(rows.shows[chunks].tolist()) == {impressions}
-
-
-@pytest.mark.long  # test_joint.py runs groups of learners in one process
-def test_a_group_of_one_learner_learns_everything_and_stops_cleanly(
-    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
-) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    model = joint_model(kafka, valkey, fresh_name, tmp_path, seed)
-    group = "--rank", "0", "--world-size", "1", "--master-port", str(free_port())
-    servers = "--redis", valkey, "--kafka", kafka
-    with running("learner", "run", "--model", str(model.path), *servers, *group) as learner:
-        model.produce(300)
-        model.wait_learned()
-        learner.process.send_signal(signal.SIGTERM)
-        assert learner.end() == 0, learner.output
-    assert "Error" not in learner.output
-    with model.store() as store:
-        rows = copy_rows(store).everything().existing()
-    assert counts_of(rows, model.spec) == model.counts
 
 
 def joint_model(

@@ -8,8 +8,6 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from headrace.deploy.reports.observer import copy_rows
 from tests.deploy.learners.crew import BUCKETS, crew
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
@@ -40,34 +38,4 @@ def test_no_example_is_lost_or_counted_twice_when_one_learner_dies_and_one_leave
         model.produce(300)
         model.wait_learned()
         learners.leave("a")
-    check_counts(model)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("push_every", ["batch", "500", "20ms", ""])
-def test_learners_that_join_leave_and_die_in_any_order_count_every_example_once(
-    push_every: str, kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
-) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    dice = random.Random(seed)
-    model = LearnedModel(kafka, valkey, fresh_name("crowd"), tmp_path, seed)
-    model.make(BUCKETS)
-    there = {"a", "b"}
-    with crew(model, tmp_path, push_every) as learners:
-        for name in sorted(there):
-            learners.join(name)
-        for number in range(6):
-            model.produce(dice.randrange(400, 1200))
-            learners.wait_until_more(dice.randrange(1, 6))
-            name = dice.choice(sorted(there))
-            end = dice.choice([learners.kill, learners.leave])
-            end(name)
-            # under the old name it has the partitions at once; under a new one the group waits
-            again = name if end == learners.kill else f"{name}{number}"
-            there = there - {name} | {again}
-            learners.join(again)
-        model.wait_learned()
-        for name in sorted(there):
-            learners.leave(name)
     check_counts(model)

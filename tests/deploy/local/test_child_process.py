@@ -53,20 +53,16 @@ def test_a_guarded_process_ends_with_its_own_status_and_its_output_is_in_the_log
     assert process.log_tail() == "so long"
 
 
-def test_a_killed_guarded_process_ends_with_the_signal(tmp_path: Path) -> None:
-    process = ChildProcess(SLEEP, tmp_path / "log")
+def test_a_guarded_process_ends_with_the_signal_that_killed_it_or_with_sigterm(
+    tmp_path: Path,
+) -> None:
+    killed, stopped = (ChildProcess(SLEEP, tmp_path / name) for name in ("a", "b"))
+    assert os.getsid(stopped.pid) != os.getsid(0), "Ctrl-C in the terminal does not reach it"
+    os.kill(killed.pid, signal.SIGKILL)
 
-    os.kill(process.pid, signal.SIGKILL)
-
-    assert process.join() == -signal.SIGKILL
-    process.stop()
-
-
-def test_stopping_a_guarded_process_sends_sigterm(tmp_path: Path) -> None:
-    process = ChildProcess(SLEEP, tmp_path / "log")
-
-    assert process.stop() == -signal.SIGTERM
-    assert not process.alive
+    assert killed.join() == killed.stop() == -signal.SIGKILL
+    assert stopped.stop() == -signal.SIGTERM
+    assert not stopped.alive
 
 
 def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
@@ -81,13 +77,6 @@ def test_a_missing_command_is_named_in_the_error(tmp_path: Path) -> None:
         ChildProcess(["no-such-command"], tmp_path / "log")
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_a_guarded_process(tmp_path: Path) -> None:
-    process = ChildProcess(SLEEP, tmp_path / "log")
-
-    assert os.getsid(process.pid) != os.getsid(0)
-    process.stop()
-
-
 @pytest.mark.parametrize("program", [IGNORING_SIGTERM, WITH_CHILD], ids=["no SIGTERM", "a child"])
 def test_no_process_is_left_when_the_parent_is_killed(tmp_path: Path, program: str) -> None:
     with parent(PARENT, str(tmp_path), program, "") as (process, line):
@@ -98,17 +87,6 @@ def test_no_process_is_left_when_the_parent_is_killed(tmp_path: Path, program: s
 
         assert still_running(everything) == []
     assert (tmp_path / "log").exists()
-
-
-def test_the_guard_removes_the_directory_of_a_killed_parent(tmp_path: Path) -> None:
-    directory = tmp_path / "data"
-    with parent(PARENT, str(directory), IGNORING_SIGTERM, str(directory)) as (process, _):
-        everything = descendants(process.pid)
-
-        process.kill()
-
-        assert still_running(everything) == []
-    assert not directory.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services import ports
 from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
-from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.valkey import (
@@ -95,18 +93,6 @@ def test_a_cluster_serves_other_slots_while_a_node_is_dead_and_the_node_returns(
         cluster.stop()
 
 
-def test_a_used_cluster_directory_keeps_slots_and_keys_under_new_ports(directory: Path) -> None:
-    for number in range(2):
-        cluster = ValkeyCluster(directory, primaries=2)
-        try:
-            cluster.launch()
-            cluster.wait_ready()
-            for node, key in zip(cluster.nodes, keys_of(cluster), strict=True):
-                assert node.call("INCR", key) == str(number + 1)
-        finally:
-            cluster.stop()
-
-
 def test_a_single_node_is_not_a_cluster_and_never_evicts(valkey_node: str) -> None:
     host, _, port = valkey_node.removeprefix("redis://").partition(":")
 
@@ -133,26 +119,6 @@ def test_a_node_that_cannot_start_is_reported_with_the_end_of_its_log(directory:
     finally:
         node.stop()
         other.stop()
-
-
-def test_a_local_kafka_keeps_its_topics_in_a_used_directory(directory: Path) -> None:
-    for number in range(2):
-        node = KafkaNode(directory, kafka_jars())
-        try:
-            node.launch()
-            node.wait_ready()
-            admin = AdminClient({"bootstrap.servers": node.bootstrap})
-            if number == 0:
-                for done in admin.create_topics([NewTopic("kept", num_partitions=3)]).values():
-                    done.result(ENDED_WITHIN_S)
-
-            def partitions(admin: AdminClient = admin) -> int:
-                known = admin.list_topics(timeout=60).topics  # a moment later than it is made
-                return len(known["kept"].partitions) if "kept" in known else 0
-
-            assert wait_until(lambda: partitions() == 3, ENDED_WITHIN_S), "as many as were made"
-        finally:
-            node.stop()
 
 
 def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
@@ -211,13 +177,6 @@ def test_a_signal_to_the_parent_leaves_no_process_and_no_directory(
         process.wait()
         assert still_running(everything) == []
     assert not Path(directory).exists()
-
-
-def test_free_ports_are_distinct() -> None:
-    given = {free_port() for _ in range(50)}
-
-    assert len(given) == 50
-    assert all(map(is_free, given))
 
 
 _GIVING = """

@@ -16,8 +16,6 @@ from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.termination import REFUSED, UNREACHABLE
 from tests.deploy.local.processes import (
     ENDED_WITHIN_S,
-    descendants,
-    parent,
     process_of,
     still_running,
 )
@@ -32,15 +30,6 @@ def stopped(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, stopped)
 print("ready", flush=True)
-time.sleep(1000)
-"""
-PARENT = """
-import pathlib, sys, time
-from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
-supervisor = Supervisor(pathlib.Path(sys.argv[1]), command=(sys.executable, "-c"))
-for name in ("learner", "joiner"):
-    supervisor.start(SupervisedPart(name, ("import time; time.sleep(1000)",)))
-print("started", flush=True)
 time.sleep(1000)
 """
 
@@ -155,16 +144,6 @@ def test_a_second_part_of_the_same_name_is_refused(tmp_path: Path) -> None:
 
         with pytest.raises(ValueError, match="learner"):
             supervisor.start(SupervisedPart("learner", (SLEEP,)))
-
-
-def test_no_part_outlives_a_killed_supervisor(tmp_path: Path) -> None:
-    with parent(PARENT, str(tmp_path)) as (process, _):
-        everything = descendants(process.pid)
-        assert len(everything) == 4  # two parts and their guards
-
-        process.kill()
-
-        assert still_running(everything) == []
 
 
 def test_a_part_that_lost_kafka_is_restarted_until_kafka_is_back(tmp_path: Path) -> None:

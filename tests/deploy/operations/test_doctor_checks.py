@@ -13,7 +13,11 @@ from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations import doctor
 from headrace.deploy.operations.check_result import SUBJECTS, Severity
 from headrace.deploy.operations.examples_topic import CutLog, HeldTopic
-from headrace.deploy.operations.model_checks import LARGEST_LOG_BYTES, NewestSnapshot
+from headrace.deploy.operations.model_checks import (
+    LARGEST_LOG_BYTES,
+    NewestSnapshot,
+    check_snapshots,
+)
 from headrace.deploy.operations.server_checks import LEAST_BACKLOG_BYTES
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.retention import FOREVER_MS, KafkaRetention
@@ -219,6 +223,16 @@ def test_doctor_finds_a_fault_with_its_severity_place_and_remedy(
     # a fault of one subject causes no finding of another
     others = {each.subject for each in diagnosis.findings} - {subject}
     assert others <= ({"memory"} if "maxmemory-policy" in remedy else set()), diagnosis.findings
+
+
+@pytest.mark.parametrize(
+    ("begun_ms", "got"),
+    [(0, "none"), (1_000, "one from 28 hours ago"), (10_000_000, "")],
+)
+def test_doctor_reports_a_missing_or_an_old_snapshot(begun_ms: int, got: str) -> None:
+    looked = replace(well(), at_ms=28 * 3_600_000 + 1_000)
+    found = list(check_snapshots(looked, NewestSnapshot("DIR", begun_ms)))
+    assert [each.found for each in found] == ([got] if got else [])
 
 
 @pytest.mark.parametrize(

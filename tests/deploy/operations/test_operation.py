@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, examples_topic
-from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.pserver.inspection import buckets, model_survey
 from headrace.pserver.inspection.model_survey import Survey
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
@@ -49,8 +49,6 @@ def cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
 
 @pytest.fixture
 def spec(tmp_path: Path, fresh_name: Callable[[str], str]) -> ModelSpec:
-    from headrace.learner.spec.model_spec import load_spec
-
     path = tmp_path / "model.toml"
     name = fresh_name("operation")
     path.write_text(path_of("demo").read_text().replace('name = "demo"', f'name = "{name}"'))
@@ -324,43 +322,30 @@ def test_inspect_shows_only_the_buckets_of_a_dead_node_as_unreachable(
         cluster.restart(dead)
 
 
-def test_doctor_has_only_notes_about_the_local_services(
-    headrace: Commands, to: tuple[str, ...], store: RedisStore
+WRONG_SETTINGS: dict[str, tuple[str | int, str]] = {
+    "maxmemory-policy": ("allkeys-lru", "memory"),
+    "appendonly": ("no", "persistence"),
+    "repl-backlog-size": (1 << 20, "replication"),
+    "hash-max-listpack-value": (16, "layout"),
+    "hash-max-listpack-entries": (1, "layout"),
+    "cluster-require-full-coverage": ("yes", "cluster"),
+}
+
+
+def test_doctor_finds_each_wrong_setting_of_a_server_and_nothing_else(
+    headrace: Commands, to: tuple[str, ...], store: RedisStore, cluster: ValkeyCluster
 ) -> None:
+    with ExitStack() as stack:
+        for name, (value, _) in WRONG_SETTINGS.items():
+            stack.enter_context(spoilt(cluster, name, value))
+        code, findings = diagnosed(headrace, *to)
+    assert code == 2
+    wrong = sorted(each["subject"] for each in findings if each["severity"] != "note")
+    assert wrong == sorted(subject for _, subject in WRONG_SETTINGS.values())
     ended = headrace("pserver", "doctor", *to)
     assert ended.code == 0, ended.out
     assert "0 broken, 0 warnings" in ended.out
     assert "well: servers, functions, persistence" in ended.out
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "code", "subject"),
-    [
-        ("maxmemory-policy", "allkeys-lru", 1, "memory"),
-        ("appendonly", "no", 2, "persistence"),
-        ("repl-backlog-size", 1 << 20, 1, "replication"),
-        ("hash-max-listpack-value", 16, 1, "layout"),
-        ("hash-max-listpack-entries", 1, 1, "layout"),
-        ("cluster-require-full-coverage", "yes", 1, "cluster"),
-    ],
-)
-def test_doctor_finds_a_wrong_server_setting(
-    headrace: Commands,
-    to: tuple[str, ...],
-    store: RedisStore,
-    cluster: ValkeyCluster,
-    name: str,
-    value: str | int,
-    code: int,
-    subject: str,
-) -> None:
-    with spoilt(cluster, name, value):
-        ended, findings = diagnosed(headrace, *to)
-    assert ended == code
-    found = {each["subject"] for each in findings if each["severity"] != "note"}
-    assert found == {subject}
-    _, findings = diagnosed(headrace, *to)
-    assert not [each for each in findings if each["severity"] != "note"]
 
 
 def test_doctor_finds_functions_missing_and_does_not_load_them(
@@ -404,14 +389,3 @@ def test_a_drop_removes_leftovers_of_an_interrupted_one_and_a_model_without_shap
     assert headrace("pserver", "drop", *to, "--yes", "--force").code == 0
     for node in cluster.nodes:
         assert node.call("KEYS", f"*{spec.name}*") == ""
-
-
-def test_a_model_that_a_keeper_holds_is_not_dropped_unless_forced(
-    headrace: Commands, to: tuple[str, ...], store: RedisStore
-) -> None:
-    store.claim(4, "tender:0102", 60_000)
-    ended = headrace("pserver", "drop", *to, "--yes")
-    assert ended.code == 2
-    assert "bucket 4: keeper tender:0102 holds the lease" in ended.err
-    assert "--force" in ended.err
-    assert headrace("pserver", "drop", *to, "--yes", "--force").code == 0

@@ -91,3 +91,12 @@ def test_doctor_and_inspect_name_what_is_parked_and_what_kafka_deleted() -> None
     assert held == finding
     assert list(check_parked(Survey("m", 0.0, [], [], None), None)) == []
     assert [each["offset"] for each in survey_json(survey, None)["parked"]] == [4]
+
+
+def test_the_age_of_a_bucket_counts_until_the_look_at_that_bucket() -> None:
+    found = [
+        BucketSurvey(bucket, "h:1", append_ms=append_ms, read_ms=read_ms)
+        for bucket, append_ms, read_ms in ((0, 9_000, 9_250), (1, 60_000, 60_500), (2, 0, 60_600))
+    ]
+    shown = survey_json(Survey("m", 9_100.0, [], found, None), None)["buckets"]
+    assert [each["age_s"] for each in shown] == [0.25, 0.5, None]

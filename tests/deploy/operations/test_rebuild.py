@@ -126,8 +126,8 @@ def in_order_of_batches(examples: Examples) -> Examples:
     return examples
 
 
-def test_a_rebuild_from_a_snapshot_that_is_too_new_or_too_old_for_kafka_is_refused(
-    model: LearnedModel, shelf: SnapshotStorage
+def test_a_rebuild_refuses_a_snapshot_too_new_or_too_old_for_kafka_and_skips_one_of_another_spec(
+    model: LearnedModel, shelf: SnapshotStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.produce(80)
     then_ms = a_moment_later()
@@ -137,36 +137,22 @@ def test_a_rebuild_from_a_snapshot_that_is_too_new_or_too_old_for_kafka_is_refus
     with model.store() as store:
         late = taken(store, shelf, at_ms=time.time_ns() // 1_000_000)
 
-    def refused(start: str | None) -> str:
-        settings = RebuildSettings(then_ms, start)
-        with pytest.raises(RecoveryRefused) as refusal:
-            open_rebuild(settings, model.kafka, model.spec, shelf)
-        return str(refusal.value)
+    def start_of(settings: RebuildSettings) -> Manifest | None:
+        rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
+        rebuilding.reader.close()
+        return rebuilding.manifest
 
-    assert "--from: expected a snapshot from before that time" in refused(late.name)
-    held = offsets_at(model.kafka, model.topic, then_ms)
-    model.forget_before(dict.fromkeys(held, 1))
-    said = refused(None)
-    assert "from offset 0 on, to start from the beginning, got a topic that begins at 1" in said
-    settings = RebuildSettings(FAR_MS)
-    rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
-    rebuilding.reader.close()
-    assert rebuilding.manifest == late
-
-
-def test_a_rebuild_does_not_start_with_a_snapshot_of_another_spec(
-    model: LearnedModel, shelf: SnapshotStorage, caplog: pytest.LogCaptureFixture
-) -> None:
-    model.make(BUCKETS)
-    model.produce(40)
-    model.learn()
-    with model.store() as store:
-        other = taken(store, shelf)
-    model.spec = parse_spec(model.spec.text.replace("alpha = ", "alpha = 0.1 # "), "spec.toml")
-    rebuilding = open_rebuild(RebuildSettings(FAR_MS), model.kafka, model.spec, shelf)
-    rebuilding.reader.close()
-    assert rebuilding.manifest is None
-    assert f"skipping snapshot {other.name}: it is of another spec" in caplog.text
+    with pytest.raises(RecoveryRefused, match="--from: expected a snapshot from before that time"):
+        start_of(RebuildSettings(then_ms, late.name))
+    spec = model.spec
+    model.spec = parse_spec(spec.text.replace("alpha = ", "alpha = 0.1 # "), "spec.toml")
+    assert start_of(RebuildSettings(FAR_MS)) is None
+    assert f"skipping snapshot {late.name}: it is of another spec" in caplog.text
+    model.spec = spec
+    model.forget_before(dict.fromkeys(offsets_at(model.kafka, model.topic, then_ms), 1))
+    with pytest.raises(RecoveryRefused, match="start from the beginning, got a topic that begins"):
+        start_of(RebuildSettings(then_ms))
+    assert start_of(RebuildSettings(FAR_MS)) == late
 
 
 # ---------------------------------------------------------------- where history ends
@@ -204,26 +190,6 @@ def test_a_bounded_reader_ends_each_source_at_its_bound_whatever_lies_beyond() -
     reader.poll(0.0)
     reader.close()
     assert inner.closed
-
-
-def test_a_bound_at_the_start_is_reached_without_a_record() -> None:
-    reader = BoundedReader(reader_of(4, 0), dict.fromkeys(SOURCES, 0))
-    reader.poll(0.0)
-    reader.start(dict.fromkeys(SOURCES, 0))
-    happened = [each for _ in range(3) for each in reader.poll(0.0)]
-    assert sorted(happened) == sorted([AtEnd(source, 0) for source in SOURCES])
-
-
-def test_the_offsets_of_a_time_exclude_later_appends(model: LearnedModel) -> None:
-    before_ms = a_moment_later()
-    model.produce(100)
-    middle_ms = a_moment_later()
-    middle = offsets_at(model.kafka, model.topic, FAR_MS)
-    model.produce(100)
-    assert set(offsets_at(model.kafka, model.topic, before_ms).values()) == {0}
-    assert offsets_at(model.kafka, model.topic, middle_ms) == middle
-    ends = offsets_at(model.kafka, model.topic, FAR_MS)
-    assert all(ends[source] > offset for source, offset in middle.items())
 
 
 @pytest.fixture

@@ -157,22 +157,6 @@ def test_a_rebuild_up_to_its_snapshot_learns_nothing(topic: ReplayedTopic) -> No
     assert told == [RebuildProgress(0, 0, 0)]
 
 
-def test_a_rebuild_ends_at_the_same_batch_if_the_topic_continues(topic: ReplayedTopic) -> None:
-    reader = topic.filled(BATCHES)
-    settings = RebuildSettings(as_of_ms=6, start=BEGINNING, buckets=BUCKETS)
-    rebuilding = Rebuilder(settings, reader, topic.stops(6), topic.spec, topic.shelf)
-    manifest = rebuild(
-        rebuilding,
-        "1.2.3",
-        stop=threading.Event(),
-        tell_restored=lambda _: None,
-        tell_replayed=lambda _: None,
-        tell_written=lambda _: None,
-    )
-    assert manifest is not None
-    topic.check(manifest, 6)
-
-
 def answer(bucket: int, *marks: int) -> BucketAnswer:
     """Return the marks of a bucket in the partitions of the topic."""
     named = {f"id-of-{examples_topic('test')}/{k}": mark for k, mark in enumerate(marks)}

@@ -7,7 +7,6 @@ import pytest
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.operations.removal import drop_model
-from headrace.pserver.errors import MissingModel
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.inspection.usage import WATCH_S, signs_of_use
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
@@ -52,24 +51,6 @@ def test_signs_of_a_learner_a_server_and_a_keeper_are_found_before_a_drop(
     store.claim(3, "keeper", 60_000)
     [sign] = signs_of_use(store, survey(store, model), lambda _: None)
     assert "bucket 3: keeper keeper holds the lease" in sign
-
-
-def test_a_model_is_dropped_once_and_only_when_confirmed(store: RedisStore, model: str) -> None:
-    asked: list[str] = []
-
-    def confirm(what: str) -> bool:
-        asked.append(what)
-        return len(asked) > 1
-
-    with pytest.raises(DeployError, match="was not removed"):
-        drop_model(store, model, confirm, force=True)
-    assert store.shape().buckets == BUCKETS
-    assert "is removed" in drop_model(store, model, confirm, force=True)
-    assert asked == [f"{model}: {BUCKETS} buckets, 0 rows, and their logs"] * 2
-    with pytest.raises(MissingModel):
-        store.shape()
-    with pytest.raises(DeployError, match="got none"):
-        drop_model(store, model, confirm)
 
 
 def test_a_model_is_watched_long_enough_before_a_drop(store: RedisStore, model: str) -> None:

@@ -1,64 +1,25 @@
 """Snapshots from the command line, with the real Kafka, the real Valkey and real learners."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from headrace.deploy.cli.main import main
 from headrace.deploy.reports.observer import copy_rows
 from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.learner.errors import MarkOutsideTopic, WrongExamples
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore
-from tests.deploy.command import HEADRACE
+from tests.deploy.in_process import Commands, headrace
 from tests.deploy.learners.learned_model import FAR_MS, SUB_HASHES, LearnedModel, counts_of
 
+__all__ = ["headrace"]
+
 BUCKETS = 8
-
-
-class Said(NamedTuple):
-    """Output and exit status of a command."""
-
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
-
-
-@pytest.fixture
-def headrace(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Command]:
-    """Runs a command in this process."""
-    before = dict(os.environ)
-    for name in before:
-        if name.startswith("HEADRACE_"):
-            monkeypatch.delenv(name)
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["headrace", "pserver", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Said(int(ended.value.code or 0), said.out, said.err)
-
-    yield run
-    monkeypatch.undo()
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture
@@ -96,37 +57,37 @@ def counted(model: LearnedModel, name: str | None = None) -> dict[int, tuple[int
 
 
 def test_a_lost_shard_is_restored_and_a_copy_with_more_buckets_learns_on_from_the_same_examples(
-    model: LearnedModel, headrace: Command, tmp_path: Path, fresh_name: Callable[[str], str]
+    model: LearnedModel, headrace: Commands, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     shelf = str(tmp_path / "shelf")
     of = ("--model", str(model.path), "--redis", model.valkey)
     model.produce(300)
     with model.learning():
         model.produce(300)
-        taken = headrace("snapshot", shelf, *of)  # while it learns
-        assert taken.status == 0, taken.err
+        taken = headrace("pserver", "snapshot", shelf, *of)  # while it learns
+        assert taken.code == 0, taken.err
         model.wait_learned()
-    [listed] = json.loads(headrace("snapshots", shelf, "--json").out)
+    [listed] = json.loads(headrace("pserver", "snapshots", shelf, "--json").out)
     assert listed["model"] == model.spec.name
     assert taken.out.startswith(f"{listed['name']}: {listed['rows']:,} rows in {BUCKETS} buckets")
-    assert f"{listed['name']}: intact" in headrace("snapshots", shelf, "--verify").out
+    assert f"{listed['name']}: intact" in headrace("pserver", "snapshots", shelf, "--verify").out
 
     lost = lose_a_shard(model)
     assert 0 < len(lost) < BUCKETS
     model.produce(100)
-    restored = headrace("restore", shelf, *of)
-    assert restored.status == 0, restored.err
+    restored = headrace("pserver", "restore", shelf, *of)
+    assert restored.code == 0, restored.err
     assert f"{len(lost)} buckets with " in restored.out
     model.learn()
     assert counted(model) == model.counts
-    assert "no bucket is missing" in headrace("restore", shelf, *of).out
+    assert "no bucket is missing" in headrace("pserver", "restore", shelf, *of).out
 
     copy = model.renamed(fresh_name("copy"))
     copied = headrace(
-        "restore", shelf, *of, "--as", str(tmp_path / f"{copy.name}.toml"),
+        "pserver", "restore", shelf, *of, "--as", str(tmp_path / f"{copy.name}.toml"),
         "--buckets", str(4 * BUCKETS),
     )  # fmt: skip
-    assert copied.status == 0, copied.err
+    assert copied.code == 0, copied.err
     model.learn(copy, examples_of=model.spec.name)
     with model.store(copy.name) as store:
         assert store.shape().buckets == 4 * BUCKETS
@@ -136,15 +97,15 @@ def test_a_lost_shard_is_restored_and_a_copy_with_more_buckets_learns_on_from_th
 
 
 def test_restored_empty_buckets_learn_all_examples_again_or_name_the_gap(
-    model: LearnedModel, headrace: Command
+    model: LearnedModel, headrace: Commands
 ) -> None:
     of = ("--model", str(model.path), "--redis", model.valkey)
     model.produce(200)
     model.learn()
     with model.store() as store:
         delete(store, [1, 5])
-    emptied = headrace("restore", "--empty", *of)
-    assert emptied.status == 0, emptied.err
+    emptied = headrace("pserver", "restore", "--empty", *of)
+    assert emptied.code == 0, emptied.err
     assert "2 buckets are empty now: 1, 5" in emptied.out
     model.learn()
     assert counted(model) == model.counts
@@ -152,73 +113,80 @@ def test_restored_empty_buckets_learn_all_examples_again_or_name_the_gap(
     ends = offsets_at(model.kafka, model.topic, FAR_MS)
     with model.store() as store:
         delete(store, [2])
-    headrace("restore", "--empty", *of)
+    headrace("pserver", "restore", "--empty", *of)
     model.forget_before(ends)
     with pytest.raises(MarkOutsideTopic, match=r"examples 0 to \d+ were deleted before they were"):
         model.learn()
 
 
 def test_a_restore_without_a_snapshot_of_a_lost_shape_needs_the_number_of_buckets(
-    model: LearnedModel, headrace: Command
+    model: LearnedModel, headrace: Commands
 ) -> None:
     of = ("--model", str(model.path), "--redis", model.valkey)
     with model.store() as store:
         key = f"{{{model.spec.name}}}:shape".encode()
         store.nodes.run([Call(key, ("DEL", key))])
-    refused = headrace("restore", "--empty", *of)
-    assert refused.status == 2
+    refused = headrace("pserver", "restore", "--empty", *of)
+    assert refused.code == 2
     assert "expected --buckets" in refused.err
-    assert headrace("restore", "--empty", *of, "--buckets", str(BUCKETS)).status == 0
+    assert headrace("pserver", "restore", "--empty", *of, "--buckets", str(BUCKETS)).code == 0
     with model.store() as store:
         assert store.shape().buckets == BUCKETS
 
 
 def test_verify_names_a_damaged_snapshot_and_restore_refuses_it(
-    model: LearnedModel, headrace: Command, tmp_path: Path
+    model: LearnedModel, headrace: Commands, tmp_path: Path
 ) -> None:
     shelf = tmp_path / "shelf"
     of = ("--model", str(model.path), "--redis", model.valkey)
     for _ in range(3):
-        assert headrace("snapshot", str(shelf), *of).status == 0
+        assert headrace("pserver", "snapshot", str(shelf), *of).code == 0
     first, second, third = sorted(each.name for each in shelf.iterdir())
     file = shelf / third / "rows-00003.parquet"
     blob = bytearray(file.read_bytes())
     blob[9] ^= 1
     file.write_bytes(bytes(blob))
-    verified = headrace("snapshots", str(shelf), "--verify")
-    assert verified.status == 1
+    verified = headrace("pserver", "snapshots", str(shelf), "--verify")
+    assert verified.code == 1
     assert f"{second}: intact" in verified.out
     assert f"{third}: damaged\n  rows-00003.parquet: expected sha256" in verified.out
     with model.store() as store:
         delete(store, [3])
-    refused = headrace("restore", str(shelf), *of)
-    assert refused.status == 2
+    refused = headrace("pserver", "restore", str(shelf), *of)
+    assert refused.code == 2
     assert third in refused.err
     assert "rows-00003.parquet" in refused.err
-    assert headrace("restore", str(shelf), *of, "--snapshot", second).status == 0
+    assert headrace("pserver", "restore", str(shelf), *of, "--snapshot", second).code == 0
 
     file.unlink()
-    shown = headrace("snapshots", str(shelf)).out
+    shown = headrace("pserver", "snapshots", str(shelf)).out
     assert "damaged: rows-00003.parquet: missing" in shown
-    kept = headrace("snapshots", str(shelf), "--keep", "1", "--dry-run")
+    kept = headrace("pserver", "snapshots", str(shelf), "--keep", "1", "--dry-run")
     assert kept.out == f"would remove {first} (0 rows)\n"
-    assert headrace("snapshots", str(shelf), "--keep", "1").out == f"removed {first} (0 rows)\n"
+    assert (
+        headrace("pserver", "snapshots", str(shelf), "--keep", "1").out
+        == f"removed {first} (0 rows)\n"
+    )
     assert sorted(each.name for each in shelf.iterdir()) == [second, third]
-    assert "nothing to remove" in headrace("snapshots", str(shelf), "--older-than", "1").out
-    assert "got neither" in headrace("snapshots", str(shelf), "--dry-run").err
+    assert (
+        "nothing to remove" in headrace("pserver", "snapshots", str(shelf), "--older-than", "1").out
+    )
+    assert "got neither" in headrace("pserver", "snapshots", str(shelf), "--dry-run").err
 
 
 def test_a_restore_names_what_differs_from_the_snapshot(
-    model: LearnedModel, headrace: Command, tmp_path: Path, fresh_name: Callable[[str], str]
+    model: LearnedModel, headrace: Commands, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     shelf = str(tmp_path / "shelf")
     of = ("--model", str(model.path), "--redis", model.valkey)
-    assert "got none" in headrace("restore", shelf, *of).err
-    headrace("snapshot", shelf, *of)
+    assert "got none" in headrace("pserver", "restore", shelf, *of).err
+    headrace("pserver", "snapshot", shelf, *of)
 
     def refused(spec_name: str, *more: str) -> str:
-        said = headrace("restore", shelf, *of, "--as", str(tmp_path / f"{spec_name}.toml"), *more)
-        assert said.status == 2
+        said = headrace(
+            "pserver", "restore", shelf, *of, "--as", str(tmp_path / f"{spec_name}.toml"), *more
+        )
+        assert said.code == 2
         return said.err
 
     faster = model.renamed(fresh_name("faster"), **{"alpha = ": "alpha = 0.1 # "})
@@ -243,44 +211,3 @@ def test_a_restore_names_what_differs_from_the_snapshot(
         store.create(type(shape)(other.name, 2, other.width, other.fingerprint, other.text))
     with pytest.raises(WrongExamples, match=f"{model.topic}.*fingerprint"):
         model.learn(other, examples_of=model.spec.name)
-
-
-@pytest.mark.long
-def test_a_killed_restore_is_finished_by_the_next_one(
-    model: LearnedModel, headrace: Command, tmp_path: Path, fresh_name: Callable[[str], str]
-) -> None:
-    shelf = str(tmp_path / "shelf")
-    of = ("--model", str(model.path), "--redis", model.valkey)
-    model.produce(200)
-    model.learn()
-    headrace("snapshot", shelf, *of)
-    copy = model.renamed(fresh_name("killed"))
-    buckets = 256
-    to = ("--as", str(tmp_path / f"{copy.name}.toml"), "--buckets", str(buckets))
-    command = [*HEADRACE, "pserver", "restore", shelf, *of, *to]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        with model.store(copy.name) as store:
-            deadline_s = time.monotonic() + 60
-            while process.poll() is None and _filled(store, buckets) < 10:
-                assert time.monotonic() < deadline_s
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
-            there = _filled(store, buckets)
-            assert 10 <= there < buckets
-            with pytest.raises(MissingModel):
-                store.shape()
-    finally:
-        process.kill()
-        process.wait()
-    again = headrace("restore", shelf, *of, *to)
-    assert again.status == 0, again.err
-    assert f"{buckets - there} buckets with " in again.out
-    assert counted(model, copy.name) == model.counts
-
-
-def _filled(store: RedisStore, buckets: int) -> int:
-    try:
-        return buckets - len(store.missing())
-    except MissingModel:
-        return 0

@@ -4,8 +4,14 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from headrace.deploy.cli.pserver.pserver_restore import check_joined, sub_hashes_of
 from headrace.deploy.reports.observer import copy_rows
+from headrace.learner.errors import RecoveryRefused
 from headrace.learner.spec.model_spec import parse_spec
 from tests.deploy.in_process import Commands, headrace
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
@@ -13,6 +19,7 @@ from tests.deploy.learners.learned_model import LearnedModel, counts_of
 __all__ = ["headrace"]
 
 BUCKETS = 4
+MOMENT_MS = 1_795_000_000_000
 FIELD = '\n[fields.tag_count]\nnumber = 90\ntransform = "log_bucket"\nsource = "size"\n'
 
 
@@ -61,3 +68,32 @@ def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
     with large.store() as store:
         found = counts_of(copy_rows(store).everything().existing(), large.spec)
     assert found == large.counts
+
+
+@pytest.mark.parametrize(
+    ("had", "before", "buckets", "expected"),
+    [
+        (256, 64, None, 256),
+        (256, 64, 64, 256),
+        (8, 8, 8, 8),
+        (256, 64, 8, 2048),  # fewer buckets: as many rows in each sub-hash as before
+        (1024, 64, 32, 2048),
+        (1024, 64, 8, 4096),  # the most
+        (256, 64, 128, 256),
+        (8, 8, 32, 8),
+        (4096, 1, 64, 256),  # more buckets: not more than their number wants
+        (256, 64, 12, 1024),  # refused afterwards, but not for this
+    ],
+)
+def test_a_restore_keeps_sub_hashes_unless_the_bucket_count_changes(
+    had: int, before: int, buckets: int | None, expected: int
+) -> None:
+    manifest: Any = SimpleNamespace(sub_hashes=had, shape=SimpleNamespace(buckets=before))
+    settings: Any = SimpleNamespace(buckets=buckets)
+    assert sub_hashes_of(manifest, settings) == expected
+
+
+def test_a_warm_start_is_refused_while_the_joiner_is_behind() -> None:
+    check_joined("demo2", "0, 1", MOMENT_MS, 0)
+    with pytest.raises(RecoveryRefused, match=r"demo2: .*partitions 0, 1.*972,030 events behind"):
+        check_joined("demo2", "0, 1", MOMENT_MS, 972_030)

@@ -67,13 +67,3 @@ def test_the_first_score_of_an_impression_counts_in_either_order_of_arrival() ->
     comparison.add_scores(scores([("b", 0.5)]))
     assert comparison.standing(0, 1).live == 1.0
     assert comparison.scored == 2
-
-
-def test_a_model_comparison_grows_past_its_initial_capacity() -> None:
-    comparison, names = ModelComparison(), [f"i{number}" for number in range(20_000)]
-    comparison.add_truth(names, np.linspace(0, 1, len(names)))
-    comparison.add_examples(examples([(SHOWN, name, None) for name in names]), 0)
-    comparison.add_examples(examples([(CLICKED, name, None) for name in names[10_000:]]), 1)
-    comparison.add_scores(scores([(name, place / 20_000) for place, name in enumerate(names)]))
-    assert (comparison.standing(0, 1).live, comparison.standing(0, 1).truth) == (1.0, 1.0)
-    assert comparison.standing(0, 1).impressions == 20_000

@@ -37,15 +37,6 @@ def test_a_closed_window_carries_its_label_with_it() -> None:
     assert outcomes.progressive().auc == 1.0
 
 
-def test_the_report_treats_an_impression_without_a_request_as_a_request() -> None:
-    outcomes = join_outcomes(
-        [examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "b", None)])],
-        [scores([("a", 0.1), ("b", 0.2)])],
-    )
-    assert len(set(outcomes.requests.tolist())) == 2
-    assert np.isnan(outcomes.progressive().request_auc)
-
-
 def test_an_impression_without_a_score_is_left_out_and_counted() -> None:
     outcomes = join_outcomes(
         [examples([(SHOWN, "a", None), (SHOWN, "b", None)])], [scores([("b", 0.2), ("z", 0.3)])]
@@ -63,12 +54,6 @@ def test_the_accuracy_of_a_part_of_the_impressions_is_computed_alone() -> None:
     assert part.impression_ids.to_pylist() == ["a", "b"]
     assert part.progressive().auc == 1.0
     assert outcomes.progressive().auc == pytest.approx(2 / 3)
-
-
-def test_a_report_of_no_events_is_valid() -> None:
-    outcomes = join_outcomes([], [])
-    assert len(outcomes) == 0
-    assert np.isnan(outcomes.progressive().auc)
 
 
 @pytest.mark.parametrize("seed", seeds(3))

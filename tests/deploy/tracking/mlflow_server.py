@@ -111,9 +111,9 @@ class FakeMlflow:
 
 
 @contextmanager
-def fake_mlflow(port: int = 0, state: FakeMlflow | None = None) -> Iterator[FakeMlflow]:
-    """Serve on a port, with the state of an earlier server if it is given."""
-    fake = state or FakeMlflow()
+def fake_mlflow() -> Iterator[FakeMlflow]:
+    """Serve on a free port."""
+    fake = FakeMlflow()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -157,7 +157,7 @@ def fake_mlflow(port: int = 0, state: FakeMlflow | None = None) -> Iterator[Fake
             self.end_headers()
             self.wfile.write(content)
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     fake.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

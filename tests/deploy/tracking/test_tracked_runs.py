@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.cli.runs import in_columns, registry_of
+from headrace.deploy.cli.runs import registry_of
 from headrace.deploy.errors import DeployError
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking.run_comparison import compare_runs
@@ -198,13 +198,6 @@ def test_a_comparison_has_settings_that_differ_and_figures_of_two_runs_or_more()
     assert compared.lines()[-1].split() == ["auc", "0.7", "0.8"]
 
 
-def test_many_runs_are_rows_of_the_table() -> None:
-    arms = experiment_run("rates", [*HISTORY, ArmRecord("begun", 3, "new")]).arms
-    heads, *rows = (line.split() for line in compare_runs(arms).lines())
-    assert heads[0] == "state"
-    assert [row[0] for row in rows] == [arm.id for arm in arms]
-
-
 def test_a_run_is_found_by_the_begin_of_its_id_if_it_is_unique() -> None:
     runs = [experiment_run("rates", HISTORY), experiment_run("rats", HISTORY)]
     assert find_run("experiment/rates", runs) is runs[0]
@@ -242,9 +235,3 @@ def test_runs_are_listed_shown_and_compared(tmp_path: Path, headrace: Commands) 
     assert arms["ids"] == ["rates/control", "rates/slow", "rates/fast"]
     assert "one that has arms" in headrace("runs", first, "--arms", *given).err
     assert headrace("runs", "--runs", str(tmp_path / "none")).out == ""
-
-
-def test_a_listed_run_takes_two_lines_in_a_terminal_that_is_too_narrow() -> None:
-    assert in_columns("id run done ", "figures", 20) == "id run done  figures"
-    assert in_columns("id run done ", "figures", 19) == "id run done\n  figures"
-    assert in_columns("id run done ", "figures", None) == "id run done  figures"

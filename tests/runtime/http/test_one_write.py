@@ -1,9 +1,10 @@
 """Tests that the writes of one turn of the event loop are sent as one, and that none is lost."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -27,46 +28,37 @@ class Transport(asyncio.Transport):
         return "closed" in self.writes
 
 
-def test_head_and_body_of_an_http_answer_are_one_write() -> None:
-    async def answer() -> list[Any]:
-        transport = Transport()
-        gathered = BatchingTransport(transport, asyncio.get_running_loop())
-        gathered.write(b"head ")
-        gathered.write(b"body")
-        assert transport.writes == []
+async def batched(*turns: Sequence[tuple[str, bytes]]) -> list[Any]:
+    """Return the writes after these calls of a batching transport, turn by turn of the loop."""
+    transport = Transport()
+    batching = BatchingTransport(transport, asyncio.get_running_loop())
+    for calls in turns:
+        for name, data in calls:
+            if name == "gone":
+                transport.close()
+            else:
+                getattr(batching, name)(*([] if name == "close" else [data]))
         await asyncio.sleep(0)
-        gathered.write(b"another")
-        await asyncio.sleep(0)
-        return transport.writes
-
-    assert asyncio.run(answer()) == [b"head body", b"another"]
+    return transport.writes
 
 
-def test_a_batching_transport_sends_earlier_writes_before_it_closes() -> None:
-    async def answer() -> Transport:
-        transport = Transport()
-        gathered = BatchingTransport(transport, asyncio.get_running_loop())
-        gathered.write(b"last")
-        gathered.close()
-        await asyncio.sleep(0)
-        return transport
-
-    transport = asyncio.run(answer())
-    assert transport.writes == [b"last", "closed"]
-    assert transport.is_closing()
-
-
-def test_an_immediate_send_follows_earlier_writes() -> None:
-    async def answer() -> list[Any]:
-        transport = Transport()
-        gathered = BatchingTransport(transport, asyncio.get_running_loop())
-        gathered.write(b"one ")
-        gathered.send(b"two")
-        gathered.send(b"three")
-        await asyncio.sleep(0)
-        return transport.writes
-
-    assert asyncio.run(answer()) == [b"one two", b"three"]
+@pytest.mark.parametrize(
+    ("turns", "writes"),
+    [
+        (
+            [[("write", b"head "), ("write", b"body")], [("write", b"more")]],
+            [b"head body", b"more"],
+        ),
+        ([[("write", b"last"), ("close", b"")]], [b"last", "closed"]),
+        ([[("write", b"one "), ("send", b"two"), ("send", b"three")]], [b"one two", b"three"]),
+        ([[("write", b"late"), ("gone", b"")]], ["closed"]),
+    ],
+    ids=["one write a turn", "close", "send", "the client has gone"],
+)
+def test_the_writes_of_a_turn_are_one_and_keep_their_order(
+    turns: list[list[tuple[str, bytes]]], writes: list[Any]
+) -> None:
+    assert asyncio.run(batched(*turns)) == writes
 
 
 class Timers:
@@ -128,7 +120,7 @@ def test_an_http_connection_is_closed_after_its_idle_timeout() -> None:
     assert timers.set == []
 
 
-def test_an_http_connection_is_not_idle_during_a_request() -> None:
+def test_an_http_connection_is_not_idle_during_a_request_and_leaves_no_timer() -> None:
     timers = Timers()
     protocol, transport = connection(timers)
     protocol.on_response_complete()
@@ -137,29 +129,9 @@ def test_an_http_connection_is_not_idle_during_a_request() -> None:
     timers.pass_to(100.0)
     assert not transport.is_closing()
     protocol.on_response_complete()
-    timers.pass_to(110.0)
-    assert transport.is_closing()
-
-
-def test_a_closed_http_connection_leaves_no_timer() -> None:
-    timers = Timers()
-    protocol, _ = connection(timers)
-    protocol.on_response_complete()
     assert len(timers.set) == 1
     protocol.connection_lost(None)
     assert timers.set == []
-
-
-def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
-    async def answer() -> list[Any]:
-        transport = Transport()
-        batching = BatchingTransport(transport, asyncio.get_running_loop())
-        batching.write(b"late")
-        transport.close()
-        await asyncio.sleep(0)
-        return transport.writes
-
-    assert asyncio.run(answer()) == ["closed"]
 
 
 def test_head_is_answered_as_get_without_the_body() -> None:

@@ -23,7 +23,6 @@ from headrace.runtime.http.unproven_connections import (
     BURST_S,
     CONNECTION_S,
     MOST_HELD_BYTES,
-    READING_S,
     SHARE,
     UnprovenQueue,
 )
@@ -272,42 +271,6 @@ def test_a_connection_that_proves_itself_while_it_waits_is_read_at_once() -> Non
         assert (before, client.paused) == (True, False)
         await client.send(POST)
         await client.received_once(lambda: client.received.count(b"HTTP/1.1 200") == 2)
-
-    asyncio.run(talk())
-
-
-def test_bytes_of_a_connection_that_waits_stay_in_the_system() -> None:
-    async def talk() -> None:
-        client = _client()
-        queue = client.protocol._queue
-        steady_s, stopped_s = queue._now_s, queue._credited_s
-        queue._now_s = lambda: stopped_s  # time that passes would earn a share
-        client.protocol._reading_s = 1e-9  # its turn has begun
-        queue._credit_s = 1e-9  # and uses up the share
-        client.protocol.data_received(POST[:10])  # the begin of a head
-        assert client.paused
-        assert queue._held_bytes == 0
-        queue._now_s = steady_s
-        await client.received_once(lambda: True)
-
-    asyncio.run(talk())
-
-
-def test_connections_whose_bytes_come_at_once_do_not_share_one_turn() -> None:
-    async def talk() -> None:
-        first = _client()
-        others = [_client(first.state) for _ in range(200)]
-        queue = first.protocol._queue
-        for other in others:
-            other.protocol._waiting, other.protocol._reading_s = False, READING_S  # in their turn
-        queue._waiting.clear()
-        queue._left_s, queue._credit_s = BUDGET_S, BURST_S
-        for other in others:
-            other.protocol.data_received(POST[:10])
-        assert 0 < queue._held_bytes < 200 * 10
-        await until(lambda: not queue._held_bytes)
-        for other in others:
-            await other.received_once(lambda: True)
 
     asyncio.run(talk())
 

@@ -10,15 +10,18 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-OVERRIDDEN = (
-    "connection_made",
-    "connection_lost",
-    "on_response_complete",
-    "_unset_keepalive_if_required",
-)
+from headrace.runtime.http.bounded_protocol import BoundedProtocol
+from headrace.runtime.http.server import SingleWriteProtocol
+
+OVERRIDDEN = {
+    name
+    for kind in (BoundedProtocol, SingleWriteProtocol)
+    for name in ("data_received", *vars(kind))
+    if name.startswith(("on_", "connection_", "data_", "_unset"))
+}
 
 
-@pytest.mark.parametrize("name", OVERRIDDEN)
+@pytest.mark.parametrize("name", sorted(OVERRIDDEN))
 def test_uvicorn_still_has_the_method_that_the_single_write_protocol_overrides(name: str) -> None:
     assert callable(getattr(HttpToolsProtocol, name, None)), (
         f"expected uvicorn's HttpToolsProtocol to have {name}, got none: SingleWriteProtocol "

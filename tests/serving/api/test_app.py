@@ -8,7 +8,6 @@ import pytest
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.optimizer_spec import Optimizer
-from headrace.serving.requests.limits import RequestLimits
 from tests.serving.api.app_client import PREDICT, RANK, ask, complete
 from tests.serving.served_models import (
     BUCKETS,
@@ -71,16 +70,6 @@ def test_missing_impression_ids_are_generated_and_unique() -> None:
     assert len({each["impression_id"] for each in first[1:] + second[1:]}) == 4
 
 
-def test_a_push_changes_the_next_prediction() -> None:
-    serving, pusher = complete()
-    asked = {"candidates": [{"article_id": "hot"}]}
-    [before] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
-    pusher.push(deltas_of_article(serving.spec, "hot", -4.0))
-    serving.follow()
-    [after] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
-    assert after["score"] > before["score"]
-
-
 def test_a_prediction_with_a_wrong_type_gets_422_naming_the_field() -> None:
     serving, _ = complete()
     answer = ask(serving, "POST", PREDICT, json={"candidates": [{}, {"price": [1]}]})
@@ -89,61 +78,35 @@ def test_a_prediction_with_a_wrong_type_gets_422_naming_the_field() -> None:
     assert serving.sample("headrace_server_requests_total", code="422") == 1.0
 
 
-def test_an_unknown_model_gets_404_naming_the_served_models() -> None:
-    serving, _ = complete()
-    for method, path in (("POST", "/v1/models/old:predict"), ("GET", "/v1/models/old")):
-        answer = ask(serving, method, path, json={"candidates": [{}]})
-        assert answer.status_code == 404
-        error = answer.json()["error"]
-        assert (error["field"], error["found"]) == ("model", "old")
-        assert "news" in error["expected"]
+VERBS = "/v1/models/NAME:predict or /v1/models/NAME:rank"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
+    ("method", "path", "status", "expected"),
     [
-        ("GET", "/nothing", 404),
-        ("DELETE", "/v1/models", 405),
-        ("POST", "/v1/models/news:predict/", 404),  # no redirect, which would leave TLS
+        ("GET", "/nothing", 404, ""),
+        ("DELETE", "/v1/models", 405, ""),
+        ("POST", "/v1/models/news:predict/", 404, ""),  # no redirect, which would leave TLS
+        ("GET", "/v1/models/news:predict", 405, "the method POST"),
+        ("GET", "/v1/models/news:rank", 405, "the method POST"),
+        ("POST", "/v1/models/news:rnk", 404, VERBS),
+        ("POST", "/v1/models/old:predict", 404, "news"),
+        ("GET", "/v1/models/old", 404, "news"),
     ],
 )
-def test_every_http_error_has_the_same_shape(method: str, path: str, status: int) -> None:
+def test_a_request_to_a_wrong_path_is_refused_with_the_right_one(
+    method: str, path: str, status: int, expected: str
+) -> None:
     serving, _ = complete()
-    answer = ask(serving, method, path)
+    answer = ask(serving, method, path, json={"candidates": [{}]})
     assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"field", "expected", "found"}
-    assert path in answer.json()["error"]["found"]
-
-
-@pytest.mark.parametrize("verb", ["predict", "rank"])
-def test_a_prediction_without_a_body_is_refused_with_the_method_to_use(verb: str) -> None:
-    serving, _ = complete()
-    answer = ask(serving, "GET", f"/v1/models/news:{verb}")
-    assert answer.status_code == 405
-    assert answer.headers["allow"] == "POST"
+    assert status != 405 or answer.headers["allow"]
     error = answer.json()["error"]
-    assert error["expected"] == "the method POST"
-    assert error["found"] == f"GET /v1/models/news:{verb}"
-
-
-def test_a_misspelled_verb_is_refused_with_the_verbs_there_are() -> None:
-    serving, _ = complete()
-    answer = ask(serving, "POST", "/v1/models/news:rnk")
-    assert answer.status_code == 404
-    error = answer.json()["error"]
-    assert error["expected"] == "/v1/models/NAME:predict or /v1/models/NAME:rank"
-    assert error["found"] == "POST /v1/models/news:rnk"
-
-
-def test_a_body_above_the_limit_gets_413_with_or_without_content_length() -> None:
-    serving, _ = complete(limits=RequestLimits(body_bytes=100))
-
-    async def parts() -> Any:
-        for _ in range(200):
-            yield b" "
-
-    assert ask(serving, "POST", PREDICT, content=b" " * 200).status_code == 413
-    assert ask(serving, "POST", PREDICT, content=parts()).status_code == 413
+    assert set(error) == {"field", "expected", "found"}
+    assert expected in error["expected"]
+    unknown = "/old" in path
+    assert error["found"] == "old" if unknown else path in error["found"]
+    assert not unknown or error["field"] == "model"
 
 
 def test_predictions_get_503_until_the_replica_is_complete() -> None:
@@ -153,15 +116,22 @@ def test_predictions_get_503_until_the_replica_is_complete() -> None:
     serving = Serving(store)  # type: ignore[arg-type]
     for _ in range(3):
         serving.follower.step()
-    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "1"
-    assert f"all {BUCKETS} buckets" in answer.json()["error"]["expected"]
-    assert ask(serving, "GET", "/health/ready").status_code == 503
-    assert ask(serving, "GET", "/health/live").status_code == 200
-    status = ask(serving, "GET", "/v1/models/news").json()
-    assert status["ready"] is False
-    assert status["buckets"] == {"total": BUCKETS, "complete": BUCKETS - 1, "unreachable": 1}
+    tensors = {"inputs": [{"name": "article_id", "datatype": "BYTES", "shape": [1], "data": ["1"]}]}
+    for path, body in ((PREDICT, {"candidates": [{}]}), ("/v2/models/news/infer", tensors)):
+        answer = ask(serving, "POST", path, json=body)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        assert f"all {BUCKETS} buckets" in answer.text
+    for path, status in (
+        ("/health/ready", 503),
+        ("/health/live", 200),
+        ("/v2/health/ready", 400),
+        ("/v2/models/news/ready", 503),
+    ):
+        assert ask(serving, "GET", path).status_code == status
+    shown = ask(serving, "GET", "/v1/models/news").json()
+    assert shown["ready"] is False
+    assert shown["buckets"] == {"total": BUCKETS, "complete": BUCKETS - 1, "unreachable": 1}
 
     store.away = set()
     serving.follow()

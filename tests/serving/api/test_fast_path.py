@@ -101,15 +101,6 @@ def test_the_fast_path_and_asgi_answer_alike_each_kind_of_request() -> None:
     assert [statuses[each] for each in refused] == [415, 422, 404, 413, 401, 405]
 
 
-def test_an_offer_of_an_upgrade_changes_no_prediction() -> None:
-    offered = REQUESTS["upgrade"]
-    for kind in (SingleWriteProtocol, FastPathProtocol):
-        expected = answers(kind, SERVING[0], [ONE])
-        assert expected.startswith(b"HTTP/1.1 200")
-        for at in (len(offered) // 2, offered.index(b"\r\n\r\n") + 4, len(offered)):
-            assert answers(kind, SERVING[0], [offered[:at], offered[at:]]) == expected
-
-
 def test_only_requests_in_one_piece_bypass_asgi() -> None:
     async def ask(pieces: Sequence[bytes]) -> tuple[bytes, int]:
         connection = Connection(FastPathProtocol, SERVING[0])

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,13 @@ from headrace.serving.requests.tensors import Tensor, candidates_of
 from tests.serving.api.app_client import PREDICT, ask, complete
 from tests.serving.served_models import (
     NOW_MS,
-    Fallible,
-    Pusher,
     Serving,
     deltas_of_article,
     eventually,
     memory_store,
     news,
 )
-from tests.serving.server_in_thread import Running, ready, running
+from tests.serving.server_in_thread import ready, running
 
 INFER = "/v2/models/news/infer"
 HEADER = "Inference-Header-Content-Length"
@@ -142,6 +139,10 @@ def test_binary_tensors_have_the_same_scores_as_json_tensors() -> None:
         ({"inputs": [tensor("price", "BYTES", ["x"])]}, "inputs[0].data[0]: expected a number"),
         ({"inputs": [tensor("price", "INT8", [300])]}, "inputs[0].data: expected values within"),
         ({"inputs": [tensor("price", "FP32", [1.0], [1, 1, 1])]}, "inputs[0].shape"),
+        (
+            {"inputs": [tensor("user_id", "BYTES", ["u"], [2**63 - 1] * 10_000)]},
+            "inputs[0].shape: expected 1 to 8 sizes, got 10000",
+        ),
         ({"inputs": [tensor("impression_id", "INT64", [1])]}, "inputs[0].datatype"),
         ({"inputs": [tensor("timestamp_ms", "INT64", [17])]}, "inputs[0].data"),
         (
@@ -209,20 +210,6 @@ def test_the_six_routes_of_the_inference_protocol_answer_with_and_without_a_vers
     assert ask(serving, "GET", "/v2/nothing").json()["error"]
 
 
-def test_a_model_with_an_incomplete_replica_is_not_ready_by_the_inference_protocol() -> None:
-    store = Fallible(memory_store(news()))
-    Pusher(store).push(deltas_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
-    store.away = {2}
-    serving = Serving(store)  # type: ignore[arg-type]
-    serving.follower.step()
-    assert ask(serving, "GET", "/v2/health/ready").status_code == 400
-    assert ask(serving, "GET", "/v2/models/news/ready").status_code == 503
-    inputs = [tensor("article_id", "BYTES", ["1"])]
-    answer = ask(serving, "POST", INFER, json={"inputs": inputs})
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "1"
-
-
 def test_candidates_in_tensors_become_events_of_the_prediction_log() -> None:
     tensors = [
         Tensor("article_id", (2,), ["a", "b"]),
@@ -236,48 +223,28 @@ def test_candidates_in_tensors_become_events_of_the_prediction_log() -> None:
     ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    store = memory_store(news())
-    with running(store) as made:
-        eventually(lambda: ready(made.url))
-        yield made
-
-
-@pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
-def test_the_triton_client_gets_scores(server: Running, binary: bool) -> None:
-    client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
-    try:
+def test_the_triton_client_gets_scores_of_binary_tensors() -> None:
+    """For JSON see the client of the working group."""
+    with running(memory_store(news())) as server:
+        eventually(lambda: ready(server.url))
+        client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
         assert client.is_server_live() and client.is_server_ready()
         assert client.is_model_ready("news")
         [version] = client.get_model_metadata("news")["versions"]
         assert client.is_model_ready("news", version)
         assert client.get_server_metadata()["name"] == "headrace"
         articles = triton.InferInput("article_id", [3], "BYTES")
-        articles.set_data_from_numpy(np.array([b"1", b"2", b"3"], np.object_), binary_data=binary)
+        articles.set_data_from_numpy(np.array([b"1", b"2", b"3"], np.object_))
         price = triton.InferInput("price", [3, 1], "FP32")
-        price.set_data_from_numpy(np.array([[1], [2], [3]], np.float32), binary_data=binary)
-        outputs = [
-            triton.InferRequestedOutput(name, binary_data=binary)
-            for name in ("score", "impression_id")
-        ]
+        price.set_data_from_numpy(np.array([[1], [2], [3]], np.float32))
+        outputs = [triton.InferRequestedOutput(name) for name in ("score", "impression_id")]
         result = client.infer("news", [articles, price], version, outputs, request_id="r7")
         assert result.get_response()["id"] == "r7"
         scores = result.as_numpy("score")
         assert scores.shape == (3,) and ((scores > 0) & (scores < 1)).all()
         assert len(set(result.as_numpy("impression_id").tolist())) == 3
         unknown = triton.InferInput("colour", [1], "BYTES")
-        unknown.set_data_from_numpy(np.array([b"red"], np.object_), binary_data=binary)
+        unknown.set_data_from_numpy(np.array([b"red"], np.object_))
         with pytest.raises(triton.InferenceServerException, match="expected one of"):
             client.infer("news", [unknown])
-    finally:
         client.close()
-
-
-def test_a_shape_of_many_sizes_is_refused_before_its_product() -> None:
-    sizes = [2**63 - 1] * 10_000
-    answer = ask(
-        learned(), "POST", INFER, json={"inputs": [tensor("user_id", "BYTES", ["u"], sizes)]}
-    )
-    assert answer.status_code == 400
-    assert answer.json()["error"] == "inputs[0].shape: expected 1 to 8 sizes, got 10000"

@@ -1,5 +1,6 @@
 """A feeder on lists: each batch is written once, across aborts, rebalances and crashes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -116,9 +117,7 @@ def test_a_feeder_whose_offsets_kafka_forgot_goes_on_after_the_rows_it_wrote() -
     evaluated.steps(20)
     written = len(evaluated.transactions.written)
     evaluated.transactions.offsets.clear()
-    for source in evaluated.reader.records:
-        evaluated.reader.gain(source)
-    evaluated.feeder = evaluated.another()
+    _restart(evaluated)
     evaluated.steps(200)
     assert 0 < written < len(evaluated.transactions.written)
     assert evaluated.folded() == evaluated.expected()
@@ -148,16 +147,6 @@ def test_a_log_that_lost_evaluated_records_is_named_and_read_on(
     assert _restarted_with(evaluated, last) == [("id-of-scores", end)]
     assert f"scores/0 lost records before offset {end}" in caplog.text
     assert evaluated.folded() == evaluated.expected()
-
-
-def test_a_log_that_ends_before_the_position_is_named_and_read_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    evaluated, source = EvaluatedModel(), Source("scores", 0)
-    evaluated.steps(200)
-    end = evaluated.reader.held(source)[1]
-    assert _restarted_with(evaluated, Committed(end + 9, "")) == [("id-of-scores", end)]
-    assert f"scores/0 lost records before offset {end + 9}" in caplog.text
 
 
 def test_a_recreated_topic_is_named_and_evaluated_from_its_start(
@@ -203,14 +192,36 @@ def test_feeder_messages_stay_small_and_idle_feeders_send_heartbeats() -> None:
     assert last.now_ms == pytest.approx(evaluated.now_ms, abs=1_000)
 
 
-@pytest.mark.parametrize("at", range(0, 30, 3))
-def test_the_feeder_reads_batches_of_an_aborted_transaction_again(at: int) -> None:
+def _abort(evaluated: EvaluatedModel) -> None:
+    evaluated.transactions.failures = [TransactionAborted("aborted"), KafkaUnreachable("gone")]
+
+
+def _move(evaluated: EvaluatedModel) -> None:
+    """Revoke each partition, and assign it again."""
+    for source in evaluated.reader.records:
+        evaluated.reader.lose(source)
+        evaluated.steps(2)
+        evaluated.reader.gain(source)
+        evaluated.steps(1)
+
+
+def _restart(evaluated: EvaluatedModel) -> None:
+    for source in evaluated.reader.records:
+        evaluated.reader.gain(source)  # everything not committed is forgotten
+    evaluated.feeder = evaluated.another()
+
+
+@pytest.mark.parametrize("at", range(1, 20, 3))
+@pytest.mark.parametrize("disturb", [_abort, _move, _restart])
+def test_each_batch_is_written_once_across_aborts_rebalances_and_restarts(
+    disturb: Callable[[EvaluatedModel], None], at: int
+) -> None:
     evaluated = EvaluatedModel()
     evaluated.steps(at)
-    evaluated.transactions.failures = [TransactionAborted("aborted"), KafkaUnreachable("gone")]
+    disturb(evaluated)
     evaluated.steps(300)
     assert not evaluated.transactions.failures
-    assert evaluated.feeder.figures.aborts == 2
+    assert evaluated.feeder.figures.aborts == (2 if disturb is _abort else 0)
     assert evaluated.folded() == evaluated.expected()
 
 
@@ -222,31 +233,7 @@ def test_the_feeder_fails_after_a_long_time_without_a_write() -> None:
     assert evaluated.transactions.count == 0
 
 
-@pytest.mark.parametrize("at", range(1, 20, 2))
-def test_a_partition_that_is_revoked_and_assigned_again_is_counted_once(at: int) -> None:
-    evaluated = EvaluatedModel()
-    evaluated.steps(at)
-    for source in evaluated.reader.records:
-        evaluated.reader.lose(source)
-        evaluated.steps(2)
-        evaluated.reader.gain(source)
-        evaluated.steps(1)
-    evaluated.steps(300)
-    assert evaluated.folded() == evaluated.expected()
-
-
-@pytest.mark.parametrize("at", range(1, 20, 3))
-def test_a_restarted_feeder_continues_at_the_last_commit(at: int) -> None:
-    evaluated = EvaluatedModel()
-    evaluated.steps(at)
-    for source in evaluated.reader.records:
-        evaluated.reader.gain(source)  # everything not committed is forgotten
-    evaluated.feeder = evaluated.another()
-    evaluated.steps(300)
-    assert evaluated.folded() == evaluated.expected()
-
-
-def test_invalid_predictions_are_counted_and_those_of_other_models_ignored() -> None:
+def test_invalid_messages_are_counted_and_those_of_other_models_ignored() -> None:
     evaluated = EvaluatedModel()
     evaluated.steps(200)
     before, source = evaluated.folded(), Source("predictions", 0)
@@ -258,8 +245,10 @@ def test_invalid_predictions_are_counted_and_those_of_other_models_ignored() -> 
         msgspec.json.encode(msgspec.structs.replace(good, impression_id="a", model="other")),
     ):
         evaluated.reader.append(source, value)
+    for topic in ("examples", "scores"):
+        evaluated.reader.append(Source(topic, 0), b"no Arrow batch")
     evaluated.steps(20)
-    assert evaluated.feeder.figures.unusable == 3
+    assert evaluated.feeder.figures.unusable == 5
     assert evaluated.folded() == before
     assert evaluated.transactions.offsets[source].offset == evaluated.reader.held(source)[1]
 
@@ -323,14 +312,3 @@ def test_examples_that_kafka_did_not_deliver_are_counted_and_named(
     evaluated.steps(200)
     assert evaluated.feeder.figures.lost == 3
     assert "3 examples before it are missing" in caplog.text
-
-
-def test_damaged_messages_are_skipped_and_counted_and_change_no_figure() -> None:
-    evaluated = EvaluatedModel()
-    evaluated.steps(200)
-    before = evaluated.folded()
-    for topic in ("examples", "scores"):
-        evaluated.reader.append(Source(topic, 0), b"no Arrow batch")
-    evaluated.steps(20)
-    assert evaluated.feeder.figures.unusable == 2
-    assert evaluated.folded() == before

@@ -108,15 +108,6 @@ def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_on
 
 
 @pytest.mark.long
-def test_an_evaluation_worker_killed_twice_counts_everything_once(
-    evaluated: EvaluatedModel, workers: list[Worker]
-) -> None:
-    made = traffic(SEED, minutes=18, requests_per_minute=100, fields=evaluated.spec.fields)
-    killed(evaluated, workers, made, times=2)
-    assert len(evaluated.table().closed) >= 12, "minutes were closed on the way"
-
-
-@pytest.mark.long
 def test_evaluation_workers_that_take_over_from_each_other_count_everything_once(
     evaluated: EvaluatedModel, workers: list[Worker]
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
@@ -18,7 +17,7 @@ from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
 from tests.serving.api.app_client import TOKEN, ask
-from tests.serving.models.two_models import ALIASES, LATER, Stuck, Two, second
+from tests.serving.models.two_models import ALIASES, LATER, Two, second
 from tests.serving.served_models import NOW_MS, Clock, eventually, memory_store, news
 from tests.serving.server_in_thread import SETTINGS, ready, running
 
@@ -80,13 +79,8 @@ def test_an_alias_is_switched_only_with_an_admin_token() -> None:
     ("headers", "status"),
     [
         ({"origin": "https://elsewhere.example"}, 403),
-        ({"origin": "null"}, 403),
         ({"host": "rebound.example"}, 403),
-        ({"host": "rebound.example", "origin": "http://rebound.example"}, 403),
-        ({"host": "["}, 403),
         ({"origin": "http://localhost:8080", "host": "localhost:8080"}, 200),
-        ({"host": "127.0.0.1:8080"}, 200),
-        ({"host": "[::1]:8080"}, 200),
     ],
 )
 def test_a_page_of_another_site_cannot_switch_an_alias(
@@ -187,57 +181,6 @@ def test_the_log_of_a_ranking_has_only_the_candidates_of_the_answer(
     assert ranked["index"] == 1
     assert message["impression_id"] == ranked["impression_id"]
     assert (message["fields"], message["alias"]) == ({"article_id": "hot"}, "")
-
-
-def test_a_full_prediction_log_drops_and_counts_while_answers_do_not_wait() -> None:
-    writer, counts = Stuck(), dict[str, int]()
-
-    def counted(outcome: str, candidates: int) -> None:
-        counts[outcome] = counts.get(outcome, 0) + candidates
-
-    log = PredictionLog(PredictionLogSettings(waiting_bytes=3_000), lambda: writer, counted)
-    serving = Two(log)
-    log.start()
-    try:
-        asked: dict[str, Any] = {"candidates": [{}, {}]}
-        for _ in range(10):  # two requests fit; they count until Kafka acknowledges them
-            assert ask(serving, "POST", "/v1/models/news:predict", json=asked).status_code == 200
-        assert writer.reached.wait(60)
-        assert counts == {"dropped": 16}
-        writer.go_on.set()
-        eventually(lambda: counts.get("logged") == 4)
-    finally:
-        writer.go_on.set()
-        log.stop()
-
-
-def test_an_outage_of_kafka_loses_unacknowledged_predictions_and_the_log_goes_on() -> None:
-    class Away(ListWriter):
-        def flush(self) -> None:
-            raise KafkaUnreachable("no broker answers at localhost:1")
-
-        def close(self) -> None:
-            self.closed = True
-
-    writers: list[ListWriter] = [Away(), ListWriter()]
-    opened, counts = list[ListWriter](), dict[str, int]()
-
-    def open_writer() -> ListWriter:
-        opened.append(writers.pop(0))
-        return opened[-1]
-
-    def counted(outcome: str, candidates: int) -> None:
-        counts[outcome] = counts.get(outcome, 0) + candidates
-
-    log = PredictionLog(PredictionLogSettings(), open_writer, counted)
-    serving = Two(log)
-    log.start()
-    ask(serving, "POST", "/v1/models/news:predict", json={"candidates": [{}]})
-    eventually(lambda: counts.get("dropped") == 1)
-    ask(serving, "POST", "/v1/models/news:predict", json={"candidates": [{}]})
-    eventually(lambda: counts.get("logged") == 1)
-    log.stop()
-    assert [each.closed for each in opened] == [True, True]
 
 
 def test_a_sampled_prediction_log_has_all_candidates_of_the_sampled_requests() -> None:

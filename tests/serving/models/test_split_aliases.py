@@ -14,7 +14,6 @@ from headrace.serving.models.traffic_split import split_of
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
 from headrace.serving.requests.splitting_key import split_key
 from tests.serving.api.app_client import ask
-from tests.serving.models.alias_server import alias_server
 from tests.serving.models.two_models import Two
 from tests.serving.served_models import NOW_MS, Clock, eventually
 
@@ -192,13 +191,3 @@ def test_tables_of_aliases_are_read_across_versions(
     file.write_text('{"production": {"model": "a=95 b=5"}, "x": {"model": "a=1=2 b=1"}}')
     assert Aliases(["a"], {"production": "a"}, Clock(), file).table["production"].model == "a"
     assert "got b" in caplog.text and "weight of a" in caplog.text
-
-
-def test_the_alias_command_splits_traffic_and_reverts() -> None:
-    with alias_server() as (_, command):
-        command("production", "news")
-        split = command("production", "news=95", "news-2=5", "--by", "user_id")
-        assert split.endswith("production is news=95 news-2=5 by user_id, before news")
-        more = ["production", "news=80", "news-2=20", "--expected", "news=95 news-2=5 by user_id"]
-        assert command(*more).endswith("is news=80 news-2=20, before news=95 news-2=5 by user_id")
-        assert command("production", "--revert").endswith("before news=80 news-2=20")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.serving.models.prediction import ScoredRequest
 from headrace.serving.observers import prediction_log
@@ -87,14 +88,14 @@ def test_a_bounded_worker_survives_exceptions_and_reports_each_item() -> None:
     assert failed == ["a", "b", "c"]
 
 
-def test_large_requests_fill_the_prediction_log_by_their_bytes() -> None:
+def test_large_requests_fill_the_prediction_log_by_their_bytes_while_answers_do_not_wait() -> None:
     writer, counts = Stuck(), Counts()
     log = PredictionLog(PredictionLogSettings(waiting_bytes=1 << 20), lambda: writer, counts)
     serving = Two(log)
     log.start()
     try:
         asked: dict[str, Any] = {"context": {"user_id": "u" * 400_000}, "candidates": [{}]}
-        for _ in range(10):
+        for _ in range(10):  # two fit; they count until Kafka acknowledges them
             assert ask(serving, "POST", PREDICT, json=asked).status_code == 200
         assert writer.reached.wait(60)
         assert counts == {"dropped": 8}
@@ -138,22 +139,40 @@ def test_the_prediction_log_goes_on_after_a_request_that_cannot_be_encoded(
     assert len(writer.sent) == 4
 
 
-def test_a_prediction_log_whose_writer_cannot_be_opened_by_a_bug_counts_and_goes_on() -> None:
-    writers, counts = [ListWriter()], Counts()
+class Away(ListWriter):
+    """A writer without a broker."""
+
+    def flush(self) -> None:
+        raise KafkaUnreachable("no broker answers at localhost:1")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"),
+    [(ZeroDivisionError("a mistake"), "failed"), (Away(), "dropped")],
+    ids=["a bug", "an outage"],
+)
+def test_a_prediction_log_without_a_writer_counts_what_it_loses_and_goes_on(
+    first: ListWriter | Exception, outcome: str
+) -> None:
+    opened, counts = list[ListWriter](), Counts()
 
     def open_writer() -> ListWriter:
-        if "failed" not in counts:
-            raise ZeroDivisionError("a mistake")
-        return writers[0]
+        if not counts and isinstance(first, Exception):
+            raise first
+        opened.append(ListWriter() if counts or isinstance(first, Exception) else first)
+        return opened[-1]
 
     log = PredictionLog(PredictionLogSettings(), open_writer, counts)
     serving = Two(log)
     log.start()
-    ask(serving, "POST", PREDICT, json={"candidates": [{}]})
-    eventually(lambda: counts == {"failed": 1})
-    ask(serving, "POST", PREDICT, json={"candidates": [{}]})
-    eventually(lambda: counts == {"failed": 1, "logged": 1})
+    for expected in ({outcome: 1}, {outcome: 1, "logged": 1}):
+        ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+        eventually(lambda expected=expected: counts == expected)  # type: ignore[misc]
     log.stop()
+    assert all(each.closed for each in opened)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import pytest
 
 from headrace.serving.models.absent_rows import learned_shares
@@ -19,14 +18,9 @@ from headrace.serving.requests.candidates import MOST_COUNTED, EventCandidates
 from tests.serving.api.app_client import PREDICT, RANK, ask, complete
 from tests.serving.models.two_models import Two
 from tests.serving.served_models import (
-    Pusher,
     Serving,
-    eventually,
     impressions_of,
-    memory_store,
-    news,
 )
-from tests.serving.server_in_thread import ready, running
 
 STATUS = "/v1/models/news"
 FIELDS = ("article", "user", "slate", "topics", "price")
@@ -184,38 +178,3 @@ def test_rows_without_counters_tell_nothing_about_the_learned_fields() -> None:
     serving, _ = complete()
     rows = serving.served.rows.reading()
     assert learned_shares(serving.spec.fields, rows, serving.clock()) == {}
-
-
-def shares(source: str, requests: float) -> dict[str, object]:
-    return {"source": source, "requests": requests, "learned": 1.0}
-
-
-def test_a_running_server_names_a_field_that_its_requests_lack(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    store = memory_store(news())
-    Pusher(store).push(impressions_of({"article_id": "a", "user_id": "u"}, 10))
-    body = {"context": {"user_id": "u"}, "candidates": [{"article": "a"}]}
-    with (
-        caplog.at_level(logging.WARNING),
-        running(store) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
-    ):
-        eventually(lambda: ready(server.url))
-
-        def noticed() -> list[str]:
-            assert client.post(PREDICT, json=body).status_code == 200
-            return warned(caplog)
-
-        eventually(noticed)
-        [warning] = noticed()
-        status = client.get(STATUS).json()
-        metrics = client.get("/metrics").text.splitlines()
-    assert warning.endswith("Requests have 'article': rename it")
-    assert status["fields"]["article"] == shares("article_id", 0.0)
-    assert status["fields"]["user"] == shares("user_id", 1.0)
-    assert status["unknown_fields"] == {"article": 1.0}
-    assert (
-        'headrace_server_recent_values{field="article",model="news",source="article_id"} 0.0'
-        in metrics
-    )

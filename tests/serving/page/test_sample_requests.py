@@ -1,11 +1,9 @@
 """Requests that are shown to users resemble real ones."""
 
 import json
-import shlex
 
 import pytest
 
-from headrace.deploy.local.standing_pipeline import usage_of
 from headrace.deploy.models.shipped import path_of
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.serving.api.openapi import examples
@@ -41,13 +39,6 @@ def test_a_sample_has_a_value_for_every_field_and_is_accepted() -> None:
     named = {*shown["context"], *shown["candidates"][0]}
     assert named == set(sample_fields(spec.fields, 1))
     decoder.decode(json.dumps(shown).encode())
-
-
-def test_the_printed_request_shares_the_user_among_its_candidates() -> None:
-    text = usage_of(load_spec(path_of("demo")), "http://here:1", "http://there:2", "")
-    body = json.loads(shlex.split(text.splitlines()[-1])[-1])
-    assert body["context"] == {"user_id": "user_id-1", "device": "device-1"}
-    assert [each["item_id"] for each in body["candidates"]] == ["item_id-1", "item_id-2"]
 
 
 def test_a_history_names_the_user_and_the_item_where_words_do_not() -> None:

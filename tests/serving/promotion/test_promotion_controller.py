@@ -58,7 +58,7 @@ class MemoryPorts:
         return PromotionFigures(target, 0, True, 0.0, 2, 2, self.served)
 
     def now_ms(self) -> int:
-        self.now += 4_000
+        self.now += 1_000
         return self.now
 
     def begin(self) -> MemoryPorts:

@@ -195,15 +195,6 @@ def test_servers_that_do_not_follow_deployments_are_named_with_the_way_to_change
     assert "do not follow" not in waits_for(state, figures(state, servers_ready=0), 1)
 
 
-def test_an_alias_that_an_operator_changed_is_left_alone() -> None:
-    state = next_promotion(canary(), figures(canary(), target="news-3"), 1)
-    assert state.stage is PromotionStage.ABANDONED
-    deployments = Deployments(aliases={"production": "news-3"})
-    for key, value in deployments_of(state):
-        deployments = deployments.after(key, value)
-    assert deployments.aliases == {"production": "news-3"}
-
-
 def test_an_arm_whose_learner_never_catches_up_is_rolled_back() -> None:
     state = at(PromotionStage.CATCHING_UP)
     late = figures(state, behind_s=100.0)

@@ -9,14 +9,8 @@ from headrace.ingest.status import MetricSample, ProcessStatus
 from headrace.learner.experiments.promotion_rules import (
     LARGEST_FRESHNESS_S,
     LARGEST_P99_MS,
-    PromotionRules,
 )
 from headrace.serving.api.request_metrics import _REQUEST_S
-from headrace.serving.promotion.promotion_checks import (
-    PromotionResult,
-    ServedFigures,
-    promotion_checks,
-)
 from headrace.serving.promotion.status_figures import GONE_MS, StatusFigures
 from headrace.serving.replicas.replica_metrics import _FRESHNESS_S
 
@@ -125,35 +119,6 @@ def test_figures_of_a_long_time_need_few_moments(figures: StatusFigures) -> None
     assert figures.level(1000 * second) is None, "36 scores in an hour"
     kept = len(figures._moments["server", "a"]) + len(figures._older["server", "a"])
     assert kept < 100
-
-
-@pytest.mark.parametrize("bound_ms", [10.0, 30.0, 50.0])
-def test_a_bound_between_two_buckets_holds_for_a_p99_between_them(
-    figures: StatusFigures, bound_ms: float
-) -> None:
-    bounds = (0.01, 0.05, math.inf)
-    fast = sum(1 for each in range(1000) if each < 985)
-
-    def at(time_ms: int, times: int) -> ProcessStatus:
-        counts = (fast * times, 1000 * times, 1000 * times)
-        name = "server_request_seconds_bucket"
-        samples = [
-            (name, float(count), {"model": MODEL, "le": "+Inf" if math.isinf(le) else str(le)})
-            for le, count in zip(bounds, counts, strict=True)
-        ]
-        return status(time_ms, *samples)
-
-    figures.take(at(0, 1))
-    figures.take(at(2000, 2))
-    p99_ms = figures.p99_ms(2000)
-    assert p99_ms is not None
-    assert p99_ms == pytest.approx(10 + 40 * 5 / 15)
-    rules = PromotionRules(p99_ms=bound_ms)
-    check = next(
-        each for each in promotion_checks(rules, ServedFigures(p99_ms=p99_ms)) if each.name == "p99"
-    )
-    holds = PromotionResult.HOLDS if bound_ms > p99_ms else PromotionResult.VIOLATED
-    assert check.result is holds
 
 
 def test_a_p99_beyond_the_last_bucket_is_infinite(figures: StatusFigures) -> None:

@@ -3,20 +3,17 @@
 import pytest
 
 from headrace.ingest.errors import (
-    Fenced,
     KafkaUnreachable,
     MissingTopic,
     OffsetGone,
     TransactionAborted,
 )
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
-from headrace.pserver.errors import StoreError
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_source, relay_topic_spec
 from headrace.serving.relaying.relayed_rows import RelayedRows
-from headrace.serving.replicas.follower import Follower, Following
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.rows.entries import Pusher
 
@@ -110,14 +107,6 @@ def test_a_failed_write_is_followed_by_bases_that_mend_the_reader(error: Excepti
     world.pass_time()
     world.read()
     world.check()
-
-
-def test_a_relay_that_is_fenced_ends() -> None:
-    world = Relayed()
-    world.push()
-    world.transactions.failures.append(Fenced("told"))
-    with pytest.raises(Fenced):
-        world.pass_time()
 
 
 def test_a_restarted_relay_continues_without_bases() -> None:
@@ -223,32 +212,6 @@ def test_a_server_whose_blocks_were_deleted_begins_again_at_the_first_message() 
         world.rows.poll(64)
     assert opened == [1]
     world.check()
-
-
-def test_a_follower_answers_from_a_relay() -> None:
-    world = Relayed()
-    follower = Follower(world.rows, Following(), lambda: world.now_ms, lambda _: None)
-    follower.step()
-    assert [follower.standing.complete] == [False]
-    world.push(2)
-    world.pass_time()
-    world.read()
-    follower.step()
-    assert follower.standing.complete
-    assert follower.standing.rows == len(world.rows.table)
-    assert follower.standing.version == sum(
-        world.relay.replica.position(bucket).version for bucket in range(BUCKETS)
-    )
-
-
-def test_a_topic_with_blocks_of_another_model_is_refused() -> None:
-    world = Relayed()
-    world.push()
-    world.pass_time()
-    world.topic.append(SOURCE, b"no block")
-    assert world.rows.poll(64) == []  # the assignment
-    with pytest.raises(StoreError):
-        world.rows.poll(64)
 
 
 def test_the_topic_is_kept_for_two_rounds_of_bases() -> None:

@@ -19,23 +19,6 @@ def header(
     )
 
 
-def test_a_click_arrives_with_the_last_bucket_that_learned_from_it() -> None:
-    follows = FreshnessTracker(2)
-    follows.folded(0, header(8, [(7, 1_000)]))
-    assert follows.arrived(1_200) == []
-    follows.folded(1, header(7))  # up to its offset, but without it
-    assert follows.arrived(1_300) == []
-    follows.folded(1, header(8))
-    assert follows.arrived(1_400) == [400]
-    assert follows.arrived(1_500) == []
-
-
-def test_every_click_of_a_batch_counts_for_freshness() -> None:
-    follows = FreshnessTracker(1)
-    follows.folded(0, header(8, [(7, 900), (7, 1_000), (7, 1_000)]))
-    assert sorted(follows.arrived(1_100)) == [100, 100, 200]
-
-
 def test_a_click_that_another_learner_reads_again_counts_once() -> None:
     follows = FreshnessTracker(2)
     follows.folded(0, header(8, [(7, 1_000)]))

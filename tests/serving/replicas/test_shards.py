@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import os
 import signal
-import threading
 from collections.abc import Callable
 
 import httpx
@@ -16,7 +15,7 @@ from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.store import Shape
 from headrace.runtime.clock import wall_ms
 from headrace.serving.models.loading import StoreModel
-from headrace.serving.process import ServerSettings, run_server
+from headrace.serving.process import ServerSettings
 from headrace.serving.replicas.caching_follower import CacheBounds
 from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.row_cache import LEAST_ROWS
@@ -35,22 +34,14 @@ def test_a_frozen_shard_makes_answers_stale_until_it_recovers(
     store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
     nodes = {store.node_of(bucket) for bucket in range(BUCKETS)}
     assert len(nodes) == 2
-    pusher, stop, ports = Pusher(store), threading.Event(), list[int]()
     settings = ServerSettings(port=0, following=Following(poll_interval_ms=5))
-    server = threading.Thread(
-        target=run_server, args=(settings, [StoreModel(spec, store)], stop, ports.append)
-    )
-    server.start()
-    try:
-        eventually(lambda: ports)
-        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=60) as client:
-            eventually(lambda: client.get("/health/ready").status_code == 200)
-            _freeze_and_thaw(client, name, pusher, valkey_cluster.nodes[0].pid)
-    finally:
-        stop.set()
-        server.join(60)
-        store.close()
-    assert not server.is_alive()
+    with (
+        contextlib.closing(store),
+        running([StoreModel(spec, store)], settings) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        eventually(lambda: ready(server.url))
+        _freeze_and_thaw(client, name, Pusher(store), valkey_cluster.nodes[0].pid)
 
 
 def test_a_row_cache_answers_without_the_rows_of_a_frozen_shard_and_counts_them(

@@ -1,7 +1,6 @@
 """Decoding of JSON requests, and refusals that name field, expected and found."""
 
 import json
-import random
 
 import pytest
 
@@ -105,59 +104,19 @@ def test_an_invalid_request_is_refused_naming_the_field(
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"[]", b"\xff", b'{"candidates":[{"article_id":"\xff"}]}']
+    ("raw", "status"),
+    [
+        *((raw, 422) for raw in (b"", b"{", b"[]", b"\xff")),
+        (b'{"candidates":[{"article_id":"\xff"}]}', 422),
+        (rb'{"candidates":[{"article_id":"\ud800"}]}', 422),
+        (b'{"candidates":[{"topics":' + b"[" * 4_000 + b"]" * 4_000 + b"}]}", 422),
+        (b" " * 10_001, 413),
+    ],
+    ids=["nothing", "cut", "array", "byte", "text", "surrogate", "deep", "large"],
 )
-def test_a_body_that_is_not_a_json_object_is_refused(decoder: RequestDecoder, raw: bytes) -> None:
+def test_a_body_that_is_no_object_of_json_or_too_large_is_refused(
+    decoder: RequestDecoder, raw: bytes, status: int
+) -> None:
     with pytest.raises(RequestRefused) as refused:
         decoder.decode(raw)
-    assert refused.value.status == 422
-    assert "object" in refused.value.refusal.expected
-
-
-def test_a_lone_surrogate_in_a_request_is_refused(decoder: RequestDecoder) -> None:
-    with pytest.raises(RequestRefused):
-        decoder.decode(rb'{"candidates":[{"article_id":"\ud800"}]}')
-
-
-def test_a_deeply_nested_request_is_refused(decoder: RequestDecoder) -> None:
-    with pytest.raises(RequestRefused) as refused:
-        decoder.decode(b'{"candidates":[{"topics":' + b"[" * 4_000 + b"]" * 4_000 + b"}]}")
-    assert refused.value.status == 422
-
-
-def test_a_body_above_the_limit_is_refused(decoder: RequestDecoder) -> None:
-    with pytest.raises(RequestRefused) as refused:
-        decoder.decode(b" " * 10_001)
-    assert refused.value.status == 413
-
-
-def test_random_json_is_decoded_or_refused_with_a_reason(decoder: RequestDecoder) -> None:
-    seed = 20261121
-    dice = random.Random(seed)
-    leaves: list[object] = [None, True, 0, -1.5, 10**30, "", "a", "1e3", "\x00"]
-    names = ["context", "candidates", "instances", "timestamp_ms", "request_id"]
-    fields = ["article_id", "user_id", "topics", "price", "slate_size", "timestamp_ms", "x.y[0]"]
-
-    def value(depth: int) -> object:
-        kind = dice.random()
-        if depth == 0 or kind < 0.4:
-            return dice.choice(leaves)
-        if kind < 0.7:
-            return [value(depth - 1) for _ in range(dice.randint(0, 3))]
-        return {dice.choice(fields): value(depth - 1) for _ in range(dice.randint(0, 3))}
-
-    decoded, refusals = 0, []
-    for _ in range(3_000):
-        asked: dict[str, object] = {
-            "candidates": [{dice.choice(fields): value(1)} for _ in range(dice.randint(1, 3))]
-        }
-        if dice.random() < 0.5:
-            asked |= {name: value(3) for name in dice.sample(names, dice.randint(1, 2))}
-        try:
-            decoder.decode(json.dumps(asked).encode())
-            decoded += 1
-        except RequestRefused as refused:
-            refusals.append(refused.refusal)
-    assert all(each.expected and each.found for each in refusals), seed
-    assert decoded > 100, seed
-    assert len(refusals) > 100, seed
+    assert refused.value.status == status

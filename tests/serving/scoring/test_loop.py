@@ -205,13 +205,3 @@ def test_a_log_that_lost_scored_impressions_stops_the_scorer() -> None:
     world.reader.gain(INPUT)
     world.run(world.begin())
     assert len(world.written("scored")) == 6
-
-
-def test_a_log_that_ends_before_the_scored_impressions_stops_the_scorer() -> None:
-    world = World()
-    world.add(*(impression(f"i{each}") for each in range(3)))
-    world.run()
-    del world.reader.records[INPUT][2]
-    world.reader.gain(INPUT)
-    with pytest.raises(OffsetGone, match="impressions/0"):
-        world.run(world.begin())

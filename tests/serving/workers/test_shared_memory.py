@@ -8,7 +8,7 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from headrace.serving.workers.shared_memory import remove_left, shared_folder, shared_place
+from headrace.serving.workers.shared_memory import remove_left, shared_folder
 
 
 def _hold(place: Path, channel: Connection) -> None:
@@ -51,7 +51,3 @@ def test_a_shared_folder_under_creation_is_kept_for_a_minute(tmp_path: Path) -> 
     os.utime(young, (before_s, before_s))
     remove_left(tmp_path)
     assert not young.exists()
-
-
-def test_shared_memory_is_in_a_writable_folder() -> None:
-    assert os.access(shared_place(), os.W_OK)

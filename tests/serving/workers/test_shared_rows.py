@@ -28,7 +28,7 @@ from headrace.serving.workers.follower_process import dead_threads
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
 from headrace.serving.workers.row_subscriber import SharedRows
-from headrace.serving.workers.shared_memory import NoRoom, SharedFiles, read_file, shared_place
+from headrace.serving.workers.shared_memory import NoRoom, SharedFiles, shared_place
 from tests.serving.served_models import (
     BUCKETS,
     NOW_MS,
@@ -169,13 +169,6 @@ def test_a_long_error_of_a_model_fits_its_mailbox_in_any_language(tmp_path: Path
     side.follower.standing = replace(side.follower.standing, trouble="\N{RACING CAR}" * 9_000)
     side.publisher.stood(side.follower)
     assert str(worker.failure) == worker.standing.trouble == "\N{RACING CAR}" * 800
-
-
-def test_workers_get_the_error_that_prevents_answers(tmp_path: Path) -> None:
-    side, worker = kept(tmp_path, memory_store(news())), shared(tmp_path)
-    side.follower.failure = StoreError("bucket 1 is empty")
-    side.publisher.stood(side.follower)
-    assert str(worker.failure) == "bucket 1 is empty"
     assert worker.freshness() == FreshnessSummary(None, None, 0)
 
 
@@ -247,16 +240,3 @@ def test_another_process_reads_shared_rows_and_is_killed_if_it_writes(tmp_path: 
         reader.join(60)
     assert reader.exitcode in (-signal.SIGSEGV, -signal.SIGBUS)
     assert (mine.everything().shows == 1).all()
-
-
-def test_a_read_table_shares_the_memory_of_its_file(tmp_path: Path) -> None:
-    files = SharedFiles(tmp_path, "news.rows")
-    written = files(4096)
-    read = read_file(tmp_path / files.newest)
-    written[10] = 7
-    assert read[10] == 7 and read.shape == (4096,)
-    files.keep()
-    assert (tmp_path / files.newest).exists()
-    files(4096)
-    files.keep()
-    assert read[10] == 7  # mapped memory outlives its file
