@@ -13,7 +13,6 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import parse_spec
 from tests.bench.ebnerd.week import Events, rows_of
 from tests.bench.ebnerd.week_history import RECENT, events_for, recent_clicks
-from tests.bench.learner.drift import WORLD, make_days
 
 SEED = 7
 _SPEC = """
@@ -103,16 +102,3 @@ def test_chosen_events_are_encoded_as_if_they_were_all(bags: str) -> None:
         assert found.bag_offsets.tolist() == expected.bag_offsets.tolist()
         assert found.bag_offsets.dtype == expected.bag_offsets.dtype
         assert found.numbers.shape == expected.numbers.shape
-
-
-def test_in_the_drifting_world_a_step_knows_what_was_clicked_before_it() -> None:
-    days = make_days(WORLD, 2, 2_000, SEED)
-    clicked: dict[object, int] = {}
-    for day in days:
-        for shown, label in zip(day.shown, day.labels.tolist(), strict=True):
-            known = shown[RECENT]
-            assert isinstance(known, list)
-            # clicks of the running step are not known yet, so these are at most what came before
-            assert len(known) <= min(20, clicked.get(shown["user_id"], 0))
-            clicked[shown["user_id"]] = clicked.get(shown["user_id"], 0) + label
-    assert any(shown[RECENT] for shown in days[1].shown)

@@ -1,6 +1,6 @@
 """Compares all models on the sample week: ids alone and with statistics, under both label policies.
 
-    python -m tests.bench.week_table [--quick] [--json] [--data DIR]
+    python -m tests.bench.week_table [--quick] [--json] [--choice] [--data DIR]
 
 It measures as `tests.bench.week` does: in one process, with events in one order, each impression
 scored before it is learned. The second half of the week is reported. Inputs are those of
@@ -13,6 +13,10 @@ better by 0.0002 or more. (DCN-V2 with history: four sets and one. GRU and self-
 and two, for statistics at once only. Logistic regression: none of five was better.) Under `window`,
 a score is made ten minutes later than under `immediate`, when more is known: compare rows, not
 these columns. `--quick` runs the models that need no torch.
+
+`--choice` measures `loss = "choice"` beside the logistic loss, with the constants of the latter:
+logistic regression and DCN-V2, with statistics and with more of them (the article's number of
+shows, and its click rate on a page, on a device and for a user), under `immediate`.
 """
 
 import itertools
@@ -37,6 +41,7 @@ _MODELS = Path(__file__).parents[3] / "deploy" / "models"
 _WINDOW = 'policy = "window"\nwindow_s = 600\n'
 _IMMEDIATE = 'policy = "immediate"\nwindow_s = 1800\n'
 INPUTS = {"ids": "news_ids.toml", "statistics": "news.toml"}
+MORE = "more statistics"
 POLICIES = {"immediate": _IMMEDIATE, "window": _WINDOW}
 MODELS = {
     "logistic regression": ("", {}),
@@ -55,6 +60,27 @@ is another word there."""
 _WITHOUT_TORCH = 2
 _TOLD = ("DIN", "DCN-V2 with history", "GRU", "self-attention")
 _HISTORY = f'history = "{RECENT}"\ntarget = "article"\n\n'
+_DEVICE = """
+[fields.article_device]
+number = 30
+transform = "cross"
+of = ["article", "device"]
+
+"""
+_SHOWS = """
+[statistics.article_shows]
+number = 80
+statistic = "show"
+of = "article"
+per_doubling = 1
+
+[statistics.rate_by_shows]
+number = 81
+cross = ["article_rate", "article_shows"]
+
+"""
+_RATES = {82: "page_article", 83: "article_device", 84: "user_article"}
+CHOICE_MODELS = ("logistic regression", "DCN-V2")
 _BAG = f'[fields.{RECENT}]\nnumber = 60\ntransform = "bag"\n\n'
 
 
@@ -136,11 +162,11 @@ CHOSEN: dict[str, dict[tuple[str, str], Constants]] = {
 """Model -> inputs and policy -> what was better on the first half than the specs' constants."""
 
 
-def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
+def spec_of(model: str, inputs: str, policy: str, loss: str = "logistic") -> ModelSpec:
     """Return one of the table's specs."""
     name, words = MODELS[model]
-    ours = (_MODELS / INPUTS[inputs]).read_text()
-    theirs = (_MODELS / (name or INPUTS[inputs])).read_text()
+    file = INPUTS["statistics" if inputs == MORE else inputs]
+    ours, theirs = ((_MODELS / each).read_text() for each in (file, name or file))
     for word, other in words.items():
         theirs = theirs.replace(f'architecture = "{word}"', f'architecture = "{other}"')
     if "field_weighted" in theirs:  # it has no layers
@@ -154,6 +180,10 @@ def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
     if chosen is not None:
         optimizers = chosen.optimizers(dense="[optimizer.dense]" in optimizers)
         structure = re.sub("init_scale = .*", f"init_scale = {chosen.init_scale}", structure)
+    if inputs == MORE:
+        fields = _with_more_statistics(fields)
+    if loss == "choice":
+        structure = structure.replace("[model]\n", '[model]\nloss = "choice"\n', 1)
     if model in _TOLD:
         fields += _BAG
     if model in ("DIN", "GRU", "self-attention"):
@@ -164,24 +194,44 @@ def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
     return parse_spec(text, f"{model}, {inputs}, {policy}")
 
 
+def _with_more_statistics(fields: str) -> str:
+    rates = "".join(
+        f'[statistics.rate_{number}]\nnumber = {number}\nstatistic = "rate"\nof = "{of}"\n'
+        "prior_clicks = 0.9\nprior_shows = 10.0\nper_doubling = 4\n\n"
+        for number, of in _RATES.items()
+    )
+    return fields.replace("[statistics.", _DEVICE + "[statistics.", 1) + _SHOWS + rates
+
+
+def runs_of(*, choice: bool, quick: bool) -> list[tuple[str, str, str, str]]:
+    """Return model, inputs, policy and loss of each run."""
+    if choice:
+        models = CHOICE_MODELS[: 1 if quick else None]
+        inputs = "statistics", MORE
+        return list(itertools.product(models, inputs, ("immediate",), ("logistic", "choice")))
+    models = tuple(MODELS)[: _WITHOUT_TORCH if quick else None]
+    return list(itertools.product(models, INPUTS, POLICIES, ("logistic",)))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = bench_parser("week_table", __doc__, quick="only models that need no torch")
+    parser.add_argument("--choice", action="store_true", help="the loss of a choice")
     parser.add_argument("--data", type=Path, default=WEEK)
     chosen = parser.parse_args(arguments)
     leave_without(chosen.data)
     console = Console(stderr=chosen.json)
-    models = list(MODELS)[: _WITHOUT_TORCH if chosen.quick else None]
+    runs = runs_of(choice=chosen.choice, quick=chosen.quick)
     events = read_events(chosen.data)
     names = ("AUC", "within a request", "log loss", "calibration", "first half")
-    table = Table("model", "inputs", "policy", *names)
+    table = Table("model", "inputs", "policy", "loss", *names)
     found = []
     encoded: dict[tuple[Field, ...], Encoded] = {}  # alike under both policies, and of most models
     with Progress(console=console) as progress:
-        task = progress.add_task("", total=len(models) * len(INPUTS) * len(POLICIES))
-        for model, inputs, policy in itertools.product(models, INPUTS, POLICIES):
-            progress.update(task, description=f"{model}, {inputs}, {policy}")
-            spec = spec_of(model, inputs, policy)
+        task = progress.add_task("", total=len(runs))
+        for run in runs:
+            progress.update(task, description=", ".join(run))
+            spec = spec_of(*run)
             read = spec.fields.singles + spec.fields.bags
             if read not in encoded:
                 encoded[read] = encode(spec, events)
@@ -189,12 +239,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             first, half = outcome.halves
             numbers = (half.auc, half.request_auc, half.log_loss, half.calibration, first.log_loss)
             shown = [f"{each:.4f}" for each in numbers]
-            table.add_row(model, inputs, policy, *shown)
-            found.append([model, inputs, policy, *numbers, outcome.seconds])
-            progress.console.print(model, inputs, policy, *shown, f"{outcome.seconds:.0f} s")
+            table.add_row(*run, *shown)
+            found.append([*run, *numbers, outcome.seconds])
+            progress.console.print(*run, *shown, f"{outcome.seconds:.0f} s")
             progress.advance(task)
     if chosen.json:
-        keys = ("model", "inputs", "policy", "auc", "within", "log_loss", "calibration")
+        keys = ("model", "inputs", "policy", "loss", "auc", "within", "log_loss", "calibration")
         rows = [
             dict(zip((*keys, "first_log_loss", "seconds"), each, strict=True)) for each in found
         ]

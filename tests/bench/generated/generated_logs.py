@@ -1,7 +1,6 @@
 """Compares the defaults on twenty generated logs with the best of thirty settings and other tools.
 
     python -m tests.bench.generated_logs [--quick] [--json] [--log NUMBER ...] [--only NAME ...]
-        [--progress FOLDER]
 
 The logs differ in base rate, fields, cardinalities, bags, drift and delays (`log_generator.py`).
 Each contender scores an impression before it learns it; the first 2,000 are not counted. Figures:
@@ -9,34 +8,21 @@ Each contender scores an impression before it learns it; the first 2,000 are not
     ne          normalized entropy (He et al., ADKDD 2014): the log loss over that of a constant
                 that knows the click rate of what is counted
     worst_ne    the same in the worst window, over a constant that knows the rate of that window
-    above       the windows above 1, each with its parts (`loss_split.py`): what a shift of its
-                log-odds would gain, what a factor would gain, and the rest; and by how much the
-                true click rate exceeds 1 there by chance in one of twenty windows
-    to_own_rate     for each window, by how many standard errors its log loss is above that of the
-                    constant that knows the rate of the window, paired by impression
-    to_rate_so_far  the same with the click rate before each impression, which a stream knows
-                    (`constant`)
+    to_rate_so_far  for each window, by how many standard errors its log loss is above that of the
+                    click rate before each impression (`constant`), paired by impression
     held_back   batches that the guard would have quarantined
 
 `lr`, `fm`, `deepfm`, `dcn_v2` are headrace with the constants that `headrace suggest` takes from
-the first 2,000 impressions; `plain_lr` and so on with a spec that names fields and nothing else.
-`best_lr` is the best of thirty settings of [optimizer] for logistic regression, chosen per log in
-hindsight, from the same base rate; `vw` the best of six of Vowpal Wabbit, likewise; `river` River's
-logistic regression by default; `constant` the click rate so far; `known_rate` the true mean
-probability of each window, which no model knows. `to_best` is the log loss of `lr` over that of
-`best_lr`.
-A quick run makes short logs, and asks the others only on every fourth of them.
-
-`--progress` keeps the figures of each log and contender in a file of this folder, with the size of
-the run and the texts of the specs or the options that it learned by. A stopped run continues there.
-Figures of another size, spec or option are measured again. The code is not compared: a changed
-learner needs another folder.
+the first 2,000 impressions. `best_lr` is the best of thirty settings of [optimizer] for logistic
+regression, chosen per log in hindsight, from the same base rate; `vw` the best of six of Vowpal
+Wabbit, likewise; `river` River's logistic regression by default; `constant` the click rate so far.
+`to_best` is the log loss of `lr` over that of `best_lr`. A quick run makes short logs, and asks the
+others only on every fourth of them.
 """
 
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,17 +39,14 @@ from tests.bench.generated.contenders import (
     learn_ours,
     learn_river,
     learn_vowpal_wabbit,
-    plain_text,
     spec_text,
 )
 from tests.bench.generated.log_generator import GeneratedLog, generate, plans
-from tests.bench.generated.loss_split import chance_excess, excess_in_errors, split_loss
 
 Floats = npt.NDArray[np.float64]
 
-PLAIN = {f"plain_{name}": name for name in ARCHITECTURES}
 EXPENSIVE = ("best_lr", "vw", "river")
-OTHERS = (*EXPENSIVE, "constant", "known_rate")
+OTHERS = (*EXPENSIVE, "constant")
 SETTINGS = tuple(
     f'[optimizer]\nname = "{name}"\nalpha = {alpha}\n{more}'
     for name, alphas, mores in (
@@ -76,15 +59,12 @@ SETTINGS = tuple(
 )
 """The thirty settings of logistic regression."""
 _SHOWN = (
-    *("logs", "mean_ne", "worst_ne", "logs_above_1"),
-    *("windows_above_1", "windows_above_chance", "windows_above_own_rate"),
+    *("logs", "mean_ne", "worst_ne", "logs_above_1", "windows_above_1"),
     *("windows_above_rate_so_far", "held_back"),
 )
 """Figures of a contender that the table shows."""
-
-
 _ERRORS = 2.0
-"""Standard errors beyond which a window counts as worse than a constant."""
+"""Standard errors beyond which a window is worse or better than the click rate so far."""
 
 
 class Size(NamedTuple):
@@ -137,47 +117,38 @@ def windows(labels: npt.NDArray[np.int8], size: Size) -> list[tuple[int, int]]:
     return [*found[:-1], (found[-1][0], len(labels))]
 
 
+def excess_in_errors(losses: Floats, others: Floats) -> float:
+    """Return by how many standard errors the mean loss is above that of another prediction.
+
+    The losses are paired by impression. Equal losses have 0.
+    """
+    gaps = losses - others
+    spread = float(gaps.std(ddof=1)) if gaps.shape[0] > 1 else 0.0
+    return float(gaps.mean()) / spread * gaps.shape[0] ** 0.5 if spread else 0.0
+
+
 def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, Any]:
     """Return the figures of scores of the first impressions of a log."""
     labels = log.labels[: scores.shape[0]]
     losses = log_loss(scores, labels)
     so_far = log_loss(constant_of(log)[: scores.shape[0]], labels)
-    each, above, own_errors, so_far_errors = [], [], [], []
+    each, errors = [], []
     for begin, end in windows(labels, size):
-        clicked, part = labels[begin:end], losses[begin:end]
-        own = log_loss(np.full(end - begin, clicked.mean()), clicked)
-        each.append(round(float(part.mean()) / entropy(clicked), 4))
-        own_errors.append(round(excess_in_errors(part, own), 2))
-        so_far_errors.append(round(excess_in_errors(part, so_far[begin:end]), 2))
-        if each[-1] > 1.0:
-            parts = split_loss(scores[begin:end], labels[begin:end])._asdict()
-            parts["chance"] = chance_excess(labels[begin:end])
-            rounded = {name: round(value, 4) for name, value in parts.items()}
-            above.append({"window": len(each) - 1, "ne": each[-1]} | rounded)
+        own = losses[begin:end]
+        each.append(round(float(own.mean()) / entropy(labels[begin:end]), 4))
+        errors.append(round(excess_in_errors(own, so_far[begin:end]), 2))
     return {
         "ne": round(float(losses[FIRST:].mean()) / entropy(labels[FIRST:]), 4),
         "worst_ne": max(each),
         "windows": each,
-        "above": above,
-        "to_own_rate": own_errors,
-        "to_rate_so_far": so_far_errors,
+        "to_rate_so_far": errors,
     }
-
-
-def known_rate_of(log: GeneratedLog, size: Size) -> Floats:
-    """Return the true mean probability of the window of each impression."""
-    found = np.full(len(log), log.truth[:FIRST].mean())
-    for begin, end in windows(log.labels, size):
-        found[begin:end] = log.truth[begin:end].mean()
-    return found
 
 
 def trials_of(log: GeneratedLog, name: str, size: Size) -> tuple[str, ...]:
     """Return what a contender is tried with on a log: texts of specs, options or a limit."""
     if name in ARCHITECTURES:
         return (spec_text(log, name),)
-    if name in PLAIN:
-        return (plain_text(log, PLAIN[name]),)
     if name == "best_lr":
         return tuple(spec_text(log, "lr", setting) for setting in SETTINGS)
     if name == "vw":
@@ -187,44 +158,14 @@ def trials_of(log: GeneratedLog, name: str, size: Size) -> tuple[str, ...]:
 
 def measure_trial(log: GeneratedLog, name: str, trial: str, size: Size) -> dict[str, Any]:
     """Return the figures of one trial of a contender."""
-    if name in ARCHITECTURES or name in PLAIN or name == "best_lr":
+    if name in ARCHITECTURES or name == "best_lr":
         learned = learn_ours(log, trial)
         return figures(log, learned.scores, size) | {"held_back": learned.held_back}
     if name == "vw":
         return figures(log, learn_vowpal_wabbit(log, trial), size)
     if name == "river":
         return figures(log, learn_river(log, size.river), size)
-    known = name == "known_rate"
-    return figures(log, known_rate_of(log, size) if known else constant_of(log), size)
-
-
-class Progress:
-    """The figures that earlier runs left in a folder, one file for each log."""
-
-    def __init__(self, folder: Path | None, number: int, size: Size) -> None:
-        self._path = folder / f"log-{number:02}.json" if folder else None
-        self._size = list(size)
-        self._kept: dict[str, dict[str, Any]] = {}
-        if self._path and self._path.exists():
-            kept = json.loads(self._path.read_text())
-            if kept["size"] == self._size:
-                kept = kept["contenders"].items()
-                whole = {k: v for k, v in kept if "to_own_rate" in v["figures"]}
-                self._kept = whole  # earlier versions kept fewer figures
-
-    def figures(self, name: str, trials: Sequence[str]) -> dict[str, Any] | None:
-        """Return the figures of a contender, if it was measured with just these trials."""
-        kept = self._kept.get(name)
-        return kept["figures"] if kept and kept["trials"] == list(trials) else None
-
-    def keep(self, name: str, trials: Sequence[str], figures: dict[str, Any]) -> None:
-        """Add the figures of a contender; a run killed meanwhile leaves the old file whole."""
-        self._kept[name] = {"trials": list(trials), "figures": figures}
-        if self._path:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            written = self._path.with_suffix(".part")
-            written.write_text(json.dumps({"size": self._size, "contenders": self._kept}))
-            written.replace(self._path)
+    return figures(log, constant_of(log), size)
 
 
 def measure(
@@ -232,7 +173,6 @@ def measure(
     names: Sequence[str],
     size: Size,
     tell: Console,
-    folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Return the figures of each log."""
     found = []
@@ -241,18 +181,13 @@ def measure(
             continue
         began = time.perf_counter()
         log = generate(plan, plan.examples(size.least, size.most, size.clicks))
-        progress = Progress(folder, plan.number, size)
         contenders: dict[str, dict[str, Any]] = {}
         for name in names:
             if name in EXPENSIVE and plan.number % size.every:
                 continue
             trials = trials_of(log, name, size)
-            kept = progress.figures(name, trials)
-            if kept is None:
-                tried = [measure_trial(log, name, trial, size) for trial in trials]
-                kept = min(tried, key=lambda found: found["ne"])
-                progress.keep(name, trials, kept)
-            contenders[name] = kept
+            tried = [measure_trial(log, name, trial, size) for trial in trials]
+            contenders[name] = min(tried, key=lambda found: found["ne"])
         properties = {
             "log": plan.number,
             "base_rate": round(plan.base_rate, 4),
@@ -269,37 +204,22 @@ def measure(
     return found
 
 
-def _beyond_errors(each: Sequence[dict[str, Any]], key: str, sign: int = 1) -> int:
-    """Return how many windows are worse than a constant by more than two standard errors.
-
-    sign: -1 counts the windows that are better.
-    """
-    return sum(sign * errors > _ERRORS for one in each for errors in one[key])
-
-
 def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what all logs have together, per contender."""
     found: dict[str, Any] = {}
-    for name in (*ARCHITECTURES, *PLAIN, *OTHERS):
+    for name in (*ARCHITECTURES, *OTHERS):
         each = [log["contenders"][name] for log in logs if name in log["contenders"]]
         if each:
-            above = [window for one in each for window in one["above"]]
+            entropies = [ne for one in each for ne in one["windows"]]
+            errors = [error for one in each for error in one["to_rate_so_far"]]
             found[name] = {
                 "mean_ne": round(float(np.mean([one["ne"] for one in each])), 4),
                 "worst_ne": max(one["worst_ne"] for one in each),
                 "logs_above_1": sum(one["worst_ne"] > 1.0 for one in each),
-                "windows": sum(len(one["windows"]) for one in each),
-                "windows_above_1": len(above),
-                "windows_above_1.01": sum(window["ne"] > 1.01 for window in above),
-                "windows_above_chance": sum(w["ne"] > 1.0 + w["chance"] for w in above),
-                "windows_above_own_rate": _beyond_errors(each, "to_own_rate"),
-                "windows_above_rate_so_far": _beyond_errors(each, "to_rate_so_far"),
-                "windows_below_rate_so_far": _beyond_errors(each, "to_rate_so_far", -1),
-                "parts_above_1": {
-                    part: round(float(np.mean([window[part] for window in above])), 4)
-                    for part in ("level", "slope", "refinement")
-                    if above
-                },
+                "windows": len(entropies),
+                "windows_above_1": sum(ne > 1.0 for ne in entropies),
+                "windows_above_rate_so_far": sum(error > _ERRORS for error in errors),
+                "windows_below_rate_so_far": sum(error < -_ERRORS for error in errors),
                 "held_back": int(sum(one.get("held_back", 0) for one in each)),
                 "logs": len(each),
             }
@@ -316,20 +236,19 @@ def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = bench_parser("generated_logs", __doc__, quick="short logs, within a minute")
-    everyone = (*ARCHITECTURES, *PLAIN, *OTHERS)
+    everyone = (*ARCHITECTURES, *OTHERS)
     parser.add_argument("--log", type=int, action="append", help="may be repeated")
     parser.add_argument("--only", choices=everyone, action="append", help="may be repeated")
-    parser.add_argument("--progress", type=Path, metavar="FOLDER", help="continues a stopped run")
     chosen = parser.parse_args(arguments)
     tell, size = Console(stderr=True, width=160), QUICK if chosen.quick else FULL
     names = chosen.only or everyone
-    logs = measure(chosen.log or (), names, size, tell, chosen.progress)
+    logs = measure(chosen.log or (), names, size, tell)
     found: dict[str, Any] = {"logs": logs, "summary": summary(logs)}
     if chosen.json:
         print(json.dumps(found))
         return
     columns = ("contender", "logs", "mean NE", "worst window", "logs above 1", "windows above 1")
-    table = Table(*columns, "above chance", "2 errors", "2 errors so far", "quarantined")
+    table = Table(*columns, "above the rate so far", "quarantined")
     for name, each in found["summary"].items():
         if name in everyone:
             table.add_row(name, *(str(each[column]) for column in _SHOWN))

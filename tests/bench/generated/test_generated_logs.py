@@ -1,21 +1,15 @@
 """The generated logs are what their plans say, and the figures are those of known scores."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.bench.generated.contenders import FIRST
 from tests.bench.generated.generated_logs import (
-    FULL,
     QUICK,
-    SETTINGS,
-    Progress,
     entropy,
+    excess_in_errors,
     figures,
-    known_rate_of,
-    summary,
     windows,
 )
 from tests.bench.generated.log_generator import LOGS, generate, plans
@@ -60,29 +54,15 @@ def test_a_constant_that_knows_the_rate_has_a_normalized_entropy_of_one() -> Non
     assert np.isnan(entropy(np.zeros(5, np.int8)))
 
 
-def test_windows_above_1_are_listed_with_their_parts() -> None:
-    log = generate(plans()[10], 6_000)
-    scores = known_rate_of(log, QUICK)
-    scores[FIRST:] = np.clip(3.0 * scores[FIRST:], 0.0, 0.9)
-    found = figures(log, scores, QUICK)
-    assert [one["ne"] for one in found["above"]] == found["windows"]
-    for one in found["above"]:
-        parts = one["level"] + one["slope"] + one["refinement"]
-        assert parts == pytest.approx(one["ne"] - 1.0, abs=3e-4)
-        assert one["level"] > one["chance"] > 0.0
-    assert len(found["to_own_rate"]) == len(found["to_rate_so_far"]) == len(found["windows"])
-    whole = summary([{"contenders": {"lr": found}}])["lr"]
-    beyond = sum(errors > 2.0 for errors in found["to_own_rate"])
-    assert whole["windows_above_own_rate"] == beyond > 0
-    assert whole["windows_above_1"] == whole["windows_above_chance"] == whole["windows"]
-    assert whole["parts_above_1"]["level"] > whole["parts_above_1"]["slope"]
-
-
-def test_the_true_rate_of_each_window_is_hardly_above_1() -> None:
-    log = generate(plans()[10], 6_000)
-    found = figures(log, known_rate_of(log, QUICK), QUICK)
-    assert found["worst_ne"] < 1.02
-    assert all(one["slope"] + one["refinement"] <= 1e-3 for one in found["above"])
+def test_a_worse_prediction_is_above_by_its_paired_standard_errors() -> None:
+    random = np.random.default_rng(1)
+    others = random.random(20_000)
+    losses = others + random.normal(0.05, 0.5, 20_000)
+    gaps = losses - others
+    expected = gaps.mean() / (gaps.std(ddof=1) / np.sqrt(gaps.size))
+    assert excess_in_errors(losses, others) == pytest.approx(expected)
+    assert excess_in_errors(others, losses) == -excess_in_errors(losses, others)
+    assert excess_in_errors(others, others) == 0.0
 
 
 def test_windows_cover_all_impressions_after_the_first_ones() -> None:
@@ -92,18 +72,3 @@ def test_windows_cover_all_impressions_after_the_first_ones() -> None:
     assert all(one[1] == other[0] for one, other in itertools.pairwise(found))
     assert len(found) > 2
     assert windows(labels[:2_500], QUICK) == [(2_000, 2_500)]
-
-
-def test_there_are_thirty_settings() -> None:
-    assert len(set(SETTINGS)) == 30
-
-
-def test_a_stopped_run_continues_with_figures_of_its_own_size_and_spec(tmp_path: Path) -> None:
-    Progress(tmp_path, 3, QUICK).keep("lr", ["spec"], {"ne": 0.9, "to_own_rate": []})
-    Progress(tmp_path, 3, QUICK).keep("fm", ["spec"], {"ne": 0.8, "to_own_rate": []})
-    assert Progress(tmp_path, 3, QUICK).figures("lr", ["spec"]) == {"ne": 0.9, "to_own_rate": []}
-    assert Progress(tmp_path, 3, QUICK).figures("fm", ["spec"]) == {"ne": 0.8, "to_own_rate": []}
-    assert Progress(tmp_path, 3, QUICK).figures("lr", ["another spec"]) is None
-    assert Progress(tmp_path, 3, FULL).figures("lr", ["spec"]) is None
-    assert Progress(tmp_path, 4, QUICK).figures("lr", ["spec"]) is None
-    assert Progress(None, 3, QUICK).figures("lr", ["spec"]) is None

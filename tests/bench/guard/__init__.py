@@ -2,6 +2,5 @@
 
 Read `__main__` (the figures) first. Then `guard_streams` (streams of labelled examples), `arrivals`
 (how they are cut into messages), `good_streams` (what is parked of good examples), `faults` (what a
-producer may do wrong), `harm` (a learner of one stream with a fault), and `old_rule` (the guard
-that this one replaced).
+producer may do wrong), and `harm` (a learner of one stream with a fault).
 """

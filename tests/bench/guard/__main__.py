@@ -5,14 +5,13 @@
 Good streams (`good`): twenty generated logs, the synthetic site of the demo and the sample week, by
 three models and both label policies, each cut into the messages of many arrivals. `parked` counts
 examples of them that a statistic found suspect, `still_parked` those that the model at the end of
-the stream still finds suspect, `given_up` those that were quarantined; `old_rule` counts what a
-mean loss above four times the running mean would have quarantined.
+the stream still finds suspect, `given_up` those that were quarantined.
 
 Faults (`faults`): after 20,000 examples of a generated log a fault lasts for some hundred
 milliseconds to ten seconds. `harm` is the log loss of the next 10,000 impressions over that of a
-learner without the fault, in percent: without a guard, with the old rule, with the guard. `noticed`
-is the number of messages until the guard refused one, -1 if it did not; `undone` how often it undid
-what was learned.
+learner without the fault, in percent: without a guard, and with the guard. `noticed` is the number
+of messages until the guard refused one, -1 if it did not; `undone` how often it undid what was
+learned.
 
 `cost_us` is the processor time of the guard for a message, and `cost_percent` its share of the
 time to learn the message.
@@ -48,8 +47,7 @@ from tests.bench.guard.guard_streams import (
     generated,
     sample_week,
 )
-from tests.bench.guard.harm import NEW, NONE, OLD, run
-from tests.bench.guard.old_rule import OldRule
+from tests.bench.guard.harm import GUARD, NONE, run
 
 _WARM, _AFTER = 20_000, 10_000
 _COUNT = 20_000
@@ -89,24 +87,20 @@ def fault_figures(number: int, rate: int, faulty: int, policy: str) -> dict[str,
     """Return the harm of each fault in one log learned by logistic regression."""
     stream = generated(plans()[number], _WARM + faulty + _AFTER, "lr", policy, float(rate))
     part, arrival = slice(_WARM, _WARM + faulty), Arrival(rate)
-    learner, guard, old = _warm(stream, arrival)
+    learner, guard = _warm(stream, arrival)
     clicked = stream.clicks.click_ms[part.stop :] >= 0
 
-    def loss(bad: GuardStream, guard: BatchGuard | None, old: OldRule | None) -> tuple[float, Any]:
-        outcome = run(bad, learner, guard, old, part, arrival)
+    def loss(bad: GuardStream, guard: BatchGuard | None) -> tuple[float, Any]:
+        outcome = run(bad, learner, guard, part, arrival)
         scores = np.clip(outcome.scores[part.stop :], 1e-12, 1.0 - 1e-12)
         return float(-np.log(np.where(clicked, scores, 1.0 - scores)).mean()), outcome
 
-    healthy, _ = loss(stream, None, None)
+    healthy, _ = loss(stream, None)
     found: dict[str, Any] = {}
     for name, spoil in FAULTS.items():
         bad, figures = spoil(stream, part), {}
-        for kind, own, rule in (
-            (NONE, None, None),
-            (OLD, None, copy.deepcopy(old)),
-            (NEW, copy.deepcopy(guard), None),
-        ):
-            made, outcome = loss(bad, own, rule)
+        for kind, own in ((NONE, None), (GUARD, copy.deepcopy(guard))):
+            made, outcome = loss(bad, own)
             figures[kind] = {
                 "harm": round(100.0 * (made / healthy - 1.0), 2),
                 "noticed": outcome.first_refused,
@@ -117,19 +111,18 @@ def fault_figures(number: int, rate: int, faulty: int, policy: str) -> dict[str,
     return found
 
 
-def _warm(stream: GuardStream, arrival: Arrival) -> tuple[BenchLearner, BatchGuard, OldRule]:
+def _warm(stream: GuardStream, arrival: Arrival) -> tuple[BenchLearner, BatchGuard]:
     examples, which = stream.examples()
     end = int(np.flatnonzero(which >= _WARM)[0])
-    learner, old = BenchLearner(stream.spec), OldRule()
+    learner = BenchLearner(stream.spec)
     guard = BatchGuard(stream.spec.fields.label.window_ms)
     for offset, (begin, until) in enumerate(arrival.messages(end)):
         batch = part_of(examples, begin, until)
         guard.before(_SOURCE, offset, batch)
         scores = learner.learn(batch)
         guard.judge(_SOURCE, offset, batch, scores, 0.0)
-        old.quarantines(batch, scores)
         learner.push()
-    return learner, guard, old
+    return learner, guard
 
 
 def cost_figures() -> dict[str, Any]:

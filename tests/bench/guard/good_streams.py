@@ -17,7 +17,6 @@ from headrace.ingest.examples.splitting import part_of
 from headrace.learner.loop.guard.batch_guard import BatchGuard, Unlearnable
 from tests.bench.guard.arrivals import RESTART, Arrival
 from tests.bench.guard.guard_streams import BenchLearner, GuardStream
-from tests.bench.guard.old_rule import OldRule
 
 _LEARNED = 512
 _SOURCE = "examples.guard"
@@ -31,8 +30,6 @@ class Good(NamedTuple):
     parked: int = 0
     still_parked: int = 0
     given_up: int = 0
-    old_rule: int = 0
-    """Quarantined by the rule before."""
 
     def plus(self, other: Good) -> Good:
         """Return the sums of both."""
@@ -59,8 +56,8 @@ def _arrived(
     learner: BenchLearner,
     arrival: Arrival,
 ) -> Good:
-    guard, old = BatchGuard(stream.spec.fields.label.window_ms), OldRule()
-    parked, given_up, quarantined = [], 0, 0
+    guard = BatchGuard(stream.spec.fields.label.window_ms)
+    parked, given_up = [], 0
     for offset, (begin, end) in enumerate(arrival.messages(len(examples))):
         if arrival.restarts and begin // RESTART != (begin - 1) // RESTART:
             guard = BatchGuard(stream.spec.fields.label.window_ms)
@@ -71,7 +68,6 @@ def _arrived(
             given_up += len(batch)
         elif verdict is not None:
             parked.append(batch)
-        quarantined += len(batch) * old.quarantines(batch, own)
     left = [each for each in parked if not guard.reconsider(each, learner.predict(each))]
     counts = sum(map(len, parked)), sum(map(len, left))
-    return Good(1, len(examples), *counts, given_up, quarantined)
+    return Good(1, len(examples), *counts, given_up)

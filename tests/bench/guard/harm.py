@@ -19,7 +19,6 @@ from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.merging import ExampleBatch
 from tests.bench.guard.arrivals import Arrival
-from tests.bench.guard.old_rule import OldRule
 
 if TYPE_CHECKING:
     from tests.bench.guard.guard_streams import BenchLearner, GuardStream
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-NONE, OLD, NEW = "no guard", "old rule", "guard"
+NONE, GUARD = "no guard", "guard"
 _PUSH = 2
 _RECONSIDER = 2_000
 _SOURCE = Source("examples.guard", 0)
@@ -50,16 +49,14 @@ class Outcome(NamedTuple):
 class Harmed:
     """One learner of one stream, and its guard."""
 
-    def __init__(
-        self, learner: BenchLearner, guard: BatchGuard | None, old: OldRule | None
-    ) -> None:
-        self.learner, self.guard, self.old = learner, guard, old
+    def __init__(self, learner: BenchLearner, guard: BatchGuard | None) -> None:
+        self.learner, self.guard = learner, guard
         self._pushed = learner
         self._since: list[Examples] = []
         self.watched = True
         """Whether a batch may still be undone: copies for that cost time."""
         self.parked: list[Examples] = []
-        self.refused = self.quarantined = self.undone = 0
+        self.refused = self.undone = 0
         self._until_reconsidered = _RECONSIDER
 
     def take(self, offset: int, examples: Examples) -> Floats | None:
@@ -75,11 +72,6 @@ class Harmed:
             ):
                 self._park(examples)
                 return None
-        if self.old is not None and self.old.quarantines(examples, self.learner.predict(examples)):
-            self.undone += 1  # the loop undoes; here nothing was learned yet
-            self.refused += len(examples)
-            self.quarantined += len(examples)
-            return None
         scores = self.learner.learn(examples)
         if guard is not None:
             verdict = guard.judge(batch.name, offset, examples, scores, 0.0)
@@ -134,7 +126,6 @@ def run(
     stream: GuardStream,
     before: BenchLearner,
     guard: BatchGuard | None,
-    old: OldRule | None,
     part: slice,
     arrival: Arrival,
 ) -> Outcome:
@@ -145,7 +136,7 @@ def run(
     examples, which = stream.examples()
     begin = int(np.flatnonzero(which >= part.start)[0])
     examples, which = part_of(examples, begin, len(examples)), which[begin:]
-    harmed = Harmed(before.copied(), guard, old)
+    harmed = Harmed(before.copied(), guard)
     harmed._push()
     scores = np.full(len(stream.impressions), np.nan)
     first = -1
@@ -157,5 +148,5 @@ def run(
             made = harmed.learner.predict(part_of(examples, start, end))
         shown = examples.kinds[start:end] != 1
         scores[which[start:end][shown]] = made[shown]
-    kept = harmed.quarantined + sum(len(each) for each in harmed.parked)
+    kept = sum(map(len, harmed.parked))
     return Outcome(scores, first, harmed.refused, kept, harmed.undone)

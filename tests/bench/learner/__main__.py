@@ -13,7 +13,7 @@ from headrace.learner.validation.progressive import auc, log_loss
 from tests.bench.bench_options import bench_parser
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone, Learned, accuracy
-from tests.bench.learner.core import core_figures, learn_core
+from tests.bench.learner.core import learn_core
 from tests.bench.learner.durable import Durable, Workshop
 from tests.bench.learner.rivals import learn_river, learn_torch
 from tests.bench.learner.stream import LR, make_stream, stream_spec
@@ -63,7 +63,6 @@ class Race:
         self.stream = make_stream(longest, seed=1)
         self.figures: dict[str, float] = {}
         self.contenders: dict[str, dict[str, float]] = {}
-        self.stages: dict[str, dict[str, float]] = {}
 
     def add(self, name: str, learned: Learned, memory_mb: float, rate: float = 0.0) -> None:
         """Keep what a contender did; `rate`, if it is not that of the pass with the scores."""
@@ -94,7 +93,7 @@ class Race:
             learned, memory = alone.run(learn_torch, first(sizes.torch))
             self.add("torch", learned, memory)
 
-    def cores(self, alone: Alone, *, quick: bool) -> None:
+    def cores(self, alone: Alone) -> None:
         """The models without Kafka and parameter server."""
         sizes, first = self.sizes, self.stream.first
         for name, model, count, passes in (
@@ -108,10 +107,8 @@ class Race:
             (learned, rate, rows), memory = alone.run(learn_core, first(count), spec.text, passes)
             self.add(name, learned, memory, rate)
             self.figures |= {f"{name}_new_rows": round(learned.rate), f"{name}_rows": rows}
-        found, _ = alone.run(core_figures, first(sizes.core_lr // (2 if quick else 1)), quick=quick)
-        self.figures |= found
 
-    def durables(self, *, staged: bool) -> None:
+    def durables(self) -> None:
         """Learner processes between Kafka and Valkey."""
         sizes = self.sizes
         plan = (
@@ -122,7 +119,7 @@ class Race:
         )
         specs = [stream_spec(model, name=name, more=LR) for name, model, _, _ in plan]
         longest = self.stream.first(max(count for _, _, count, _ in plan))
-        with Workshop(specs, longest, staged=staged) as workshop:
+        with Workshop(specs, longest) as workshop:
             for (name, _, count, steady_s), spec in zip(plan, specs, strict=True):
                 done = workshop.learn(spec, count, steady_s)
                 self._add_durable(name, done)
@@ -131,7 +128,6 @@ class Race:
         learned = Learned(done.scores.shape[0], 1.0, done.scores)
         self.add(name, learned, done.memory_mb, done.rate)
         self.contenders[name]["log_growth_mb"] = round(done.log_growth_mb, 1)
-        self.stages[name] = {stage: round(spent, 2) for stage, spent in done.stages.items()}
 
     def settings_of_vowpal_wabbit(self, alone: Alone) -> None:
         """Its log loss by settings, over what it reads from its file; the best one, and ours."""
@@ -164,8 +160,7 @@ class Race:
             "common_auc": round(auc(truth.labels, truth.truth), 5),
             "common_log_loss": round(log_loss(truth.labels, truth.truth), 5),
         }
-        found: dict[str, object] = {**figures, **shares, "contenders": self.contenders}
-        return found | ({"stages": self.stages} if any(self.stages.values()) else {})
+        return {**figures, **shares, "contenders": self.contenders}
 
 
 def show(race: Race, result: dict[str, object], console: Console) -> None:
@@ -181,10 +176,6 @@ def show(race: Race, result: dict[str, object], console: Console) -> None:
     for name, value in result.items():
         if isinstance(value, int | float) and name not in race.contenders:
             console.print(f"{name:30s} {value:>14,.2f}")
-    for name, stages in race.stages.items():
-        total = sum(stages.values())
-        for stage, spent in sorted(stages.items(), key=lambda each: -each[1]):
-            console.print(f"{name}: {stage:40s} {spent:6.2f} s {spent / total:4.0%}")
 
 
 _RATES = ("examples", "examples_per_s", "memory_mb")
@@ -193,16 +184,15 @@ _RATES = ("examples", "examples_per_s", "memory_mb")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = bench_parser("learner", described.__doc__)
-    parser.add_argument("--stages", action="store_true", help="where durable learners' time goes")
     chosen = parser.parse_args(arguments)
     console, began = Console(stderr=chosen.json), time.monotonic()
     race = Race(
         QUICK if chosen.quick else FULL,
         lambda text: console.print(f"{time.monotonic() - began:5.1f} s  {text}"),
     )
-    race.durables(staged=chosen.stages)
+    race.durables()
     with Alone(quick=chosen.quick) as alone:
-        race.cores(alone, quick=chosen.quick)
+        race.cores(alone)
         race.rivals(alone)
         if not chosen.quick:
             race.settings_of_vowpal_wabbit(alone)

@@ -3,10 +3,6 @@
 The pending deltas of rows are kept, as for a push. The first pass over the stream adds rows, and
 its scores give the accuracy. The reported rate is the median of the later passes, over existing
 rows; the first pass is reported as `..._new_rows`.
-
-`core_lr_admission` is logistic regression that creates a row at the third sighting, over streams
-drawn anew from the same distribution. `core_lr_drawn` runs without admission over the same streams.
-Compare these two; their `_rows` are the rows created. Quick runs leave both out.
 """
 
 import statistics
@@ -20,10 +16,9 @@ from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.store import Shape
 from tests.bench.learner.alone import Learned
-from tests.bench.learner.stream import LR, Stream, batches_of, make_stream, stream_spec
+from tests.bench.learner.stream import Stream, batches_of
 
 _BUCKETS = 64
-_ADMISSION = '[admission]\nkind = "count"\nsightings = 3\n'
 
 
 class Core:
@@ -57,29 +52,3 @@ def learn_core(stream: Stream, text: str, passes: int = 2) -> tuple[Learned, flo
     core = Core(spec)
     first, *others = (core.learn(batches) for _ in range(passes))
     return first, statistics.median(each.rate for each in others), len(core.view)
-
-
-def core_figures(stream: Stream, *, quick: bool) -> dict[str, float]:
-    """Return what the core does that has no counterpart elsewhere; quick: without admission."""
-    _, rate, rows = learn_core(stream, stream_spec(numbers=False, more=LR).text)
-    found: dict[str, float] = {"core_lr_ids": round(rate), "core_lr_ids_rows": rows}
-    return found if quick else found | _admission(len(stream) // 2, 3)
-
-
-def _admission(examples: int, passes: int) -> dict[str, float]:
-    """Return examples a second with and without admission, over the same new draws, in turns."""
-    specs = {
-        "core_lr_drawn": stream_spec(more=LR),
-        "core_lr_admission": stream_spec(more=LR + _ADMISSION),
-    }
-    cores = {name: Core(spec) for name, spec in specs.items()}
-    rates: dict[str, list[float]] = {name: [] for name in cores}
-    for seed in range(1 + passes):
-        drawn = make_stream(examples, 100 + seed)
-        for name, core in cores.items():
-            batches = batches_of(specs[name], drawn)
-            if not seed:
-                core.learn(batches[:1])  # compiled now, not while the clock runs
-            rates[name].append(core.learn(batches).rate)
-    found = {name: float(round(statistics.median(rates[name][1:]))) for name in cores}
-    return found | {f"{name}_rows": len(core.view) for name, core in cores.items()}

@@ -52,7 +52,6 @@ from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.store import Shape
 from tests.bench.learner.alone import begin_memory, memory_mb
-from tests.bench.learner.stages import Stages
 from tests.bench.learner.stream import BATCH, Stream, batches_of
 
 PARTITIONS, BUCKETS = 2, 8
@@ -71,8 +70,6 @@ class Durable:
     scores: npt.NDArray[np.float64]  # (examples,)
     log_growth_mb: float
     """Of unfolded entries while the rate was measured; negative if they became fewer."""
-    stages: dict[str, float]
-    """Processor seconds of the learner's main thread by what it did, if asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +86,8 @@ class Look:
 class Workshop:
     """Kafka, Valkey, and a learner that takes its topics from a pipe. A context manager."""
 
-    def __init__(self, specs: Sequence[ModelSpec], stream: Stream, *, staged: bool = False) -> None:
-        """Specs of the same fields, compiled for beforehand, and the longest stream to learn.
-
-        staged: see what the learner's time goes into.
-        """
+    def __init__(self, specs: Sequence[ModelSpec], stream: Stream) -> None:
+        """Specs of the same fields, compiled for beforehand, and the longest stream to learn."""
         self._fields_of, self._stream = specs[0], stream
         self._machine = LocalServices()
         context = multiprocessing.get_context("spawn")
@@ -101,7 +95,7 @@ class Workshop:
         self._pipe, self._learner_pipe = context.Pipe()
         self._keeper_pipe, self._kept_pipe = context.Pipe()
         self._learner = context.Process(
-            target=_learner_process, args=(self._learner_pipe, texts, staged), daemon=True
+            target=_learner_process, args=(self._learner_pipe, texts), daemon=True
         )
         self._keeper = context.Process(target=_keeper_process, args=(self._kept_pipe,), daemon=True)
 
@@ -149,7 +143,7 @@ class Workshop:
             time.sleep(_LOOK_S)
             looks.append(_look(store, ends, examples))
         self._pipe.send("stop")
-        memory, stages = self._pipe.recv()
+        memory = self._pipe.recv()
         if steady_s:
             self._keeper_pipe.send("stop")
             self._keeper_pipe.recv()
@@ -165,7 +159,6 @@ class Workshop:
             memory,
             scores,
             grown / 2**20,
-            stages,
         )
 
     def _completed(self, blobs: list[bytes]) -> list[bytes]:
@@ -237,7 +230,7 @@ def steady_window(looks: list[Look], steady_s: float) -> tuple[Look, Look]:
     return replace(first, bytes_an_example=kept.log_bytes / kept.examples), last
 
 
-def _learner_process(pipe: Connection, texts: list[str], staged: bool) -> None:
+def _learner_process(pipe: Connection, texts: list[str]) -> None:
     """Compile; then learn what the pipe names, each until told to stop."""
     for text in texts:
         warm(parse_spec(text, "bench.toml"))
@@ -249,13 +242,12 @@ def _learner_process(pipe: Connection, texts: list[str], staged: bool) -> None:
         waiting = threading.Thread(target=_wait_for_stop, args=(pipe, stop))
         telling = partial(_TellingReader, pipe, waiting)
         settings = LearnerSettings(pace=LearnerPacing(log_bytes_limit=log_bytes_limit))
-        before, stages = begin_memory(), Stages()
-        watched = stages.watched() if staged else stages
-        with patch.object(process, "KafkaReader", telling), watched:
+        before = begin_memory()
+        with patch.object(process, "KafkaReader", telling):
             run_learner(
                 settings, KafkaSettings(kafka), partial(open_store, redis, spec.name), spec, stop
             )
-        pipe.send((memory_mb(before), stages.seconds))
+        pipe.send(memory_mb(before))
 
 
 def _wait_for_stop(pipe: Connection, stop: threading.Event) -> None:

@@ -1,16 +1,11 @@
-"""Measures several learners on one stream: the accuracy that staleness costs, the speed they add.
+"""Measures the speed that several learners of one stream add.
 
     python -m tests.bench.learners [--quick] [--json]
 
-Accuracy is measured on a drifting stream with known truth (deploy.demo.synthetic). The learners
-take turns in one process (tests.learner.loop.several), so the figures are reproducible to the
-digit. They work off a backlog, where learners are as stale as they can be. In a turn every learner
-gets a batch of 250 examples, which takes 10 ms; replies to pushes take 4 ms. The second half is
-reported; the last line is the truth.
-
-Speed is measured with real processes on a real Kafka and Valkey. Learners join one by one, and the
-same examples are sent again each time, with later times. If learners, stores and Kafka need more
-cores than the machine has, the figures show the machine rather than headrace.
+Real processes run on a real Kafka and Valkey. Learners join one by one, and the same examples are
+sent again each time, with later times. If learners, stores and Kafka need more cores than the
+machine has, the figures show the machine rather than headrace. The accuracy that several learners
+cost is measured by `tests.bench.partitions`.
 """
 
 import contextlib
@@ -30,11 +25,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import headrace.deploy.models
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.models.shipped import path_of
 from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.kafka.producer import KafkaWriter
@@ -42,73 +37,59 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
 from headrace.learner.loop.marks.topic_marks import offsets_in
-from headrace.learner.loop.pacing import parse_push_interval
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
-from headrace.learner.validation.progressive import auc, log_loss
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.store import Shape
 from tests.bench.bench_options import bench_parser
-from tests.learner.loop.several import Turns
 from tests.learner.streams import part
 
 LEARNERS = (1, 2, 4)
-SETTINGS = ("batch", "1000", "10000", "50ms", "400ms", "")
-QUICK = ("batch", "10000", "50ms", "")
 PARTITIONS, BUCKETS = 4, 16
-BATCH = 250
+BATCH = 1000
 REQUESTS_S = 300
 DEADLINE_S = 120.0
 
 
 class Stream:
-    """Examples in order of event time, with labels and truth by impression."""
+    """Examples in order of event time, again and again."""
 
     def __init__(self, spec: ModelSpec, seconds: int, seed: int) -> None:
         stream = SyntheticStream(SyntheticSite(), seed, 1_700_000_000_000)
-        shown: list[dict[str, Any]] = []
-        clicks: list[dict[str, Any]] = []
-        truth = []
+        events: list[dict[str, Any]] = []
+        shown: dict[str, dict[str, Any]] = {}
         for _ in range(seconds):
             happened = stream.step(stream.now_ms + 1000, REQUESTS_S)
-            shown += happened.impressions
-            clicks += happened.clicks
-            truth.append(happened.truth)
-        place = {each["impression_id"]: i for i, each in enumerate(shown)}
-        which = np.array(
-            [*range(len(shown)), *(place[each["impression_id"]] for each in clicks)], np.int64
-        )
-        times = np.array([each["timestamp_ms"] for each in (*shown, *clicks)], np.int64)
-        labels = np.repeat([0, 1], [len(shown), len(clicks)]).astype(np.uint8)
-        order = np.argsort(times, kind="stable")
-        which, times, labels = which[order], times[order], labels[order]
-        self.truth = np.concatenate(truth)
-        self.names = [each["impression_id"] for each in shown]
-        self.clicked = np.isin(np.arange(len(shown)), which[labels > 0]).astype(np.uint8)
+            events += happened.impressions + happened.clicks
+            shown |= {each["impression_id"]: each for each in happened.impressions}
+        events.sort(key=lambda each: int(each["timestamp_ms"]))
+        names = [each["impression_id"] for each in events]
+        times = np.array([each["timestamp_ms"] for each in events], np.int64)
+        labels = np.array(["item_id" not in each for each in events], np.uint8)
         self.examples = Examples(
             fingerprint=spec.fields.fingerprint,
             watermark_ms=int(times.max()),
             kinds=np.where(labels > 0, Kind.CLICKED, Kind.SHOWN).astype(np.uint8),
             labels=labels,
             event_ms=times,
-            shown_ms=np.array([shown[i]["timestamp_ms"] for i in which], np.int64),
+            shown_ms=np.array([shown[name]["timestamp_ms"] for name in names], np.int64),
             append_ms=times,
-            impression_ids=pa.array([self.names[i] for i in which], pa.string()),
-            request_ids=pa.nulls(which.shape[0], pa.string()),
-            features=Encoder(spec.fields).encode([shown[i] for i in which]),
+            impression_ids=pa.array(names, pa.string()),
+            request_ids=pa.nulls(len(names), pa.string()),
+            features=Encoder(spec.fields).encode([shown[name] for name in names]),
             slices={},
         )
 
-    def batches(self, size: int) -> list[Examples]:
+    def batches(self) -> list[Examples]:
         """Return the examples, so many a batch."""
-        starts = range(0, len(self.examples), size)
-        return [part(self.examples, start, start + size) for start in starts]
+        starts = range(0, len(self.examples), BATCH)
+        return [part(self.examples, start, start + BATCH) for start in starts]
 
-    def repeated(self, fingerprint: str, size: int) -> Iterator[bytes]:
+    def repeated(self, fingerprint: str) -> Iterator[bytes]:
         """Yield packed batches without end: the examples again and again, each time later."""
         times = self.examples.event_ms
         span_ms = int(times.max() - times.min()) + 1
-        batches = [replace(batch, fingerprint=fingerprint) for batch in self.batches(size)]
+        batches = [replace(batch, fingerprint=fingerprint) for batch in self.batches()]
         for later_ms in itertools.count(0, span_ms):
             for batch in batches:
                 yield pack(
@@ -120,40 +101,6 @@ class Stream:
                         append_ms=batch.append_ms + later_ms,
                     )
                 )
-
-
-def accuracy(spec: ModelSpec, stream: Stream, settings: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return AUC and log loss of the scores made before learning, for each setting."""
-    batches, found = stream.batches(BATCH), []
-    half = len(stream.names) // 2
-    labels = stream.clicked[half:]
-    for setting in settings:
-        for learners in LEARNERS:
-            bound = parse_push_interval(setting)
-            turns = Turns(spec, batches, learners, bound, buckets=BUCKETS, turn_ms=10)
-            begun_s = time.perf_counter()
-            turns.run()
-            made = turns.scores()
-            scores = np.array([made[name] for name in stream.names[half:]])
-            found.append(
-                {
-                    "push_every": setting or "at ease",
-                    "learners": learners,
-                    "auc": auc(labels, scores),
-                    "log_loss": log_loss(labels, scores),
-                    "seconds": time.perf_counter() - begun_s,
-                }
-            )
-    found.append(
-        {
-            "push_every": "truth",
-            "learners": 0,
-            "auc": auc(labels, stream.truth[half:]),
-            "log_loss": log_loss(labels, stream.truth[half:]),
-            "seconds": 0.0,
-        }
-    )
-    return found
 
 
 class Road:
@@ -253,8 +200,8 @@ def speed(spec_file: Path, stream: Stream, settings: tuple[str, ...], rounds: in
     with tempfile.TemporaryDirectory() as folder, LocalServices() as machine:
         for setting in settings:
             with road(machine, spec_file, Path(folder), setting) as made:
-                blobs = stream.repeated(made.spec.fields.fingerprint, 1000)
-                count, there = len(stream.batches(1000)) * rounds, 0
+                blobs = stream.repeated(made.spec.fields.fingerprint)
+                count, there = len(stream.batches()) * rounds, 0
                 for learners in LEARNERS:
                     while there < learners:
                         made.join()
@@ -289,27 +236,16 @@ def _learned(port: int) -> float:
 def main() -> None:
     """Measure and print."""
     parser = bench_parser("learners", __doc__, quick="less than a minute")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--accuracy-only", action="store_true", help="no servers")
     options = parser.parse_args()
-    file = Path(headrace.deploy.models.__file__).parent / "demo.toml"
-    spec = load_spec(file)
-    stream = Stream(spec, 20 if options.quick else 120, options.seed)
-    measured = accuracy(spec, stream, QUICK if options.quick else SETTINGS)
-    found: dict[str, Any] = {"examples": len(stream.examples), "accuracy": measured, "speed": []}
-    if not options.accuracy_only:
-        settings = ("",) if options.quick else ("", "50ms", "10000", "batch")
-        found["speed"] = speed(file, stream, settings, 1 if options.quick else 2)
+    file = path_of("demo")
+    stream = Stream(load_spec(file), 20 if options.quick else 120, seed=1)
+    settings = ("",) if options.quick else ("", "50ms", "10000", "batch")
+    found = speed(file, stream, settings, 1 if options.quick else 2)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps({"examples": len(stream.examples), "speed": found}))
         return
-    print(f"{found['examples']} examples")
-    for each in found["accuracy"]:
-        print(
-            f"  {each['push_every']:>8} {each['learners']} learners: AUC {each['auc']:.4f}, "
-            f"log loss {each['log_loss']:.4f} ({each['seconds']:.1f} s)"
-        )
-    for each in found["speed"]:
+    print(f"{len(stream.examples)} examples")
+    for each in found:
         print(
             f"  {each['push_every']:>8} {each['learners']} learners: "
             f"{each['examples_s']:,.0f} examples/s"

@@ -1,6 +1,6 @@
 """Measures the parameter server, on two shards on this machine.
 
-`python -m tests.bench.pserver [--quick] [--json] [--rows N ...] [--sweep]` starts a Valkey Cluster
+`python -m tests.bench.pserver [--quick] [--json] [--rows N ...]` starts a Valkey Cluster
 of two primaries and measures, with rows of 18 floats unless stated otherwise:
 
     push_rows_per_second     packed pushes of 1,000 rows, a round of all buckets at a time
@@ -16,8 +16,7 @@ of two primaries and measures, with rows of 18 floats unless stated otherwise:
     tail_bytes_per_row       memory per row in the logs, of a process that looks up rows
 
 Without --quick it also measures 2 and 34 floats, and the time until a replica of 1 and 5 million
-rows (or of --rows) is complete. --sweep instead measures the cost of rows by their number in a
-sub-hash.
+rows (or of --rows) is complete.
 
 Ratios are medians over runs that take turns within one process, because machines differ and drift.
 """
@@ -29,14 +28,13 @@ from rich.table import Table
 
 from tests.bench.bench_options import bench_parser
 from tests.bench.pserver.bench_cluster import cluster, flush
-from tests.bench.pserver.folding import sweep
 from tests.bench.pserver.lookups import measure_lookups
 from tests.bench.pserver.rates import measure_push, measure_rows
 from tests.bench.pserver.scale import measure_memory, measure_start
 
 
 def measure_all(*, quick: bool, rows: list[int]) -> dict[str, float]:
-    """Everything but the sweep."""
+    """Return all figures."""
     rounds = 6 if quick else 60
     with cluster() as nodes:
         found = measure_memory(nodes, max(5, rounds // 3))
@@ -63,16 +61,7 @@ def main() -> None:
         nargs="*",
         help="of the replicas to start; 10 million take 3 GB here and 2 GB in the store",
     )
-    parser.add_argument(
-        "--sweep", action="store_true", help="cost of rows by their number in a sub-hash"
-    )
     arguments = parser.parse_args()
-    if arguments.sweep:
-        with cluster() as nodes:
-            for name, costs in sweep(nodes, 34):
-                shown = ", ".join(f"{what} {value:.2f}" for what, value in costs.items())
-                print(f"{name}: {shown}", flush=True)
-        return
     rows = arguments.rows
     if rows is None:
         rows = [] if arguments.quick else [1_000_000, 5_000_000]

@@ -19,7 +19,7 @@ from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeySettings
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.node_connection import Call
-from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import OffsetSpan, Push, Shape
@@ -64,10 +64,8 @@ def used_bytes(nodes: ValkeyCluster) -> int:
 class Bench:
     """One model on the cluster, and what is done with it."""
 
-    def __init__(
-        self, url: str, model: str, width: int, *, buckets: int = 32, sub_hashes: int = 256
-    ) -> None:
-        self.store: RedisStore = open_store(url, model, StoreSettings(sub_hashes=sub_hashes))
+    def __init__(self, url: str, model: str, width: int, *, buckets: int = 32) -> None:
+        self.store: RedisStore = open_store(url, model)
         self.shape = Shape(model, buckets, width, "bench", "")
         self.dice = np.random.default_rng(7)
         self.offset = 0
@@ -154,20 +152,25 @@ class Bench:
             draw_nonce=lambda: secrets.token_bytes(8),
         )
 
-    def fold_everything(
-        self, rows_a_fold: int = 1000, clock: Callable[[], float] = time.perf_counter
-    ) -> tuple[float, float]:
+    def fold_everything(self) -> tuple[float, float]:
         """Fold full logs; return the time before and after, both when the logs were followed."""
         lazy = self.keeper(FoldPolicy(keep_bytes=1 << 40))
         while lazy.held != list(self.buckets) or not lazy.replica.complete or lazy.step():
             lazy.step()
-        lazy._keeping = FoldPolicy(keep_ms=0, keep_bytes=0, rows_a_fold=rows_a_fold)
-        began = clock()
+        lazy._keeping = FoldPolicy(keep_ms=0, keep_bytes=0)
+        began = time.perf_counter()
         while any(len(lease.entries) > 1 for lease in lazy._leases.values()):
             lazy.step()
-        ended = clock()
+        ended = time.perf_counter()
         lazy.release()
         return began, ended
+
+
+def seconds_of(thing: Callable[[], object]) -> float:
+    """Do a thing; return the seconds that it took."""
+    began = time.perf_counter()
+    thing()
+    return time.perf_counter() - began
 
 
 def turns(count: int, *things: Callable[[], object]) -> list[list[float]]:
@@ -176,9 +179,7 @@ def turns(count: int, *things: Callable[[], object]) -> list[list[float]]:
     order = list(range(len(things)))
     for _ in range(count):
         for which in order:
-            began = time.perf_counter()
-            things[which]()
-            spent[which].append(time.perf_counter() - began)
+            spent[which].append(seconds_of(things[which]))
         order.reverse()  # who is first has the caches of the other
     return spent
 

@@ -15,15 +15,13 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -34,6 +32,7 @@ from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 from headrace.pserver.store import Shape
 from tests.bench.bench_options import bench_parser
+from tests.bench.pserver.bench_cluster import cluster, seconds_of
 
 BUCKETS = 64
 WIDTH = 18
@@ -71,66 +70,53 @@ def _pieces(chunk: FoldedRows) -> Iterator[FoldedRows]:
         yield chunk.chosen(slice(start, start + 16_384))
 
 
-def timed(what: Callable[[], object]) -> float:
-    """Return the seconds it takes."""
-    began = time.perf_counter()
-    what()
-    return time.perf_counter() - began
-
-
 def measure(rows: int, parallel: int) -> dict[str, float]:
     """Return the figures."""
     stop = threading.Event()
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
-        folder = Path(name)
-        cluster = ValkeyCluster(folder / "cluster", primaries=2, remove=folder)
-        try:
-            cluster.launch()
-            cluster.wait_ready()
-            with (
-                closing(open_store(cluster.url, "bench")) as store,
-                closing(open_store(cluster.url, "again")) as again,
-            ):
-                shape = Shape("bench", BUCKETS, WIDTH, "bench", "")
-                made = fill(store, shape, rows)
-                shelf = SnapshotStorage(str(folder / "shelf"))
-                taken: list[Manifest | None] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+        cluster() as nodes,
+        closing(open_store(nodes.url, "bench")) as store,
+        closing(open_store(nodes.url, "again")) as again,
+    ):
+        shape = Shape("bench", BUCKETS, WIDTH, "bench", "")
+        made = fill(store, shape, rows)
+        shelf = SnapshotStorage(folder)
+        taken: list[Manifest | None] = []
 
-                def take() -> None:
-                    taken.append(
-                        write_snapshot(
-                            store,
-                            shelf,
-                            SnapshotFacts("bench", store.sub_hashes),
-                            now_ms=lambda: time.time_ns() // 1_000_000,
-                            token="0000",
-                            stop=stop,
-                            tell=lambda _: None,
-                            writing=SnapshotSettings(parallel=parallel),
-                        )
-                    )
-
-                def follow() -> None:
-                    replica = Replica(store, shape)
-                    while not replica.complete:
-                        replica.poll()
-
-                Replica(store, shape, buckets=[0]).poll()  # compiles
-                seconds = {"replica": timed(follow), "snapshot": timed(take)}
-                [manifest] = taken
-                assert manifest is not None
-                problems: list[str] = []
-                seconds["verify"] = timed(
-                    lambda: problems.extend(verify(shelf, manifest, stop=stop, tell=lambda _: None))
+        def take() -> None:
+            taken.append(
+                write_snapshot(
+                    store,
+                    shelf,
+                    SnapshotFacts("bench", store.sub_hashes),
+                    now_ms=lambda: time.time_ns() // 1_000_000,
+                    token="0000",
+                    stop=stop,
+                    tell=lambda _: None,
+                    writing=SnapshotSettings(parallel=parallel),
                 )
-                assert problems == []
-                other = Shape("again", BUCKETS, WIDTH, "bench", "")
-                seconds["restore"] = timed(
-                    lambda: restore(again, shelf, manifest, other, stop=stop, tell=lambda _: None)
-                )
-                size_bytes = manifest.size_bytes
-        finally:
-            cluster.stop()
+            )
+
+        def follow() -> None:
+            replica = Replica(store, shape)
+            while not replica.complete:
+                replica.poll()
+
+        Replica(store, shape, buckets=[0]).poll()  # compiles
+        seconds = {"replica": seconds_of(follow), "snapshot": seconds_of(take)}
+        [manifest] = taken
+        assert manifest is not None
+        problems: list[str] = []
+        seconds["verify"] = seconds_of(
+            lambda: problems.extend(verify(shelf, manifest, stop=stop, tell=lambda _: None))
+        )
+        assert problems == []
+        other = Shape("again", BUCKETS, WIDTH, "bench", "")
+        seconds["restore"] = seconds_of(
+            lambda: restore(again, shelf, manifest, other, stop=stop, tell=lambda _: None)
+        )
+        size_bytes = manifest.size_bytes
     figures: dict[str, float] = {"rows": made, "file_bytes_per_row": size_bytes / made}
     for each, took in seconds.items():
         figures[f"{each}_seconds"] = took

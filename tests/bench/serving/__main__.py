@@ -1,6 +1,6 @@
 """Measures a server while its model is learned.
 
-    python -m tests.bench.serving [--quick] [--json] [--locust]
+    python -m tests.bench.serving [--quick] [--json]
 
 Real processes share two cores: a Valkey Cluster of two shards, a pusher that writes what a learner
 of 2,000 examples a second would (tests.bench.serving.learning), `headrace serving run` with one
@@ -12,10 +12,6 @@ over the same inputs (`deepfm`).
 time; `refused`: how many the server refused under load. `candidates_per_second`: the same, as fast
 as eight connections get answers; `requests_per_second`: likewise, one candidate. Without --quick,
 times for 1, 50, 200 and 1,000 candidates (`by_candidates`).
-
---locust repeats the rates of one candidate and the times of 200 with locust on the same server
-(`locust`), beside headrace's own client (`own`), with each client's processor time per request
-(`client_us`). locust times a request from when it was sent, not from its due time.
 """
 
 import asyncio
@@ -24,7 +20,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +34,6 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.learner.spec.model_spec import load_spec
 from tests.bench.bench_options import bench_parser
 from tests.bench.pserver.bench_cluster import cluster
-from tests.bench.serving import locusts
 from tests.bench.serving.asking import answers_per_second, ready, requests, waits_ms
 from tests.bench.serving.learning import push_to
 
@@ -111,55 +105,23 @@ async def measure(name: str, port: int, seconds: float, counts: list[int]) -> di
     }
 
 
-def beside_locust(runner: asyncio.Runner, name: str, port: int, seconds: float) -> dict[str, Any]:
-    """Return what our client and locust find, in turns."""
-    spec = load_spec(SPECS[name])
-    one, many = requests(spec, 1), requests(spec, CANDIDATES)
-    rate = rate_of(name, CANDIDATES)
-    began_s = time.process_time()
-    per_second = runner.run(answers_per_second(port, one, seconds))
-    client_us = 1e6 * (time.process_time() - began_s) / (per_second * seconds)
-    fast = locusts.ask(port, one, seconds, None)
-    waits, _ = runner.run(waits_ms(port, many, rate, seconds))
-    timed = locusts.ask(port, many, seconds, rate)
-    p50, p99 = np.percentile(waits, (50, 99)).round(2).tolist()
-    return {
-        "own": {
-            "requests_per_second": round(per_second),
-            "client_us": round(client_us),
-            "p50_ms": p50,
-            "p99_ms": p99,
-        },
-        "locust": {
-            "requests_per_second": round(fast.per_second),
-            "client_us": round(fast.processor_us),
-            "p50_ms": timed.p50_ms,
-            "p99_ms": timed.p99_ms,
-        },
-    }
-
-
 def shown(figures: dict[str, Any]) -> list[Table]:
     """Return the figures as tables."""
     times = Table("model", "candidates", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "refused")
     most = Table("model", "requests of one a second", f"candidates a second ({CANDIDATES} each)")
-    clients = Table("model", "client", "requests of one a second", "µs of it each", "p50", "p99 ms")
     for name, found in figures.items():
-        for client, each in found.get("clients", {}).items():
-            clients.add_row(name, client, *map(str, each.values()))
         for count, each in found["by_candidates"].items():
             times.add_row(
                 name, count, f"{rate_of(name, int(count)):,.0f}", *map(str, each.values())
             )
         rates = (found["requests_per_second"], found["candidates_per_second"])
         most.add_row(name, *(f"{each:,}" for each in rates))
-    return [times, most, clients] if clients.rows else [times, most]
+    return [times, most]
 
 
 def main() -> None:
     """Measure and print."""
     parser = bench_parser("serving", __doc__, quick="seconds instead of minutes")
-    parser.add_argument("--locust", action="store_true", help="locust beside our own client")
     options = parser.parse_args()
     seconds, counts = (3.0, [CANDIDATES]) if options.quick else (20.0, [1, 50, CANDIDATES, 1000])
     figures: dict[str, Any] = {}
@@ -167,8 +129,6 @@ def main() -> None:
         for name, spec in SPECS.items():
             with pushing(nodes.url, spec), served(nodes.url, spec) as port:
                 figures[name] = runner.run(measure(name, port, seconds, counts))
-                if options.locust:
-                    figures[name]["clients"] = beside_locust(runner, name, port, seconds)
     if options.json:
         print(json.dumps(figures))
         return

@@ -1,4 +1,4 @@
-"""KEDA evaluates the formula of the learners as the chart and the benchmark of learners expect."""
+"""KEDA evaluates the formula of the learners as the chart expects."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace.deploy.models.shipped import path_of
-from tests.bench.pipeline.scaling_rule import read_rule, scaled_object
 from tests.cluster.keda.build import program
+from tests.cluster.keda.scaling_rule import read_rule, scaled_object
 
 EXAMPLES = 500
 """Examples per second for each learner."""
@@ -62,7 +62,7 @@ def _run(scaled: dict[str, Any], *rows: dict[str, Any]) -> subprocess.CompletedP
     return subprocess.run([program()], input=given, check=False, capture_output=True, text=True)
 
 
-def test_keda_wants_as_many_learners_as_the_rule_of_the_benchmark(scaled: dict[str, Any]) -> None:
+def test_keda_wants_as_many_learners_as_lag_and_rate_need(scaled: dict[str, Any]) -> None:
     rule = read_rule(scaled["spec"])
     answers = evaluated(scaled, *({"values": each._asdict()} for each in LOADS.values()))
     for name, load, answer in zip(LOADS, LOADS.values(), answers, strict=True):
