@@ -1,4 +1,4 @@
-"""docs/guides/batch.md is true: its code prints what it shows, and its commands exist."""
+"""docs/guides/batch.md is true: its code prints what it shows."""
 
 import contextlib
 import io
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, blocks, command_of, commands
+from tests.docs.pages import DOCS, blocks
 
 PAGE = (DOCS / "guides" / "batch.md").read_text()
 
@@ -40,9 +40,3 @@ def printed_by(code: str) -> str:
     with contextlib.redirect_stdout(printed):
         exec(code, {})
     return printed.getvalue()
-
-
-@pytest.mark.parametrize("line", commands(PAGE))
-def test_a_command_of_the_page_exists_with_its_options(line: str) -> None:
-    options, words = command_of(line)
-    assert {word for word in words if word.startswith("-")} <= options

@@ -14,7 +14,7 @@ from headrace.ingest.logs.layout import load_layout
 from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.table_log import TableLog
 from tests.docs.notebook import code_cells, run, shown
-from tests.docs.pages import DOCS, command_of, commands
+from tests.docs.pages import DOCS
 from tests.docs.walk import EXAMPLES, Walk, copy_of_examples, shape, steps
 
 SITE = EXAMPLES / "news_site"
@@ -70,15 +70,7 @@ def test_the_cells_of_a_notebook_print_what_it_shows(path: Path, tmp_path: Path)
         assert shape(printed + value) == shape(shown(cell))
 
 
-def test_there_is_a_notebook() -> None:
-    assert NOTEBOOKS
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
-def test_a_page_of_the_examples_names_files_and_commands_that_exist(path: Path) -> None:
-    page = path.read_text()
-    for link in re.findall(r"\]\(([^)#:]+)\)", page):
+def test_a_page_of_the_examples_names_files_that_exist(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
         assert (path.parent / link).exists(), link
-    for line in commands(page):
-        options, words = command_of(line)
-        assert {word for word in words if word.startswith("--")} <= options

@@ -1,13 +1,11 @@
-"""docs/guides/experiments.md is true: its file is an experiment, and its commands exist."""
+"""docs/guides/experiments.md is true: its file is an experiment."""
 
 from pathlib import Path
-
-import pytest
 
 from headrace.deploy.models.shipped import path_of
 from headrace.learner.experiments.experiment_file import load_experiment
 from headrace.learner.experiments.promotion_rules import PromotionRules
-from tests.docs.pages import DOCS, blocks, command_of, commands
+from tests.docs.pages import DOCS, blocks
 
 PAGE = (DOCS / "guides" / "experiments.md").read_text()
 
@@ -19,9 +17,3 @@ def test_the_file_of_the_page_is_an_experiment(tmp_path: Path) -> None:
     experiment = load_experiment(tmp_path / "experiment.toml")
     assert (experiment.arms, experiment.slots, len(experiment.space)) == (64, 16, 5)
     assert experiment.promotion == PromotionRules(), "the page shows the defaults"
-
-
-@pytest.mark.parametrize("line", commands(PAGE))
-def test_a_command_of_the_experiments_page_exists_with_its_options(line: str) -> None:
-    options, words = command_of(line)
-    assert {word for word in words if word.startswith("-")} <= options

@@ -1,4 +1,4 @@
-"""docs/guides/models.md is true: its specs, commands and figures are those of the code."""
+"""docs/guides/models.md is true: its specs and figures are those of the code."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from headrace.learner.models.factory import open_model
 from headrace.learner.spec.architecture import MODEL
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.spec.optimizer_spec import Optimizer, floats
-from tests.docs.pages import DOCS, blocks, command_of, commands
+from tests.docs.pages import DOCS, blocks
 
 PAGE = (DOCS / "guides/models.md").read_text()
 SPECS = blocks(PAGE, "toml")
@@ -71,9 +71,3 @@ def test_a_spec_of_the_page_opens_as_a_model(
         open_model(parse_spec(text, "models.md"), buckets=4)
     finally:
         sys.modules.pop("own", None)
-
-
-@pytest.mark.parametrize("line", commands(PAGE))
-def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
-    options, words = command_of(line)
-    assert {word for word in words if word.startswith("--")} <= options

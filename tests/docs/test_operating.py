@@ -1,4 +1,4 @@
-"""docs/guides/operating.md is true: its configuration and commands; errors.md: its tables."""
+"""docs/guides/operating.md is true: its configuration; errors.md: its tables."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from headrace.learner.errors import LearnerError
 from headrace.pserver.errors import StoreError
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.redis_store import open_store
-from tests.docs.pages import DOCS, blocks, command_of, commands
+from tests.docs.pages import DOCS, blocks
 
 PAGE = (DOCS / "guides/operating.md").read_text()
 ERRORS = (DOCS / "guides/errors.md").read_text()
@@ -71,13 +71,6 @@ def test_a_server_with_this_configuration_passes_the_doctor(configured: int) -> 
     assert [(each.severity, each.expected) for each in found] == [
         (Severity.NOTE, "a replica that takes over after a failure")
     ]
-
-
-@pytest.mark.parametrize("line", commands(PAGE))
-def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
-    options, words = command_of(line)
-    used = {word for word in words if word.startswith("--")}
-    assert used <= options, line
 
 
 def test_every_error_that_stops_or_delays_a_process_is_explained() -> None:

@@ -11,7 +11,7 @@ import pytest
 from headrace.deploy.local.services.ports import free_port
 from headrace.learner.experiments.experiment_file import load_experiment
 from tests.deploy.command import Running, running
-from tests.docs.pages import DOCS, blocks, command_of, commands
+from tests.docs.pages import DOCS, blocks
 from tests.docs.walk import EXAMPLES, _environment, copy_of_examples, shape
 
 PAGE = (DOCS / "tutorial_promotion.md").read_text()
@@ -32,12 +32,6 @@ def test_the_model_of_the_tutorial_differs_from_the_first_one_in_its_label_windo
         changed = set(own.splitlines()) ^ set(first.splitlines())
         assert all(line.startswith("window_s = ") for line in changed), changed
     assert "window_s = 60 " in (FOLDER / "site.toml").read_text()
-
-
-@pytest.mark.parametrize("line", commands(PAGE))
-def test_a_command_of_the_tutorial_exists_with_its_options(line: str) -> None:
-    options, words = command_of(line.removesuffix(" &"))
-    assert {word for word in words if word.startswith("--")} <= options
 
 
 class Terminals:
