@@ -1,12 +1,11 @@
-"""Compares `headrace.spark` with the logistic regression of Spark ML and with xgboost.spark.
+"""Compares `headrace.spark` with the logistic regression of Spark ML.
 
     python -m tests.bench.spark [--quick] [--rounds N] [--json]
 
 It needs an environment with `headrace[spark]`: run it with the Python of that environment, or set
-HEADRACE_SPARK_PYTHON to it. xgboost.spark runs if `xgboost` or the smaller `xgboost-cpu` is
-installed there, too, with scikit-learn, which it imports. Without it, the result has the reason.
+HEADRACE_SPARK_PYTHON to it.
 
-All contenders learn the same Parquet file on one session of Spark, in turns, `rounds` times: the
+Both contenders learn the same Parquet file on one session of Spark, in turns, `rounds` times: the
 stream of `tests.bench.learner`, 26 ids and 13 numbers per row. A fit begins with the DataFrame
 of the file and ends with the model in the driver. For headrace this includes staging, learning into
 a Valkey of its own, and reading the rows. A transform scores the file and drops the result. Figures
@@ -15,14 +14,12 @@ code and starts workers. `auc` is that of a further file that no contender has l
 
 headrace makes one pass over the rows. Spark's logistic regression hashes all columns into 2^20
 features (`FeatureHasher`) and makes ten steps of L-BFGS, at least a pass each. Its penalty is the
-best of five settings on this stream. xgboost has 20 trees, a task per core, and treats ids as
-numbers; its fit is one barrier stage. `load` is the load of the machine at the begin and the end,
+best of five settings on this stream. `load` is the load of the machine at the begin and the end,
 `seconds` the time of the run.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -37,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from tests.bench.batch.stream_table import write_table
+from tests.bench.bench_options import bench_parser
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 
 if TYPE_CHECKING:
@@ -48,12 +46,6 @@ SKIPPED = 77
 LABEL = "clicked"
 GROUP = 8192
 """Rows of a group in the files: Spark gives groups of one file to several tasks."""
-NOT_MEASURED = (
-    "not measured: expected xgboost (or xgboost-cpu) and scikit-learn in the environment of Spark, "
-    "got no {}. Install them there with pip"
-)
-
-
 WARM_UP = 2_000
 """Rows of the first run of each contender, which does not count."""
 
@@ -119,18 +111,11 @@ def spark_session() -> SparkSession:
     return session
 
 
-def missing_for_xgboost() -> str:
-    """Return the package that xgboost.spark lacks in this environment; empty if it can run."""
-    wanted = {"xgboost": "xgboost", "sklearn": "scikit-learn"}
-    missing = [name for module, name in wanted.items() if not importlib.util.find_spec(module)]
-    return missing[0] if missing else ""
-
-
-def contenders(redis: str, stage: str, cores: int) -> list[Contender]:
-    """Return the estimators that this environment has."""
+def contenders(redis: str, stage: str) -> list[Contender]:
+    """Return the estimators."""
     from pyspark.ml import Pipeline
     from pyspark.ml.classification import LogisticRegression
-    from pyspark.ml.feature import FeatureHasher, VectorAssembler
+    from pyspark.ml.feature import FeatureHasher
 
     from headrace.spark import HeadraceEstimator
 
@@ -146,19 +131,10 @@ def contenders(redis: str, stage: str, cores: int) -> list[Contender]:
         labelCol=LABEL, maxIter=10, regParam=0.001, standardization=False
     )
     theirs = Pipeline(stages=[hasher, regression])
-    found = [
+    return [
         Contender("headrace", ours, "rawPrediction"),
         Contender("spark_lr", theirs, "rawPrediction"),
     ]
-    if not missing_for_xgboost():
-        from xgboost.spark import SparkXGBClassifier
-
-        together = VectorAssembler(inputCols=columns, outputCol="features")
-        trees = SparkXGBClassifier(
-            label_col=LABEL, features_col="features", n_estimators=20, num_workers=cores
-        )
-        found.append(Contender("xgboost", Pipeline(stages=[together, trees]), "rawPrediction"))
-    return found
 
 
 class Measurement(NamedTuple):
@@ -209,7 +185,7 @@ def measure(size: Size, told: Callable[[str], object]) -> dict[str, Any]:
             )
             for number in range(size.rounds + 1):
                 table, rows = (learned, size.rows) if number else (warm_up, WARM_UP)
-                for each in contenders(node.url, f"file://{folder}/stage", cores):
+                for each in contenders(node.url, f"file://{folder}/stage"):
                     one = measure_one(each, table, rows, held_out if number else warm_up)
                     of_round = f"round {number} of {size.rounds}" if number else "warm-up"
                     told(
@@ -237,32 +213,19 @@ def figures(found: dict[str, list[Measurement]]) -> dict[str, Any]:
         for name, runs in found.items()
     }
     ours, theirs = middle["headrace"], middle["spark_lr"]
-    result: dict[str, Any] = {
+    return {
         "fit_rows_per_second": {name: round(each.fit) for name, each in middle.items()},
         "transform_rows_per_second": {name: round(each.transform) for name, each in middle.items()},
         "auc": {name: round(each.auc, 4) for name, each in middle.items()},
         "fit_to_spark_lr": round(ours.fit / theirs.fit, 2),
         "transform_to_spark_lr": round(ours.transform / theirs.transform, 2),
     }
-    if "xgboost" in middle:
-        trees = middle["xgboost"]
-        result["fit_to_xgboost"] = round(ours.fit / trees.fit, 2)
-        result["transform_to_xgboost"] = round(ours.transform / trees.transform, 2)
-    else:
-        result["xgboost"] = NOT_MEASURED.format(missing_for_xgboost())
-    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.spark",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="within a minute")
+    parser = bench_parser("spark", __doc__)
     parser.add_argument("--rounds", type=int, help="rounds that count; without --quick: 3")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
     need_pyspark()
     console = Console(stderr=True)

@@ -156,40 +156,6 @@ def learn(
     return Outcome(figures, (first, second), seconds, which.shape[0], len(view), scores, view)
 
 
-def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> ProgressiveValidation:
-    """Return the accuracy of answers that are made before anything of their request is learned.
-
-    All impressions of a request are scored together, from what was learned of the events up to
-    `lag_ms` before it.
-    """
-    encoded = encode(spec, events)
-    which, kinds, labels, times = join(spec, events)
-    model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending = PendingDeltas(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
-    active = np.ones(_BUCKETS, np.bool_)
-    scores = np.full(len(events.impressions), np.nan)
-    asked_ms, first = np.unique(events.shown_ms, return_index=True)
-    known = np.searchsorted(times, asked_ms - lag_ms)  # strictly before: not its own
-    done = 0
-    for until, begin, end in zip(
-        known.tolist(), first.tolist(), [*first[1:].tolist(), len(scores)], strict=True
-    ):
-        if until > done:
-            part = slice(done, until)
-            examples = _examples(
-                spec, events, encoded, which[part], kinds[part], labels[part], times[part]
-            )
-            view.reserve(model.rows_needed(examples))
-            model.learn(view, pending.reserve(), active, examples)
-            done = until
-        own = slice(begin, end)
-        scores[own] = model.predict(view, rows_of(encoded, own), events.shown_ms[own])
-    outcome = np.zeros(len(scores), np.uint8)
-    outcome[events.clicked] = 1
-    requests = events.request_ids.dictionary_encode().indices.to_numpy().astype(np.int64)
-    return progressive(outcome, scores, requests)
-
-
 def rows_of(encoded: Encoded, part: slice | Integers) -> Encoded:
     """Return the fields of chosen events, with the items of their bags."""
     count, begins = len(encoded), encoded.bag_offsets[:-1]

@@ -18,7 +18,6 @@ import contextlib
 import http.client
 import json
 import multiprocessing
-import shutil
 import tempfile
 import threading
 import time
@@ -32,13 +31,13 @@ import orjson
 import psutil
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from tests.bench.bench_options import bench_parser
+from tests.running_server import jars, running_server
 
 CONNECTIONS = 8
 BATCH_EVENTS = 500
@@ -77,11 +76,10 @@ def events(count: int) -> list[bytes]:
 
 def measure(count: int) -> Measured:
     """Return the figures of `count` events."""
-    directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    node = KafkaNode(directory, kafka_jars(None), remove=directory)
-    try:
-        node.launch()
-        node.wait_ready()
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+        running_server(KafkaNode(Path(folder), jars(), remove=Path(folder))) as node,
+    ):
         kafka = KafkaSettings(node.bootstrap)
         ensure_topics(kafka, topics_for("bench"))
         with _collecting(kafka) as (port, process):
@@ -91,9 +89,6 @@ def measure(count: int) -> Measured:
             used_s = _cpu_s(process) - before_s
             singles_ms = _singles(port)
         bare_s = _bare(kafka, count)
-    finally:
-        node.stop()
-        shutil.rmtree(directory, ignore_errors=True)
     p50, p99 = np.percentile(singles_ms, [50, 99])
     return Measured(count / sent_s, count / used_s, count / bare_s, float(p50), float(p99))
 

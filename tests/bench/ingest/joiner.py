@@ -4,13 +4,11 @@
 
 A Kafka of its own is filled with impressions of 12 fields and with clicks on one in ten of them.
 Then a joiner process joins them, bound to one core. Consumer, producer and transactions share that
-core; the broker has the others. Afterwards a Faust agent, bound to the same core, joins as many of
-the same events as it can in a given time.
+core; the broker has the others.
 
     impressions_per_second        from the joiner's first commit to its last, by Kafka's offsets
     impressions_per_cpu_second    the same per second of the joiner's processor time: the rate of a
                                   core of its own on a busy machine
-    faust_impressions_per_second  from the first of the agent's outputs to the last, likewise
     bytes_per_pending             memory of the joiner's core per impression in the open window,
                                   see `tests.bench.pending`; the policies differ by less than one
 """
@@ -28,24 +26,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import psutil
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
+from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from tests.bench.bench_options import bench_parser
 from tests.bench.ingest import joining
+from tests.running_server import jars, running_server
 
 ROOT = Path(__file__).parents[3]
 TOPICS = EventTopics("shown", "clicked", "dead")
@@ -57,13 +52,11 @@ class Size:
     """Sizes of a run."""
 
     impressions: int
-    faust_s: float
-    """Time of the agent, from its first output."""
     pending: int
 
 
-QUICK = Size(400_000, 5.0, 500_000)
-WHOLE = Size(3_000_000, 30.0, 36_000_000)
+QUICK = Size(400_000, 500_000)
+WHOLE = Size(3_000_000, 36_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +68,8 @@ class Model:
 
 
 @contextmanager
-def broker() -> Iterator[KafkaSettings]:
-    """Run a Kafka for the time being."""
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        node = KafkaNode(Path(directory), kafka_jars(None), remove=Path(directory))
-        try:
-            node.launch()
-            node.wait_ready()
-            yield KafkaSettings(node.bootstrap)
-        finally:
-            node.stop()
-
-
-@contextmanager
 def bound(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of the two joiners on one core."""
+    """Run the joiner on one core."""
     core = max(os.sched_getaffinity(0))
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.joining", *arguments],
@@ -123,28 +103,8 @@ def headrace(kafka: KafkaSettings, impressions: int) -> Rate:
     ensure_topics(kafka, topics_for(model.name, joining.PARTITIONS, TOPICS)[3:4])
     state = StateReader(kafka, model, TOPICS)
     names = (TOPICS.impressions, TOPICS.clicks, TOPICS.dead_letters)
-    with bound("headrace", kafka.bootstrap, model.name, *names) as process:
-        return _rate(process, lambda: state.read().impressions, impressions, DEADLINE_S)
-
-
-def faust(kafka: KafkaSettings, most_s: float) -> Rate:
-    """Run the agent, as far as it gets."""
-    joined = [TopicSpec(name, joining.PARTITIONS) for name in ("joined", "joined-clicks")]
-    ensure_topics(kafka, joined)
-    sources = [TopicPartition("joined", partition) for partition in range(joining.PARTITIONS)]
-    admin = AdminClient(kafka.connection())
-
-    def outputs() -> int:
-        end = cast("At", At.latest())  # type: ignore[no-untyped-call]
-        asked = admin.list_offsets(dict.fromkeys(sources, end))
-        return sum(answer.result().offset for answer in asked.values())
-
-    names = (TOPICS.impressions, TOPICS.clicks, *(topic.name for topic in joined))
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        bound("faust", kafka.bootstrap, directory, "agent", *names) as process,
-    ):
-        return _rate(process, outputs, 1 << 60, most_s)
+    with bound(kafka.bootstrap, model.name, *names) as process:
+        return _rate(process, lambda: state.read().impressions, impressions)
 
 
 class Rate(NamedTuple):
@@ -154,10 +114,8 @@ class Rate(NamedTuple):
     of_cpu: float
 
 
-def _rate(
-    process: subprocess.Popen[bytes], done: Callable[[], int], all_of_it: int, most_s: float
-) -> Rate:
-    """Return how many were done a second, from the first to the last or while `most_s` lasts."""
+def _rate(process: subprocess.Popen[bytes], done: Callable[[], int], all_of_it: int) -> Rate:
+    """Return how many were done a second, from the first to the last."""
     deadline_s = time.monotonic() + DEADLINE_S
     watched = psutil.Process(process.pid)
     begin = None
@@ -169,7 +127,7 @@ def _rate(
         cpu_s = spent.user + spent.system
         if begin is None and count:
             begin = count, now_s, cpu_s
-        elif begin is not None and (count >= all_of_it or now_s - begin[1] > most_s):
+        elif begin is not None and count >= all_of_it:
             more = count - begin[0]
             return Rate(more / (now_s - begin[1]), more / (cpu_s - begin[2]))
         time.sleep(0.02)
@@ -190,15 +148,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     chosen = parser.parse_args(arguments)
     size = QUICK if chosen.quick else WHOLE
-    with broker() as kafka:
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+        running_server(KafkaNode(Path(folder), jars(), remove=Path(folder))) as node,
+    ):
+        kafka = KafkaSettings(node.bootstrap)
         ensure_topics(kafka, topics_for("bench", joining.PARTITIONS, TOPICS)[:3])
         fill(kafka, size.impressions)
         ours = headrace(kafka, size.impressions)
-        theirs = faust(kafka, size.faust_s)
     results = {
         "impressions_per_second": round(ours.of_wall),
         "impressions_per_cpu_second": round(ours.of_cpu),
-        "faust_impressions_per_second": round(theirs.of_wall),
     }
     policies = [Policy.WINDOW] if chosen.quick else list(Policy)  # they take the same
     results["bytes_per_pending"] = round(max(bytes_per_pending(size.pending, p) for p in policies))

@@ -1,8 +1,8 @@
-"""Makes the events of the joiner's benchmark, and runs the joiner and the Faust agent.
+"""Makes the events of the joiner's benchmark, and runs the joiner.
 
 An event has 12 fields in some 300 bytes of JSON: ids with a few to a hundred thousand values, an
-hour, a logarithm and a cross. One impression in ten is clicked, some seconds later. `headrace` and
-`faust` are the entry points of two processes that join the same topics until SIGTERM.
+hour, a logarithm and a cross. One impression in ten is clicked, some seconds later. As a program,
+it joins topics until SIGTERM.
 """
 
 import random
@@ -10,9 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
-
-import orjson
 
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
@@ -90,61 +87,5 @@ def headrace(bootstrap: str, model: str, impressions: str, clicks: str, dead_let
     run_joiner(JoinerSettings(topics=topics), KafkaSettings(bootstrap), model, fields_of(), stop)
 
 
-def faust(
-    bootstrap: str, directory: str, name: str, impressions: str, clicks: str, *joined: str
-) -> None:
-    """Join until SIGTERM, as a Faust agent does it: a table of impressions, found by clicks.
-
-    At least once, raw bytes and orjson, a changelog, nothing done about windows: less than what the
-    joiner does. Settings as its documentation advises for speed. Examples go to two topics, of
-    impressions and of clicks, so that offsets distinguish the two.
-    """
-    from faust import App
-
-    app = App(
-        name,
-        datadir=directory,
-        broker=f"kafka://{bootstrap}",
-        store="memory://",
-        web_enabled=False,
-        key_serializer="raw",
-        value_serializer="raw",
-        topic_partitions=PARTITIONS,
-        topic_disable_leader=True,
-        table_standby_replicas=0,
-        consumer_auto_offset_reset="earliest",
-        stream_wait_empty=False,
-        stream_buffer_maxsize=16_384,
-        producer_linger=0.02,
-        producer_max_batch_size=262_144,
-        producer_compression_type="lz4",
-        broker_max_poll_records=5_000,
-    )
-    raw: dict[str, Any] = {"key_type": bytes, "value_type": bytes}
-    pending = app.Table(f"{name}-pending", partitions=PARTITIONS, **raw)
-    outputs = [app.topic(each, partitions=PARTITIONS, **raw) for each in joined]
-
-    @app.agent(app.topic(impressions, clicks, **raw))
-    async def join(stream: Any) -> None:
-        async for event in stream.events():
-            value = orjson.loads(event.value)
-            key = value["impression_id"].encode()
-            if event.message.topic == impressions:
-                pending[key] = event.value
-                output, example = outputs[0], {**value, "label": 0}
-            else:
-                shown = pending.get(key)
-                if shown is None:
-                    continue
-                output, example = outputs[1], {**orjson.loads(shown), "label": 1}
-            await output.send(
-                key=key, value=orjson.dumps(example), partition=event.message.partition
-            )
-
-    sys.argv = [name, "worker", "--loglevel", "warn", "--without-web"]
-    app.main()
-
-
 if __name__ == "__main__":
-    which, *arguments = sys.argv[1:]
-    {"headrace": headrace, "faust": faust}[which](*arguments)  # type: ignore[operator]
+    headrace(*sys.argv[1:])

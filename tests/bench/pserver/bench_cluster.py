@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeySettings
+from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.node_connection import Call
@@ -23,6 +23,7 @@ from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import OffsetSpan, Push, Shape
+from tests.running_server import running_server
 
 ROWS_A_PUSH = 1000
 SOURCE = "bench/0"
@@ -34,16 +35,13 @@ end)
 
 
 @contextmanager
-def cluster(settings: ValkeySettings | None = None) -> Iterator[ValkeyCluster]:
+def cluster() -> Iterator[ValkeyCluster]:
     """Two primaries, gone when the block ends."""
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        nodes = ValkeyCluster(Path(directory), settings=settings)
-        try:
-            nodes.launch()
-            nodes.wait_ready()
-            yield nodes
-        finally:
-            nodes.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory,
+        running_server(ValkeyCluster(Path(directory))) as nodes,
+    ):
+        yield nodes
 
 
 def flush(nodes: ValkeyCluster) -> None:

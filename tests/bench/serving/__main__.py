@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import uvloop
 from rich.console import Console
 from rich.table import Table
@@ -62,22 +63,17 @@ def pushing(url: str, spec: Path) -> Iterator[None]:
 
 
 @contextmanager
-def served(url: str, spec: Path) -> Iterator[int]:
-    """Serve the model until the block ends; yield the port."""
+def served(url: str, spec: Path, workers: int = 1) -> Iterator[tuple[int, psutil.Process]]:
+    """Serve the model until the block ends; yield the port, and the first of the processes."""
     port = free_port()
-    command = [sys.executable, "-P", "-m", "headrace", "serving", "run"]
-    process = subprocess.Popen(
-        [*command, "--model", str(spec), "--redis", url, "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    command = [sys.executable, "-P", "-m", "headrace", "--log-level", "warning", "serving", "run"]
+    of_model = ["--model", str(spec), "--redis", url, "--port", str(port)]
+    process = subprocess.Popen([*command, *of_model, "--workers", str(workers)])
     try:
-        yield port
+        yield port, psutil.Process(process.pid)
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=20)
-        if process.returncode:
-            sys.stderr.write(said.decode())
+        process.wait(30)
 
 
 def rate_of(name: str, candidates: int) -> float:
@@ -127,7 +123,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     with cluster() as nodes, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for name, spec in SPECS.items():
-            with pushing(nodes.url, spec), served(nodes.url, spec) as port:
+            with pushing(nodes.url, spec), served(nodes.url, spec) as (port, _):
                 figures[name] = runner.run(measure(name, port, seconds, counts))
     if options.json:
         print(json.dumps(figures))

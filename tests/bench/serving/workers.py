@@ -14,47 +14,19 @@ of each process. The first is the parent, and the follower is among the others.
 import asyncio
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psutil
 import uvloop
 
-from headrace.deploy.local.services.ports import free_port
 from headrace.learner.spec.model_spec import load_spec
 from tests.bench.bench_options import bench_parser
 from tests.bench.pserver.bench_cluster import cluster
-from tests.bench.serving.__main__ import CANDIDATES, SPECS
+from tests.bench.serving.__main__ import CANDIDATES, SPECS, served
 from tests.bench.serving.asking import answers_per_second, ready, requests
 from tests.bench.serving.learning import Pushing
 
 SPEC = SPECS["lr"]
-
-
-@contextmanager
-def served(url: str, workers: int) -> Iterator[tuple[int, psutil.Process]]:
-    """Serve the model until the block ends; yield the port, and the first of the processes."""
-    port = free_port()
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "headrace",
-        "--log-level",
-        "warning",
-        "serving",
-        "run",
-    ]
-    of_model = ["--model", str(SPEC), "--redis", url, "--port", str(port)]
-    process = subprocess.Popen([*command, *of_model, "--workers", str(workers)])
-    try:
-        yield port, psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def memory_mb(first: psutil.Process) -> dict[str, Any]:
@@ -90,7 +62,7 @@ def main() -> None:
         for _ in range(fills):
             pushing.fill()
         for workers in (1, 2):
-            with served(nodes.url, workers) as (port, first):
+            with served(nodes.url, SPEC, workers) as (port, first):
                 figures[str(workers)] = runner.run(measure(port, first, seconds))
     figures["load"] = round(os.getloadavg()[0], 1)
     if options.json:
