@@ -88,11 +88,11 @@ def warm_server(spec: ModelSpec) -> None:
     from headrace.serving.models.absent_rows import learned_shares
     from headrace.serving.models.predictor import Predictor
     from headrace.serving.replicas.status import TableRowSource
-    from headrace.serving.requests.candidates import EventCandidates
+    from headrace.serving.requests.candidates import Candidates
 
     model, table = open_model(spec, 2), RowTable(spec.width)
     predictor, rows = Predictor(spec.fields, model), TableRowSource(table)
-    nothing = EventCandidates({}, [{}])
+    nothing = Candidates({}, [{}])
     predictor.predict(rows, nothing, SHOWN_MS)
     predictor.predict(rows, nothing, SHOWN_MS, np.ones(1, np.int64))
     predictor.predict_events(rows, [{TIME: SHOWN_MS}])

@@ -25,14 +25,13 @@ from headrace.runtime.http.server import Readiness
 from headrace.runtime.http.token_grants import TokenGrant, TokenLimits
 from headrace.serving.api.admin import AdminAdmission, add_admin
 from headrace.serving.api.handler import (
-    PredictAdapter,
     PredictionHandler,
-    ProtocolAdapter,
-    RankAdapter,
+    PredictVerb,
+    RankVerb,
+    RequestVerb,
 )
 from headrace.serving.api.health import add_health, add_metrics, add_status
 from headrace.serving.api.load_shedding import BodySource, LoadShedder, WholeRequest
-from headrace.serving.api.open_inference import add_inference, error_of
 from headrace.serving.api.openapi import document
 from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.prediction import AnswerObserver
@@ -142,12 +141,11 @@ def make_app(parts: AppParts) -> App:
         *(models, room, parts.tokens, parts.metrics, parts.now_ms, beside),
         limits=client_limits,
     )
-    adapters: dict[str, ProtocolAdapter] = {"predict": PredictAdapter(), "rank": RankAdapter()}
-    for verb, adapter in adapters.items():
-        ask = app.asked[verb] = _asking(answering, adapter)
-        path = f"/v1/models/{{name}}:{verb}"
+    verbs: dict[str, RequestVerb] = {"predict": PredictVerb(), "rank": RankVerb()}
+    for name, verb in verbs.items():
+        ask = app.asked[name] = _asking(answering, verb)
+        path = f"/v1/models/{{name}}:{name}"
         app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
-    add_inference(app, models, answering, parts.readiness, parts.limits)
     add_status(app, models, parts.now_ms, parts.coverage)
     admin_limits = app.state.admin_limits = TokenLimits(parts.admin_grants)
     admission = AdminAdmission(
@@ -166,11 +164,10 @@ def make_app(parts: AppParts) -> App:
         if status == 405 and request.method == "POST" and _VERB.search(request.url.path):
             # the route of the status, a GET, takes any text as the name of a model
             status, headers = 404, {}
-            expected = " or ".join(f"/v1/models/NAME:{verb}" for verb in adapters)
+            expected = " or ".join(f"/v1/models/NAME:{verb}" for verb in verbs)
         elif status == 404:
             expected = "a path of /docs"
-        refused = RequestRefused(status, "", expected, found)
-        answer = (error_of if request.url.path.startswith("/v2") else as_response)(refused)
+        answer = as_response(RequestRefused(status, "", expected, found))
         answer.headers.update(headers)
         return answer
 
@@ -189,9 +186,9 @@ def make_app(parts: AppParts) -> App:
     return app
 
 
-def _asking(answering: PredictionHandler, adapter: ProtocolAdapter) -> Ask:
+def _asking(answering: PredictionHandler, verb: RequestVerb) -> Ask:
     def ask(request: BodySource | WholeRequest, name: str) -> Coroutine[Any, Any, Response]:
-        return answering.answer(request, name, adapter)
+        return answering.answer(request, name, verb)
 
     return ask
 

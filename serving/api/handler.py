@@ -1,4 +1,4 @@
-"""Answers prediction requests: the hot path of a server, for every protocol.
+"""Answers prediction requests: the hot path of a server.
 
 Bodies stay raw bytes until a decoder made from the model spec parses and checks them in one step.
 Computation runs in one of three places:
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -65,44 +65,25 @@ if TYPE_CHECKING:
     from headrace.serving.api.request_metrics import RequestMetrics
 
 _OF_JSON = (b"content-type", JSON.encode())
-_NO_HEADERS: Mapping[str, str] = {}
 _CLIENT_GONE = 499
-
-
-class EncodedAnswer(NamedTuple):
-    """An answer as bytes."""
-
-    body: bytes
-    headers: Mapping[str, str] = _NO_HEADERS
 
 
 class _AnswerResponse(Response):
     """A successful response, built without Starlette's header processing."""
 
-    def __init__(self, written: EncodedAnswer) -> None:
-        self.status_code, self.background, self.body = 200, None, written.body
-        self.raw_headers = [(b"content-length", b"%d" % len(written.body))]
-        if written.headers:
-            named = ((name.lower(), value) for name, value in written.headers.items())
-            self.raw_headers += [(name.encode(), value.encode()) for name, value in named]
-        if "Content-Type" not in written.headers:
-            self.raw_headers.append(_OF_JSON)
+    def __init__(self, body: bytes) -> None:
+        self.status_code, self.background, self.body = 200, None, body
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), _OF_JSON]
 
 
-class ProtocolAdapter(Protocol):
-    """Reads requests and writes answers of one protocol."""
+class RequestVerb(Protocol):
+    """Reads requests and writes answers of one route."""
 
-    def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:
+    def read(self, served: ServedModel, body: bytes) -> CheckedRequest:
         """Decode a request to this model. Raises RequestRefused."""
 
-    def key(self, name: str, body: bytes, headers: Mapping[str, str]) -> bytes | None:
-        """Return the request id or field by which an alias splits; None: the request lacks it."""
-
-    def write(self, scored: ScoredRequest) -> EncodedAnswer:
+    def write(self, scored: ScoredRequest) -> bytes:
         """Encode the answer."""
-
-    def refuse(self, refused: RequestRefused) -> Response:
-        """Return the response to a refused request."""
 
 
 class ReceivedRequest(NamedTuple):
@@ -110,14 +91,13 @@ class ReceivedRequest(NamedTuple):
 
     target: Route
     body: bytes
-    headers: Mapping[str, str]
-    adapter: ProtocolAdapter
+    verb: RequestVerb
     since_s: float
     """Monotonic time at which the body was complete."""
 
     def read(self, served: ServedModel) -> CheckedRequest:
         """Decode it as a request to this model. Raises RequestRefused."""
-        return self.adapter.read(served, self.body, self.headers)
+        return self.verb.read(served, self.body)
 
 
 class PredictionHandler:
@@ -145,7 +125,7 @@ class PredictionHandler:
         self._aside.shutdown()
 
     async def answer(
-        self, request: BodySource | WholeRequest, name: str, adapter: ProtocolAdapter
+        self, request: BodySource | WholeRequest, name: str, verb: RequestVerb
     ) -> Response:
         """Answer one request to the model or alias `name`, and count it.
 
@@ -170,7 +150,7 @@ class PredictionHandler:
             else:
                 body = await read_body(request, room)
             room.arrive()
-            received = ReceivedRequest(target, body, request.headers, adapter, time.monotonic())
+            received = ReceivedRequest(target, body, verb, time.monotonic())
             try:
                 if target.split is not None:
                     received = await self._to_arm(received, target.split.key)
@@ -180,7 +160,7 @@ class PredictionHandler:
                 room.depart()
         except RequestRefused as refused:
             self._metrics.refused(model, refused.status, client)
-            return adapter.refuse(refused)
+            return as_response(refused)
         except ClientDisconnect:
             self._metrics.refused(model, _CLIENT_GONE, client)
             return Response(status_code=_CLIENT_GONE)  # never sent: the connection is closed
@@ -189,15 +169,15 @@ class PredictionHandler:
 
     async def _to_arm(self, received: ReceivedRequest, name: str) -> ReceivedRequest:
         """Choose the model by the key `name`. A request without it is split by its body."""
-        target, body, headers, adapter, _ = received
+        target, body = received.target, received.body
         if len(body) > self._room.limits.aside_bytes:
             loop = asyncio.get_running_loop()
-            key = await loop.run_in_executor(self._aside, adapter.key, name, body, headers)
+            key = await loop.run_in_executor(self._aside, split_key, body, name)
         else:
-            key = adapter.key(name, body, headers)
+            key = split_key(body, name)
         return received._replace(target=self._models.arm(target, body if key is None else key))
 
-    async def _in_turn(self, received: ReceivedRequest) -> tuple[EncodedAnswer, float, int]:
+    async def _in_turn(self, received: ReceivedRequest) -> tuple[bytes, float, int]:
         size = len(received.body)
         self._room.take(size)
         busy_s = None
@@ -223,15 +203,13 @@ class PredictionHandler:
             self._room.done(size, busy_s)
         return written, seconds, candidates
 
-    def _compute(self, received: ReceivedRequest) -> tuple[EncodedAnswer, int]:
+    def _compute(self, received: ReceivedRequest) -> tuple[bytes, int]:
         """Return the answer and the count of candidates. Raises RequestRefused."""
         ready = self._check(received)
         written = self._write(received, ready, score(ready))
         return written, len(ready.asked.candidates)
 
-    async def _compute_with_others(
-        self, received: ReceivedRequest
-    ) -> tuple[EncodedAnswer, int, float]:
+    async def _compute_with_others(self, received: ReceivedRequest) -> tuple[bytes, int, float]:
         """Like `_compute`, in a batch. Also return the seconds that this request took of it."""
         began_s = time.perf_counter()
         ready = self._check(received)
@@ -264,19 +242,19 @@ class PredictionHandler:
 
     def _write(
         self, received: ReceivedRequest, ready: ReadyRequest, scored: ScoredRequest
-    ) -> EncodedAnswer:
+    ) -> bytes:
         if ready.asked.uncertainty:
             scored = scored._replace(uncertainties=uncertainties(ready))
         if ready.asked.explain:
             scored = scored._replace(explained=explanations(ready, scored))
-        written = received.adapter.write(scored)
+        written = received.verb.write(scored)
         for each in self._beside:
             each.answered(scored, received.read, received.body)
         return written
 
 
-class _JsonAdapter:
-    """Shared by the two JSON routes."""
+class _ResponseFields:
+    """Shared by the two routes."""
 
     def __init__(self) -> None:
         self._telling = StatusFields()
@@ -291,21 +269,15 @@ class _JsonAdapter:
             **self._telling.of(scored.standing, scored.now_ms),
         }
 
-    def key(self, name: str, body: bytes, headers: Mapping[str, str]) -> bytes | None:  # noqa: ARG002
-        return split_key(body, name)
 
-    def refuse(self, refused: RequestRefused) -> Response:
-        return as_response(refused)
-
-
-class PredictAdapter(_JsonAdapter):
+class PredictVerb(_ResponseFields):
     """`:predict`: scores of all candidates, in request order."""
 
-    def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:  # noqa: ARG002
+    def read(self, served: ServedModel, body: bytes) -> CheckedRequest:
         """Decode a request. Raises RequestRefused (413, 422)."""
         return served.decoder.decode(body)
 
-    def write(self, scored: ScoredRequest) -> EncodedAnswer:
+    def write(self, scored: ScoredRequest) -> bytes:
         """Encode the predictions."""
         named = [scored.names, scored.scores.tolist()]
         count = len(scored.names)
@@ -314,19 +286,17 @@ class PredictAdapter(_JsonAdapter):
         if scored.explained is not None:
             named.append(explained_answers(scored.explained, count))
         predictions = list(itertools.starmap(CandidateScore, zip(*named, strict=True)))
-        return EncodedAnswer(
-            encode(PredictResponse(**self.learned(scored), predictions=predictions))
-        )
+        return encode(PredictResponse(**self.learned(scored), predictions=predictions))
 
 
-class RankAdapter(_JsonAdapter):
+class RankVerb(_ResponseFields):
     """`:rank`: the `top_k` candidates with the highest scores, in descending order."""
 
-    def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:  # noqa: ARG002
+    def read(self, served: ServedModel, body: bytes) -> CheckedRequest:
         """Decode a request. Raises RequestRefused (413, 422)."""
         return served.decoder.decode_rank(body)
 
-    def write(self, scored: ScoredRequest) -> EncodedAnswer:
+    def write(self, scored: ScoredRequest) -> bytes:
         """Encode the ranking."""
         assert scored.chosen is not None  # decode_rank always sets top_k
         places = scored.chosen.tolist()
@@ -337,4 +307,4 @@ class RankAdapter(_JsonAdapter):
             RankedCandidate(place, scored.names[place], *each)
             for place, *each in zip(places, scores, uncertain, parts, strict=True)
         ]
-        return EncodedAnswer(encode(RankResponse(**self.learned(scored), ranking=ranking)))
+        return encode(RankResponse(**self.learned(scored), ranking=ranking))

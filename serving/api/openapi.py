@@ -13,13 +13,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from headrace.ingest.features.fields import FieldSet
-from headrace.serving.api.open_inference import InferRequest
 from headrace.serving.api.responses import ModelStatus, PredictResponse, RankResponse
-from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.models.registry import ModelRegistry
 from headrace.serving.requests.candidates import ID, REQUEST_ID
 from headrace.serving.requests.refusals import RefusalBody
 from headrace.serving.requests.sample_requests import sample_fields, sample_request
-from headrace.serving.requests.tensors import inputs_of
 
 Schemas = dict[str, object]
 
@@ -35,7 +33,6 @@ _REFUSALS = {
     "429": "The client has sent more requests per second than its token allows. See Retry-After.",
     "503": "The replica is incomplete or the server is overloaded. See Retry-After.",
 }
-_TENSOR_REFUSALS = {"400" if code == "422" else code: text for code, text in _REFUSALS.items()}
 
 
 def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[str, object]:
@@ -59,21 +56,20 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
             _component(served.decoder.type, schemas, prefix),
             asked,
             _component(PredictResponse, schemas, ""),
-            (_REFUSALS, refusal),
+            refusal,
         )
         paths[f"/v1/models/{name}:rank"] = _post(
             ("rank", name, f"Candidates by descending click probability, from model {name}"),
             _component(served.decoder.rank_type, schemas, prefix),
             {key: _with(value, top_k=1) for key, value in asked.items()},
             _component(RankResponse, schemas, ""),
-            (_REFUSALS, refusal),
+            refusal,
         )
-        _add_inference(made, served)
     _add_statuses(paths, _component(ModelStatus, schemas, ""), refusal)
     if asks_token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, methods in paths.items():
-            if path.endswith((":predict", ":rank", "/infer")):
+            if path.endswith((":predict", ":rank")):
                 methods["post"]["security"] = [{"token": []}]
     return made
 
@@ -94,27 +90,6 @@ def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
     }
 
 
-def tensor_examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
-    """Return requests of the Open Inference Protocol that the model answers as they are."""
-    values: dict[str, list[object]] = {"BYTES": ["1", "2"], "FP64": [3.0, 4.0]}
-    inputs = [
-        {
-            "name": name,
-            "datatype": datatype,
-            "shape": [2] if len(shape) == 1 else [2, 1],
-            "data": values[datatype],
-        }
-        for name, datatype, shape in inputs_of(fields)
-        if name != ID and datatype in values
-    ]
-    return {
-        "tensors": {
-            "summary": "Two candidates, one column per field",
-            "value": {"id": "page-1", "inputs": inputs, "outputs": [{"name": "score"}]},
-        }
-    }
-
-
 def _with(example: Mapping[str, Any], **more: object) -> dict[str, Any]:
     return {**example, "value": {**example["value"], **more}}
 
@@ -124,12 +99,12 @@ def _post(
     request: object,
     asked: Mapping[str, object],
     answer: object,
-    refusals: tuple[Mapping[str, str], object],
+    refusal: object,
 ) -> dict[str, Any]:
     verb, name, summary = what
     answers: dict[str, object] = {"200": {"description": "The answer.", **_json(answer)}}
-    for code, text in refusals[0].items():
-        answers[code] = {"description": text, **_json(refusals[1])}
+    for code, text in _REFUSALS.items():
+        answers[code] = {"description": text, **_json(refusal)}
         if code in ("429", "503"):
             answers[code]["headers"] = {  # type: ignore[index]
                 "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}
@@ -148,47 +123,11 @@ def _post(
     }
 
 
-def _add_inference(made: dict[str, Any], served: ServedModel) -> None:
-    name, schemas = served.spec.name, made["components"]["schemas"]
-    error: dict[str, object] = {
-        "type": "object",
-        "properties": {"error": {"type": "string"}},
-        "required": ["error"],
-    }
-    infer = _post(
-        ("infer", name, f"Open Inference Protocol: scores of model {name}"),
-        _component(InferRequest, schemas, ""),
-        tensor_examples(served.spec.fields),
-        {"type": "object", "required": ["model_name", "model_version", "outputs"]},
-        (_TENSOR_REFUSALS, error),
-    )
-    described = {
-        "200": {"description": "The answer.", **_json({"type": "object"})},
-        "404": {"description": _REFUSALS["404"], **_json(error)},
-    }
-    version = served.spec.fingerprint
-    for path, suffix in ((f"/v2/models/{name}", ""), (f"/v2/models/{name}/versions/{version}",
-                                                      "_versioned")):  # fmt: skip
-        post = {**infer["post"], "operationId": f"infer{suffix}_{name}"}
-        made["paths"][f"{path}/infer"] = {"post": post}
-        for route, what in ((path, "Inputs and outputs"), (f"{path}/ready", "Readiness")):
-            unready = {"503": {"description": _REFUSALS["503"], **_json(error)}}
-            made["paths"][route] = {
-                "get": {
-                    "summary": f"Open Inference Protocol: {what.lower()} of model {name}",
-                    "operationId": f"{'ready' if route != path else 'metadata'}{suffix}_{name}",
-                    "tags": ["Open Inference Protocol"],
-                    "responses": described | (unready if route != path else {}),
-                }
-            }
-
-
 def _add_statuses(paths: dict[str, Any], status: object, refusal: object) -> None:
     one = paths["/v1/models/{name}"]["get"]["responses"]
     one["200"] = {"description": "The status.", **_json(status)}
     one["404"] = {"description": _REFUSALS["404"], **_json(refusal)}
     paths["/health/ready"]["get"]["responses"]["503"] = {"description": "Not ready."}
-    paths["/v2/health/ready"]["get"]["responses"]["400"] = {"description": "Not ready."}
 
 
 def _json(schema: object) -> dict[str, object]:

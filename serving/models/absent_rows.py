@@ -12,7 +12,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.features.fields import FieldSet, Transform
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.serving.replicas.status import RowSource
-from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.candidates import Candidates
 
 _WITH_ABSENT_ROW = (Transform.ID, Transform.LOG_BUCKET)
 
@@ -23,7 +23,7 @@ def learned_shares(fields: FieldSet, rows: RowSource, now_ms: int) -> dict[str, 
     It covers the whole life of the model. An absent row that was deleted, or that admission has not
     created, counts as never seen.
     """
-    nothing = EventCandidates({}, [{}])
+    nothing = Candidates({}, [{}])
     features = nothing.encode(Encoder(fields), now_ms)
     table = rows.table_for(features, nothing.times(now_ms))
     all_rows = table.find(np.append(features.ids[0], np.uint64(INTERCEPT)))

@@ -38,7 +38,7 @@ from headrace.serving.replicas.replica_metrics import (
 )
 from headrace.serving.replicas.snapshot_rows import SnapshotRows
 from headrace.serving.replicas.status import LocalRows, TableRowSource
-from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.candidates import Candidates
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
 
@@ -200,7 +200,7 @@ def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., Cachi
     ) -> CachingFollower:
         asked = open_model(spec, shape.buckets).asked_rows
         # compile or load the kernels now rather than during the first request
-        nothing = EventCandidates({}, [{}])
+        nothing = Candidates({}, [{}])
         features, times = nothing.encode(Encoder(spec.fields), 0), nothing.times(0)
         asked.of_features(features)
         asked.of_statistics(RowTable(spec.width), features, times)
@@ -215,7 +215,7 @@ def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: RequestLim
     predictor = Predictor(spec.fields, open_model(spec, buckets))
     # compile or load the kernels now rather than during the first request
     nothing = TableRowSource(RowTable(spec.width))
-    predictor.predict(nothing, EventCandidates({}, [{}]), wall_ms())
+    predictor.predict(nothing, Candidates({}, [{}]), wall_ms())
     learned_shares(spec.fields, nothing, wall_ms())
     deep = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
     return ServedModel(

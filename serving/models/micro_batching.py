@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace.serving.replicas.status import RowSource
-from headrace.serving.requests.candidates import Candidates, EventCandidates
+from headrace.serving.requests.candidates import Candidates
 
 if TYPE_CHECKING:
     from headrace.ingest.features.encoder import Event
@@ -44,7 +44,7 @@ class MicroBatcher:
         self, predictor: Predictor, rows: RowSource, candidates: Candidates, now_ms: int
     ) -> tuple[Scores, float]:
         """Return the scores of `predictor.predict`, and this request's share of the seconds."""
-        if not isinstance(candidates, EventCandidates) or len(candidates) != 1:
+        if len(candidates) != 1:
             began_s = time.perf_counter()
             scores = predictor.predict(rows, candidates, now_ms)
             return scores, time.perf_counter() - began_s

@@ -19,7 +19,7 @@ from headrace.learner.errors import NoUncertainty
 from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.models.registry import Route, ServedModel
 from headrace.serving.replicas.status import ReplicaStatus, RowSource, age
-from headrace.serving.requests.candidates import Candidates, CheckedRequest, EventCandidates
+from headrace.serving.requests.candidates import Candidates, CheckedRequest
 
 if TYPE_CHECKING:
     from headrace.learner.models.explanations import Explanations
@@ -111,7 +111,6 @@ def explanations(ready: ReadyRequest, scored: ScoredRequest) -> Explanations:
     """Return what each field contributes to the scores in the answer, in its order."""
     candidates = ready.asked.candidates
     if scored.chosen is not None:
-        assert isinstance(candidates, EventCandidates)  # only JSON asks for rankings
         candidates = candidates.at(scored.chosen.tolist())
     served = ready.target.served
     found = served.predictor.explain(ready.rows, candidates, ready.now_ms)

@@ -1,14 +1,13 @@
-"""The candidates of a request, independent of its protocol.
+"""The candidates of a request.
 
-A request carries JSON objects or tensors. An answer only needs their encoding, which works column
-by column. Only the prediction log needs candidates as events, one by one; it is written later, on
-another thread.
+An answer only needs their encoding, which works column by column. Only the prediction log needs
+candidates as events, one by one; it is written later, on another thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -35,35 +34,7 @@ def some_of(rows: Sequence[T]) -> Sequence[T]:
     return rows[:: -(-len(rows) // MOST_COUNTED)] if rows else rows
 
 
-class Candidates(Protocol):
-    """Impressions that are about to be shown."""
-
-    def __len__(self) -> int: ...
-
-    def encode(self, encoder: Encoder, now_ms: int) -> Encoded:
-        """Return ids and numbers. `now_ms`: time of candidates without a time of their own."""
-
-    def times(self, now_ms: int) -> npt.NDArray[np.int64]:
-        """Return the time of each candidate, shape (n,)."""
-
-    def names(self) -> Sequence[str | None]:
-        """Return the impression id of each candidate; None if it has none."""
-
-    def events(self, now_ms: int) -> Iterator[dict[str, object]]:
-        """Yield each candidate as an event: its time, and the fields that the model reads."""
-
-
-class RequestCandidates(Candidates, Protocol):
-    """Candidates of one request."""
-
-    def present(self, sources: Sequence[str]) -> tuple[int, list[int]]:
-        """Return a count of candidates, and how many of them have each raw field.
-
-        In a large request, some candidates stand for all.
-        """
-
-
-class EventCandidates(msgspec.Struct, frozen=True, eq=False):
+class Candidates(msgspec.Struct, frozen=True, eq=False):
     """A shared context and the fields of each candidate, decoded from JSON."""
 
     context: Event
@@ -74,7 +45,7 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.own)
 
-    def at(self, places: Sequence[int]) -> EventCandidates:
+    def at(self, places: Sequence[int]) -> Candidates:
         """Return the candidates at these places, in this order."""
         return msgspec.structs.replace(self, own=[self.own[place] for place in places])
 
@@ -84,7 +55,10 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
         return {TIME: self._common_ms(now_ms), **self.context, **own}
 
     def encode(self, encoder: Encoder, now_ms: int) -> Encoded:
-        """Return ids and numbers. The context is encoded once."""
+        """Return ids and numbers. The context is encoded once.
+
+        now_ms: time of candidates without a time of their own.
+        """
         context = {TIME: self._common_ms(now_ms), **self.context}
         return encoder.encode_candidates(context, self.own)
 
@@ -94,11 +68,14 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
         return np.array([each.get(TIME, common) for each in self.own], np.int64)
 
     def names(self) -> Sequence[str | None]:
-        """Return the impression id of each candidate."""
+        """Return the impression id of each candidate; None if it has none."""
         return [each.get(ID) for each in self.own]  # type: ignore[misc]
 
     def present(self, sources: Sequence[str]) -> tuple[int, list[int]]:
-        """Return a count of candidates, and how many of them have each raw field."""
+        """Return a count of candidates, and how many of them have each raw field.
+
+        In a large request, some candidates stand for all.
+        """
         rows, common = some_of(self.own), self.context
         counts = []
         for source in sources:
@@ -107,7 +84,7 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
         return len(rows), counts
 
     def events(self, now_ms: int) -> Iterator[dict[str, object]]:
-        """Yield each candidate as an event."""
+        """Yield each candidate as an event: its time, and the fields that the model reads."""
         context = {TIME: self._common_ms(now_ms), **self.context}
         for each in self.own:
             yield {**context, **each}
@@ -119,7 +96,7 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
 class CheckedRequest(msgspec.Struct, frozen=True, eq=False):
     """A request that passed its checks."""
 
-    candidates: RequestCandidates
+    candidates: Candidates
     request_id: str | None = None
     top_k: int | None = None
     """Length of the ranking; None: all candidates in request order."""

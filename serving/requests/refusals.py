@@ -4,7 +4,7 @@
 
 | status | why |
 |---|---|
-| 400, 422 | the request is invalid: the field, the expected value, the value found |
+| 422 | the request is invalid: the field, the expected value, the value found |
 | 401, 403 | the token is missing, invalid, or not sufficient for this route or model |
 | 404 | no such model, alias or path |
 | 408, 413, 415 | the body is late, too large, compressed |
@@ -34,10 +34,9 @@ class RefusalBody(msgspec.Struct, frozen=True):
     error: RequestRefusal
 
 
-def as_response(refused: RequestRefused, body: bytes | None = None) -> Response:
-    """Return the HTTP response. `body` replaces the JSON for protocols with their own shape."""
-    content = encode(RefusalBody(refused.refusal)) if body is None else body
-    response = Response(content, refused.status, media_type=JSON)
+def as_response(refused: RequestRefused) -> Response:
+    """Return the HTTP response."""
+    response = Response(encode(RefusalBody(refused.refusal)), refused.status, media_type=JSON)
     if refused.status in (429, 503):
         response.headers["Retry-After"] = str(refused.retry_s)
     if refused.status == 401:

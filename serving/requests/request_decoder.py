@@ -21,7 +21,7 @@ from headrace.ingest.features.fields import Field, FieldSet, Transform
 from headrace.ingest.features.unknown_fields import known_fields
 from headrace.runtime.http.http_errors import RequestRefused
 from headrace.runtime.undecodable import UNDECODABLE
-from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
+from headrace.serving.requests.candidates import ID, REQUEST_ID, Candidates, CheckedRequest
 from headrace.serving.requests.limits import RequestLimits, too_large
 
 Scalar = str | int | float | bool | None
@@ -102,7 +102,7 @@ class RequestDecoder:
 
     def _decoded(
         self, body: bytes, decode: Callable[[bytes], Any], kind: type[msgspec.Struct]
-    ) -> tuple[Any, EventCandidates]:
+    ) -> tuple[Any, Candidates]:
         if len(body) > self.limits.body_bytes:
             raise too_large(self.limits)
         try:
@@ -118,12 +118,12 @@ class RequestDecoder:
         context = request.context or {}
         for source in self._numeric:
             if type(context.get(source)) is str:
-                check_number(context[source], f"context.{source}")
+                _check_number(context[source], f"context.{source}")
             for i, row in enumerate(rows):
                 value = row.get(source)
                 if type(value) is str:
-                    check_number(value, f"{name}[{i}].{source}")
-        return request, EventCandidates(context, rows, request.timestamp_ms)
+                    _check_number(value, f"{name}[{i}].{source}")
+        return request, Candidates(context, rows, request.timestamp_ms)
 
     def _rows(self, request: Any) -> tuple[list[dict[str, object]], str]:
         candidates, instances = request.candidates, request.instances
@@ -140,7 +140,7 @@ class RequestDecoder:
         return rows, name
 
 
-def _checked(request: Any, candidates: EventCandidates, top_k: int | None = None) -> CheckedRequest:
+def _checked(request: Any, candidates: Candidates, top_k: int | None = None) -> CheckedRequest:
     return CheckedRequest(
         candidates,
         request.request_id,
@@ -174,7 +174,7 @@ def _row_type(fields: FieldSet) -> type:
     return TypedDict("Fields", types, total=False)  # type: ignore[operator,no-any-return]
 
 
-def check_number(value: object, field: str) -> None:
+def _check_number(value: object, field: str) -> None:
     """Refuse a string that is not a finite number. Raises RequestRefused (422)."""
     if type(value) is str:
         try:
@@ -182,7 +182,7 @@ def check_number(value: object, field: str) -> None:
                 return
         except ValueError:
             pass
-        raise RequestRefused(422, field, "a number or a numeric string", shown(value))
+        raise RequestRefused(422, field, "a number or a numeric string", _shown(value))
 
 
 def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> RequestRefused:
@@ -198,7 +198,7 @@ def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> RequestRe
         return RequestRefused(422, unknown["name"], known, "an unknown key")
     expected = _EXPECTED.match(what)
     try:
-        found = shown(_at(json.loads(body), path))
+        found = _shown(_at(json.loads(body), path))
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         found = "another value"
     said = expected["expected"].replace("`", "") if expected else what
@@ -211,7 +211,7 @@ def _at(value: object, path: str) -> object:
     return value
 
 
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     """Return a value as JSON, truncated if it is long."""
     text = json.dumps(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -26,18 +26,18 @@ def split_key(body: bytes, name: str) -> bytes | None:
     in_request, in_rows = _decoders(name)
     try:
         if name == REQUEST_ID:
-            return key_of(in_request(body).key)
+            return _key_of(in_request(body).key)
         context = in_request(body).context
-        found = None if context is None else key_of(context.key)
+        found = None if context is None else _key_of(context.key)
         if found is not None:
             return found
         rows = in_rows(body)
-        return next((key_of(each.key) for each in rows.candidates or rows.instances or ()), None)
+        return next((_key_of(each.key) for each in rows.candidates or rows.instances or ()), None)
     except UNDECODABLE:
         return None
 
 
-def key_of(value: object) -> bytes | None:
+def _key_of(value: object) -> bytes | None:
     """Return the bytes of a scalar to hash; None for all other values, and an empty text."""
     if not isinstance(value, str | int | float):
         return None

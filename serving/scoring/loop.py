@@ -19,24 +19,20 @@ the position in each score, which readers of scores would have to skip.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.ingest.dead_letters.letter import pack
 from headrace.ingest.errors import BadCheckpoint, OffsetGone
 from headrace.ingest.events.contract import (
     REQUEST_ID,
-    TIME,
     Reason,
     is_tick,
     read_event,
     request_key,
 )
-from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.kafka.producer import BY_KEY
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -53,7 +49,7 @@ from headrace.ingest.kafka.transactions import Outgoing
 from headrace.learner.inputs.slates import request_ends
 from headrace.runtime.counted_nouns import counted
 from headrace.serving.models.registry import ServedModel
-from headrace.serving.requests.candidates import ID
+from headrace.serving.requests.candidates import Candidates
 from headrace.serving.scoring.message import message_of
 
 Event = dict[str, object]
@@ -85,37 +81,6 @@ class ScoringTotals:
     """Impressions that retention removed before they were scored."""
     newest_ms: int = 0
     """Largest event time scored."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImpressionBatch:
-    """Events of a stream as candidates."""
-
-    own: Sequence[Event]
-
-    def __len__(self) -> int:
-        return len(self.own)
-
-    def encode(self, encoder: Encoder, now_ms: int) -> Encoded:  # noqa: ARG002
-        """Return ids and numbers. Every event has its own time."""
-        return encoder.encode(self.own)
-
-    def times(self, now_ms: int) -> npt.NDArray[np.int64]:  # noqa: ARG002
-        """Return the time of each event, shape (n,)."""
-        return np.fromiter((each[TIME] for each in self.own), np.int64, len(self.own))
-
-    def names(self) -> Sequence[str | None]:
-        """Return the impression id of each event."""
-        return [each[ID] for each in self.own]  # type: ignore[misc]
-
-    def requests(self) -> pa.StringArray:
-        """Return the request id of each event, null without one."""
-        keys = [request_key(each.get(REQUEST_ID)) for each in self.own]
-        return pa.array([None if key is None else key.decode() for key in keys], pa.string())
-
-    def events(self, now_ms: int) -> Iterator[Event]:  # noqa: ARG002
-        """Yield the events unchanged."""
-        yield from self.own
 
 
 class StreamScorer:
@@ -242,8 +207,8 @@ class StreamScorer:
         now_ms, rows = self._now_ms(), self._served.rows
         standing, reading = rows.standing, rows.reading()
         state, model = standing.state(now_ms), self._served.spec.name
-        shown = ImpressionBatch([event for _, event in events])
-        ends = request_ends(shown.requests(), shown.times(now_ms))
+        shown = Candidates({}, [event for _, event in events])
+        ends = request_ends(_requests(shown.own), shown.times(now_ms))
         scores = self._served.predictor.predict(reading, shown, now_ms, ends).tolist()
         target = Source(self._topics.scores, BY_KEY)
         for (record, event), score in zip(events, scores, strict=True):
@@ -292,3 +257,9 @@ class StreamScorer:
         total.newest_ms = max(total.newest_ms, new.newest_ms)
         for name, count in new.dead_letters.items():
             total.dead_letters[name] = total.dead_letters.get(name, 0) + count
+
+
+def _requests(events: Sequence[Mapping[str, object]]) -> pa.StringArray:
+    """Return the request id of each event, null without one."""
+    keys = [request_key(each.get(REQUEST_ID)) for each in events]
+    return pa.array([None if key is None else key.decode() for key in keys], pa.string())

@@ -6,10 +6,7 @@ connection, however its bytes are cut.
 
 import asyncio
 import gzip
-import json
 import random
-import struct
-from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
@@ -20,7 +17,6 @@ from headrace.ingest.collector.validation import check
 from headrace.ingest.features.encoder import Encoder
 from headrace.runtime.http.http_errors import RequestRefused
 from headrace.runtime.http.server import SingleWriteProtocol
-from headrace.serving.api.open_inference import HEADER_LENGTH, InferAdapter
 from headrace.serving.observers.unknown_names import unknown_counts
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
@@ -34,20 +30,7 @@ from tests.memory_connection import MemoryConnection
 
 _LIMITS = CollectorLimits(body_bytes=4096)
 _ENCODER, _DECODER = Encoder(FIELDS), RequestDecoder(FIELDS, RequestLimits())
-_INFER = InferAdapter(RequestLimits())
 _KEYS = (*DECLARED, "impression_id", "timestamp_ms", "request_id", "x", "", "\\u0077ord")
-_DATATYPES = (
-    "BOOL",
-    "UINT8",
-    "UINT64",
-    "INT8",
-    "INT64",
-    "FP16",
-    "FP64",
-    "BYTES",
-    "bytes",
-    "INT128",
-)
 
 
 def _event(dice: random.Random) -> bytes:
@@ -84,53 +67,6 @@ def _use_request(blob: bytes) -> None:
         asked.encode(_ENCODER, NOW_MS)
         asked.names(), asked.times(NOW_MS), list(asked.events(NOW_MS)), asked.present(DECLARED)
     check_known(blob, _DECODER.known)
-
-
-def _infer(dice: random.Random) -> bytes:
-    """Return the length of the JSON and a body: a header has no other bytes."""
-    inputs: list[dict[str, Any]] = [
-        {"name": name, "datatype": kind, "shape": [2], "data": data}
-        for name, kind, data in (("word", "BYTES", ["a", ""]), ("amount", "FP64", [0.5, 1]))
-    ]
-    raw = b""
-    for _ in range(dice.randrange(3)):
-        count, kind = dice.choice((1, 2, 5)), dice.choice(_DATATYPES)
-        shapes: tuple[list[int], ...] = (
-            [count],
-            [count, 1],
-            [count, 2],
-            [0],
-            [],
-            [-1],
-            [2**63 - 1] * 2,
-            [1] * 300,
-        )
-        shape = dice.choice((*shapes, [count] * 8, [2**63 - 1] * 5000))
-        item: dict[str, Any] = {"name": dice.choice(_KEYS), "datatype": kind, "shape": shape}
-        size = dice.choice((1, 2, 4, 8)) * count
-        if dice.random() < 0.4:
-            texts = [dice.choice((b"a", b"\xff", b"")) for _ in range(count)]
-            part = b"".join(struct.pack("<I", len(each)) + each for each in texts)
-            part = part if kind == "BYTES" else dice.randbytes(size)
-            raw += part
-            item["parameters"] = {"binary_data_size": dice.choice((len(part), -1, 2**70, "3"))}
-        else:
-            found = ("a", 1, 1.5, True, None, 2**63, [1], 1e39, NOW_MS)
-            item["data"] = [dice.choice(found) for _ in range(count)]
-        inputs.append(item)
-    head = json.dumps({"inputs": inputs, "id": dice.choice(("r", 5, None))}).encode()
-    said = dice.choice((len(head), len(head), len(head) + 1, 0))
-    return b"%d\n" % said + changed(dice, head.decode()) + raw
-
-
-def _use_infer(blob: bytes) -> None:
-    said, _, body = blob.partition(b"\n")
-    served: Any = SimpleNamespace(spec=SimpleNamespace(fields=FIELDS))
-    headers = {HEADER_LENGTH: said.decode()}
-    _INFER.key("word", body, headers)
-    asked = _INFER.read(served, body, headers).candidates
-    asked.encode(_ENCODER, NOW_MS)
-    asked.names(), asked.times(NOW_MS), list(asked.events(NOW_MS)), asked.present(DECLARED)
 
 
 def _body(dice: random.Random) -> bytes:
@@ -227,7 +163,6 @@ def http_decoders() -> list[Decoder]:
     return [
         Decoder("event", _event, lambda blob: agree([blob]), (), 0.2),
         Decoder("request", _request, _use_request, refused),
-        Decoder("inference request", _infer, _use_infer, refused),
         Decoder("body of events", _body, _use_body, refused),
         Decoder("connection", _conversation, _use_connection, (), 0.1),
     ]

@@ -16,7 +16,7 @@ from headrace.pserver.rows.table import RowTable
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.loading import served_by
 from headrace.serving.replicas.status import TableRowSource
-from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.candidates import Candidates
 
 
 @pytest.mark.parametrize("name", ["demo", "news", "news_ids", "news_window"])
@@ -39,7 +39,7 @@ def test_a_server_compiles_nothing_after_its_warmup() -> None:
     warm_server(spec)
     with event.install_recorder("numba:compile") as recorder:
         predictor = served_by(spec, 2, Mock(), Mock()).predictor
-        rows, asked = TableRowSource(RowTable(spec.width)), EventCandidates({}, [{}, {}])
+        rows, asked = TableRowSource(RowTable(spec.width)), Candidates({}, [{}, {}])
         predictor.predict(rows, asked, SHOWN_MS, np.full(1, 2))
         predictor.explain(rows, asked, SHOWN_MS)
         learned_shares(spec.fields, rows, SHOWN_MS)

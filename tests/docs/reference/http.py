@@ -25,13 +25,11 @@ The collector takes events; a server answers predictions. Both publish this refe
 model and settings: `/docs` as a page, `/openapi.json` as a document. The guides for
 [producers](../guides/producing.md) and [serving](../guides/serving.md) explain how to use them.
 
-An error of `/v1` says which field was wrong, what was expected, and what was found:
+An error says which field was wrong, what was expected, and what was found:
 
 ```json
 {"error": {"field": "candidates[3].price", "expected": "a number", "found": "\\"cheap\\""}}
 ```
-
-The Open Inference Protocol puts the same into one text: `{"error": "..."}`.
 """
 COLLECTOR = "\n## Collector\n\nStart it with `headrace ingest collect`.\n"
 SERVER = """

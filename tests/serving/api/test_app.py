@@ -240,7 +240,7 @@ def test_the_examples_of_the_openapi_document_can_be_sent_unchanged() -> None:
             answer = ask(serving, "POST", path, json=example["value"])
             assert answer.status_code == 200, (path, answer.text)
             sent += 1
-    assert sent == 6  # :predict and :rank two each, infer versioned and not
+    assert sent == 4  # two of :predict and two of :rank
     refusals = {"401", "403", "404", "408", "412", "413", "415", "422", "429", "503"}
     assert set(page["paths"][PREDICT]["post"]["responses"]) == {"200"} | refusals
     for reference in _references(page):

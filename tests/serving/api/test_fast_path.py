@@ -54,7 +54,6 @@ REQUESTS = {
     "stranger": ONE.replace(b"Bearer", b"Basic"),
     "got": b"GET /v1/models/news:predict HTTP/1.1\r\nHost: server\r\n\r\n",
     "health": b"GET /health/live HTTP/1.1\r\nHost: server\r\n\r\n",
-    "tensors": posted("/v2/models/news/infer", b"{}"),
 }
 
 

@@ -138,7 +138,7 @@ def test_a_long_request_computed_on_the_thread_has_the_same_scores() -> None:
 def test_a_prediction_without_a_valid_token_gets_401() -> None:
     serving, _ = complete(tokens=[TOKEN])
     asked: dict[str, Any] = {"candidates": [{}]}
-    for path in (PREDICT, "/v1/models/news:rank", "/v2/models/news/infer"):
+    for path in (PREDICT, "/v1/models/news:rank"):
         for given in ({}, {"Authorization": "Bearer another"}, {"Authorization": f"Basic {TOKEN}"}):
             answer = ask(serving, "POST", path, json=asked, headers=given)
             assert answer.status_code == 401

@@ -55,11 +55,6 @@ def test_a_request_that_demands_more_freshness_than_available_gets_412() -> None
     }
     answer = ask(serving, "POST", PREDICT, json={"candidates": [{}], "min_version": 1_000})
     assert (answer.status_code, answer.json()["error"]["field"]) == (412, "min_version")
-    inputs = [{"name": "article_id", "datatype": "BYTES", "shape": [1], "data": ["1"]}]
-    tensors = {"inputs": inputs, "parameters": {"max_age_ms": 1_000}}
-    answer = ask(serving, "POST", "/v2/models/news/infer", json=tensors)
-    assert answer.status_code == 412
-    assert "1001 ms (unreachable)" in answer.json()["error"]
     assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
 
 

@@ -101,38 +101,6 @@ def test_an_invalid_request_to_a_split_is_refused_with_its_reason() -> None:
         assert answer.status_code == 422
 
 
-def tensor(name: str, values: list[str]) -> dict[str, Any]:
-    return {"name": name, "shape": [len(values)], "datatype": "BYTES", "data": values}
-
-
-def test_the_open_inference_protocol_splits_by_id_and_by_tensor() -> None:
-    serving = Two()
-    for target in (HALVES, BY_USER):
-        put(serving, target)
-        for name in IDS:
-            inputs = [tensor("article_id", ["hot", "cold"]), tensor("user_id", [name])]
-            said = ask(
-                serving, "POST", "/v2/models/production/infer", json={"id": name, "inputs": inputs}
-            ).json()
-            assert said["parameters"]["model"] == chosen(target, name)
-            assert said["model_name"] == "production"
-
-
-def test_a_version_of_a_split_is_one_of_its_models() -> None:
-    serving = Two()
-    put(serving, HALVES)
-    versions = ask(serving, "GET", "/v2/models/production").json()["versions"]
-    assert len(set(versions)) == 2
-    body = {"id": "r1", "inputs": [tensor("article_id", ["hot"])]}
-    for version in versions:
-        path = f"/v2/models/production/versions/{version}"
-        assert ask(serving, "GET", f"{path}/ready").status_code == 200
-        said = ask(serving, "POST", f"{path}/infer", json=body).json()
-        assert said["model_version"] == version
-    gone = ask(serving, "POST", "/v2/models/production/versions/0/infer", json=body)
-    assert gone.status_code == 404 and " or " in gone.json()["error"]
-
-
 def test_an_incomplete_model_of_a_split_leaves_its_requests_to_the_others() -> None:
     serving = Two()
     put(serving, HALVES)

@@ -14,7 +14,7 @@ from headrace.serving.observers.unknown_names import (
     shown_name,
     unknown_counts,
 )
-from headrace.serving.requests.candidates import MOST_COUNTED, EventCandidates
+from headrace.serving.requests.candidates import MOST_COUNTED, Candidates
 from tests.serving.api.app_client import PREDICT, RANK, ask, complete
 from tests.serving.models.two_models import Two
 from tests.serving.served_models import (
@@ -80,20 +80,9 @@ def test_requests_between_two_samples_are_not_counted() -> None:
     assert serving.sample("headrace_server_recent_candidates") == 1
 
 
-def test_tensors_are_counted_by_their_names() -> None:
-    serving, _ = complete()
-    serving.clock.ms += 10_000
-    tensor = {"name": "article_id", "shape": [2], "datatype": "BYTES", "data": ["a", "b"]}
-    assert ask(serving, "POST", "/v2/models/news/infer", json={"inputs": [tensor]}).is_success
-    found = fields_of(serving)
-    assert (found["article"][0], found["user"][0]) == (1.0, 0.0)
-
-
 def test_a_few_candidates_of_a_large_request_stand_for_all() -> None:
     rows = [{"article_id": i} if i % 2 else {} for i in range(10 * MOST_COUNTED + 1)]
-    total, [article, user] = EventCandidates({"user_id": 1}, rows).present(
-        ["article_id", "user_id"]
-    )
+    total, [article, user] = Candidates({"user_id": 1}, rows).present(["article_id", "user_id"])
     assert total <= MOST_COUNTED
     assert user == total and 0 < article < total
 

@@ -11,7 +11,7 @@ from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.store import Shape
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.replicas.status import TableRowSource
-from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.candidates import Candidates
 
 SPEC = """
 [model]
@@ -81,7 +81,7 @@ class Trained:
     def answer(self, event: dict[str, object]) -> float:
         """Return the score of a request with one candidate; user and time are in the context."""
         context = {name: event[name] for name in ("user", "timestamp_ms")}
-        asked = EventCandidates(context, [{"item": event["item"]}])
+        asked = Candidates(context, [{"item": event["item"]}])
         [score] = self.predictor.predict(TableRowSource(self.view), asked, 0)
         return float(score)
 

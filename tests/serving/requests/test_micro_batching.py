@@ -14,7 +14,7 @@ from headrace.serving.api.fast_path import FastPathProtocol
 from headrace.serving.models.micro_batching import MicroBatcher
 from headrace.serving.models.predictor import Predictor, Scores
 from headrace.serving.replicas.status import RowSource
-from headrace.serving.requests.candidates import Candidates, EventCandidates
+from headrace.serving.requests.candidates import Candidates
 from headrace.serving.requests.limits import RequestLimits
 from tests.effort import examples
 from tests.serving.api.app_client import complete
@@ -119,7 +119,7 @@ def test_a_micro_batch_is_scored_from_its_newest_rows() -> None:
         together, predictor = MicroBatcher(), cast("Predictor", Noting())
         return await asyncio.gather(
             *(
-                together.predict(predictor, cast("RowSource", rows), EventCandidates({}, [{}]), 0)
+                together.predict(predictor, cast("RowSource", rows), Candidates({}, [{}]), 0)
                 for rows in ("older", "newer", "newest")
             )
         )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headrace.runtime.http.http_errors import RequestRefused
-from headrace.serving.requests.candidates import CheckedRequest, EventCandidates
+from headrace.serving.requests.candidates import Candidates, CheckedRequest
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
 from tests.serving.served_models import NOW_MS, news
@@ -20,8 +20,7 @@ def body(**parts: object) -> bytes:
     return json.dumps({"candidates": [{}], **parts}).encode()
 
 
-def shown(asked: CheckedRequest) -> EventCandidates:
-    assert isinstance(asked.candidates, EventCandidates)
+def shown(asked: CheckedRequest) -> Candidates:
     return asked.candidates
 
 

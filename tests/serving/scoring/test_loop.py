@@ -11,7 +11,7 @@ from headrace.ingest.dead_letters.letter import Letter, unpack
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Committed, Record, Source
-from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.candidates import Candidates
 from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
 from tests.serving.served_models import (
     NOW_MS,
@@ -79,7 +79,7 @@ def test_stream_scores_equal_those_of_requests_and_name_model_and_version() -> N
     ]
     world.add(impression("i1", request_id="r", **events[0]), impression("i2", **events[1]))
     world.run()
-    asked = EventCandidates({}, events, NOW_MS)
+    asked = Candidates({}, events, NOW_MS)
     rows = world.serving.follower.reading()
     expected = world.serving.predictor.predict(rows, asked, NOW_MS).tolist()
     common = {"timestamp_ms": NOW_MS, "model": "news", "version": 4, "state": "fresh"}
@@ -103,7 +103,7 @@ def test_candidates_compete_with_those_of_their_own_request_only() -> None:
         )
     )
     world.run()
-    asked, rows = EventCandidates({}, events, NOW_MS), world.serving.follower.reading()
+    asked, rows = Candidates({}, events, NOW_MS), world.serving.follower.reading()
     alone = world.serving.predictor.predict(rows, asked, NOW_MS).tolist()
     assert [each["score"] for each in world.written("scored")] == [*alone, *alone]
 
