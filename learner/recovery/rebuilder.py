@@ -104,7 +104,7 @@ class Rebuilder:
         reader: Reader,
         stops: Mapping[Source, int],
         spec: ModelSpec,
-        shelf: SnapshotStorage,
+        storage: SnapshotStorage,
     ) -> None:
         """Choose where to start. Raises errors for an operator.
 
@@ -112,7 +112,7 @@ class Rebuilder:
         learned.
         """
         self.settings, self.reader, self.stops = settings, reader, stops
-        self.spec, self.shelf = spec, shelf
+        self.spec, self.storage = spec, storage
         identity = reader.topic_id(settings.topic_of(spec))
         self._sources = {f"{identity}/{each.partition}": each for each in stops}
         self.manifest = self._begin_with()
@@ -147,7 +147,7 @@ class Rebuilder:
         if start == BEGINNING:
             return None
         if start is not None:
-            manifest = find_snapshot(self.shelf, self.spec.name, start)
+            manifest = find_snapshot(self.storage, self.spec.name, start)
             if manifest.model == self.spec.name:
                 check_compatible(self.spec, manifest.shape)
             else:
@@ -158,7 +158,7 @@ class Rebuilder:
                     f"--from: expected a snapshot from before that time, got {late}"
                 )
             return manifest
-        for listed in reversed(list_snapshots(self.shelf)):
+        for listed in reversed(list_snapshots(self.storage)):
             found = listed.manifest
             if found is None or found.model != self.spec.name:
                 continue
@@ -193,13 +193,13 @@ class Rebuilder:
                 raise RecoveryRefused(
                     f"{source.topic}/{source.partition}: expected the examples from offset {start} "
                     f"on, to start from {begin}, got a topic that begins at {first}. Start from a "
-                    f"snapshot in {self.shelf.url} that has learned up to there and is from before "
-                    "the requested time."
+                    f"snapshot in {self.storage.url} that has learned up to there and is from "
+                    "before the requested time."
                 )
 
 
 def open_rebuild(
-    settings: RebuildSettings, kafka: KafkaSettings, spec: ModelSpec, shelf: SnapshotStorage
+    settings: RebuildSettings, kafka: KafkaSettings, spec: ModelSpec, storage: SnapshotStorage
 ) -> Rebuilder:
     """Choose where to start and end, and open the topic. Raises errors for an operator.
 
@@ -209,7 +209,7 @@ def open_rebuild(
     stops = offsets_at(kafka, topic, settings.as_of_ms)
     reader = KafkaReader(kafka, None, [topic])
     try:
-        return Rebuilder(settings, reader, stops, spec, shelf)
+        return Rebuilder(settings, reader, stops, spec, storage)
     except BaseException:
         reader.close()
         raise
@@ -237,7 +237,7 @@ def rebuild(
         shape = manifest.shape
         if manifest.model != spec.name:
             shape = Shape(spec.name, shape.buckets, spec.width, spec.fingerprint, spec.text)
-        filled = restore(store, rebuilding.shelf, manifest, shape, stop=stop, tell=tell_restored)
+        filled = restore(store, rebuilding.storage, manifest, shape, stop=stop, tell=tell_restored)
         if not filled.complete:
             return None
     if not _replay(rebuilding, store, shape, stop, tell_replayed):
@@ -249,7 +249,7 @@ def rebuild(
     )
     return write_snapshot(
         store,
-        rebuilding.shelf,
+        rebuilding.storage,
         facts,
         now_ms=wall_ms,
         token=secrets.token_hex(2),

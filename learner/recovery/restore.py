@@ -78,12 +78,12 @@ class RestorePlan(NamedTuple):
         return known or manifest.as_of_ms or manifest.begun_ms
 
 
-def choose(shelf: SnapshotStorage, spec: ModelSpec, settings: RestoreSettings) -> RestorePlan:
+def choose(storage: SnapshotStorage, spec: ModelSpec, settings: RestoreSettings) -> RestorePlan:
     """Return the chosen snapshot. `spec`: of the model it was taken from.
 
     Raises NoSnapshot, DamagedSnapshot, WrongModel naming what differs, SpecError, RecoveryRefused.
     """
-    manifest = find_snapshot(shelf, spec.name, settings.name)
+    manifest = find_snapshot(storage, spec.name, settings.name)
     check_compatible(spec, manifest.shape)
     if settings.copy is None:
         return RestorePlan(manifest, spec)
@@ -118,7 +118,7 @@ def examples_after(
 
 def restore_model(
     store: Store,
-    shelf: SnapshotStorage,
+    storage: SnapshotStorage,
     wanted: RestorePlan,
     settings: RestoreSettings,
     *,
@@ -147,14 +147,14 @@ def restore_model(
     if settings.buckets is not None:
         shape = replace(shape, buckets=settings.buckets)
     if not settings.trusting:
-        problems = verify(shelf, manifest, stop=stop, tell=tell_verified)
+        problems = verify(storage, manifest, stop=stop, tell=tell_verified)
         if problems:
             raise DamagedSnapshot(manifest.name, problems)
     if stop.is_set():
         return None
     return restore(
         store,
-        shelf,
+        storage,
         manifest,
         shape,
         trusting=settings.trusting,

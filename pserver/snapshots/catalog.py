@@ -38,38 +38,38 @@ class ListedSnapshot(NamedTuple):
         return self.manifest is not None and not self.problems
 
 
-def list_snapshots(shelf: SnapshotStorage) -> list[ListedSnapshot]:
+def list_snapshots(storage: SnapshotStorage) -> list[ListedSnapshot]:
     """Return all snapshots, the oldest first; damaged ones too. Raises StorageFailed."""
-    found = (_listed(shelf, name) for name in shelf.names())
+    found = (_listed(storage, name) for name in storage.names())
     return [each for each in found if each is not None]
 
 
-def newest_begun_ms(shelf: SnapshotStorage, model: str) -> int:
+def newest_begun_ms(storage: SnapshotStorage, model: str) -> int:
     """Return when the newest complete snapshot of a model was begun, 0 without one.
 
     Reads no more manifests than it must. Raises StorageFailed.
     """
-    for name in reversed(list(shelf.names())):
+    for name in reversed(list(storage.names())):
         if manifests.model_of(name) == model:
-            found = _listed(shelf, name)
+            found = _listed(storage, name)
             if found is not None and found.manifest is not None and found.complete:
                 return found.manifest.begun_ms
     return 0
 
 
-def find_snapshot(shelf: SnapshotStorage, model: str, name: str | None) -> Manifest:
+def find_snapshot(storage: SnapshotStorage, model: str, name: str | None) -> Manifest:
     """Return the newest snapshot of a model, or the one of that name.
 
     Raises NoSnapshot, or DamagedSnapshot: an older one never silently replaces a damaged one.
     """
     if name is None:
-        found = [each for each in list_snapshots(shelf) if each.model == model]
+        found = [each for each in list_snapshots(storage) if each.model == model]
     else:
-        one = _listed(shelf, name) if manifests.model_of(name) else None
+        one = _listed(storage, name) if manifests.model_of(name) else None
         found = [] if one is None else [one]
     if not found:
         expected = f"of {model!r}" if name is None else name
-        raise NoSnapshot(f"expected a snapshot {expected} in {shelf.url}, got none")
+        raise NoSnapshot(f"expected a snapshot {expected} in {storage.url}, got none")
     newest = found[-1]
     if newest.manifest is None or newest.problems:
         raise DamagedSnapshot(newest.name, newest.problems)
@@ -88,9 +88,9 @@ def missing_files(manifest: Manifest, sizes: dict[str, int]) -> list[str]:
     return problems
 
 
-def _listed(shelf: SnapshotStorage, name: str) -> ListedSnapshot | None:
+def _listed(storage: SnapshotStorage, name: str) -> ListedSnapshot | None:
     """Return the snapshot of this name; None without a manifest, as it is then not a snapshot."""
-    blob = shelf.read(name, manifests.FILE)
+    blob = storage.read(name, manifests.FILE)
     if blob is None:
         return None
     model = manifests.model_of(name) or ""
@@ -102,7 +102,7 @@ def _listed(shelf: SnapshotStorage, name: str) -> ListedSnapshot | None:
         text = f"{manifests.FILE}: expected that of {name}, got that of {manifest.name}"
         return ListedSnapshot(name, model, None, (text,))
     return ListedSnapshot(
-        name, manifest.model, manifest, tuple(missing_files(manifest, shelf.sizes(name)))
+        name, manifest.model, manifest, tuple(missing_files(manifest, storage.sizes(name)))
     )
 
 
@@ -140,22 +140,22 @@ def superfluous(
 
 
 def prunable(
-    shelf: SnapshotStorage, *, keep: int | None, older_than_ms: int | None, now_ms: int
+    storage: SnapshotStorage, *, keep: int | None, older_than_ms: int | None, now_ms: int
 ) -> Prunings:
     """Return what `prune` would remove. Raises StorageFailed."""
     leftovers = [
         each
-        for each in shelf.half_written()
+        for each in storage.half_written()
         if each.changed_ms is not None and now_ms - each.changed_ms > ABANDONED_AFTER_MS
     ]
-    listed = list_snapshots(shelf)
+    listed = list_snapshots(storage)
     goes = superfluous(listed, keep=keep, older_than_ms=older_than_ms, now_ms=now_ms)
     return Prunings(goes, leftovers)
 
 
-def prune(shelf: SnapshotStorage, prunings: Prunings) -> None:
+def prune(storage: SnapshotStorage, prunings: Prunings) -> None:
     """Remove the result of `prunable`. Raises StorageFailed."""
     for each in prunings.snapshots:
-        shelf.remove(each.name)
+        storage.remove(each.name)
     for leftover in prunings.leftovers:
-        shelf.clear(leftover)
+        storage.clear(leftover)

@@ -76,7 +76,7 @@ def check_buckets(snapshot: int, wanted: int) -> None:
 
 def restore(
     store: Store,
-    shelf: SnapshotStorage,
+    storage: SnapshotStorage,
     manifest: Manifest,
     shape: Shape,
     *,
@@ -102,7 +102,7 @@ def restore(
         source: list(parts)
         for source, parts in itertools.groupby(missing, lambda bucket: bucket // factor)
     }
-    filling = _Filling(store, shelf, manifest, shape, trusting, change)
+    filling = _Filling(store, storage, manifest, shape, trusting, change)
     filled: list[int] = []
     rows = size_bytes = 0
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="restore") as pool:
@@ -160,19 +160,19 @@ class _Filling:
     def __init__(
         self,
         store: Store,
-        shelf: SnapshotStorage,
+        storage: SnapshotStorage,
         manifest: Manifest,
         shape: Shape,
         trusting: bool,
         change: ShapeChange | None,
     ) -> None:
-        self._store, self._shelf, self._manifest, self._shape = store, shelf, manifest, shape
+        self._store, self._storage, self._manifest, self._shape = store, storage, manifest, shape
         self._trusting, self._change = trusting, change
 
     def fill(self, source: int, parts: Sequence[int]) -> int:
         """Load these buckets from the snapshot's bucket `source`; return the number of rows."""
         file = self._manifest.files[source]
-        chunks = read_bucket(self._shelf, self._manifest, file, trusting=self._trusting)
+        chunks = read_bucket(self._storage, self._manifest, file, trusting=self._trusting)
         marks = file.marks if self._change is None else self._change.marks
         rows = 0
         for bucket in parts:

@@ -33,7 +33,7 @@ _PARALLEL = 2
 
 
 def verify(
-    shelf: SnapshotStorage,
+    storage: SnapshotStorage,
     manifest: Manifest,
     *,
     stop: threading.Event,
@@ -47,7 +47,7 @@ def verify(
     def check(each: BucketFile) -> list[str]:
         if stop.is_set():
             return []
-        blob = shelf.read(manifest.name, each.file)
+        blob = storage.read(manifest.name, each.file)
         return [f"{each.file}: {text}" for text in problems_of(blob, each, manifest)]
 
     problems: list[str] = []
@@ -111,13 +111,13 @@ def wrong_bytes(blob: bytes, expected: BucketFile) -> str:
 
 
 def read_bucket(
-    shelf: SnapshotStorage, manifest: Manifest, file: BucketFile, *, trusting: bool = False
+    storage: SnapshotStorage, manifest: Manifest, file: BucketFile, *, trusting: bool = False
 ) -> list[FoldedRows]:
     """Return the rows of a bucket's file in chunks, ids ascending; the arrays are read-only.
 
     `trusting`: do not compare its bytes with their digest. Raises DamagedSnapshot, StorageFailed.
     """
-    blob = shelf.read(manifest.name, file.file)
+    blob = storage.read(manifest.name, file.file)
     wrong = "missing" if blob is None else "" if trusting else wrong_bytes(blob, file)
     if blob is None or wrong:
         raise DamagedSnapshot(manifest.name, [f"{file.file}: {wrong}"])

@@ -63,7 +63,7 @@ class SnapshotFacts:
 
 def write_snapshot(
     store: Store,
-    shelf: SnapshotStorage,
+    storage: SnapshotStorage,
     facts: SnapshotFacts,
     *,
     now_ms: Callable[[], int],
@@ -82,8 +82,8 @@ def write_snapshot(
     shape, begun_ms = store.shape(), now_ms()
     at_ms = begun_ms if facts.as_of_ms is None else facts.as_of_ms
     name = manifests.name_of(shape.model, at_ms, token)
-    copying = _Copying(store, shelf, shape, name, writing, now_ms, stop)
-    shelf.begin(name)
+    copying = _Copying(store, storage, shape, name, writing, now_ms, stop)
+    storage.begin(name)
     try:
         files = _write_all(copying, shape.buckets, writing.parallel, tell)
         manifest = Manifest(
@@ -101,15 +101,15 @@ def write_snapshot(
             as_of_ms=facts.as_of_ms,
         )
         if not stop.is_set():
-            shelf.publish(name, manifests.encode(manifest))
+            storage.publish(name, manifests.encode(manifest))
             return manifest
     except Halted:
         pass
     except BaseException:
         with suppress(StorageFailed):  # the first error says more
-            shelf.abandon(name)
+            storage.abandon(name)
         raise
-    shelf.abandon(name)
+    storage.abandon(name)
     return None
 
 
@@ -141,14 +141,14 @@ class _Copying:
     def __init__(
         self,
         store: Store,
-        shelf: SnapshotStorage,
+        storage: SnapshotStorage,
         shape: Shape,
         name: str,
         writing: SnapshotSettings,
         now_ms: Callable[[], int],
         stop: threading.Event,
     ) -> None:
-        self._store, self._shelf, self._shape, self._name = store, shelf, shape, name
+        self._store, self._storage, self._shape, self._name = store, storage, shape, name
         self._writing, self._now_ms, self._stop = writing, now_ms, stop
         self._halted = threading.Event()
 
@@ -171,7 +171,7 @@ class _Copying:
         del replica
         blob = pack(rows)
         file = f"rows-{bucket:05d}.parquet"
-        self._shelf.write(self._name, file, blob)
+        self._storage.write(self._name, file, blob)
         return BucketFile(
             bucket=bucket,
             version=answer.version,

@@ -58,13 +58,13 @@ class SnapshotModel(NamedTuple):
 
     spec: ModelSpec
     """The snapshot's spec, with the name to serve it under."""
-    shelf: SnapshotStorage
+    storage: SnapshotStorage
     manifest: Manifest
 
     @property
     def place(self) -> str:
         """URL of this snapshot; it stays the same when newer snapshots appear."""
-        return f"{self.shelf.url}/{self.manifest.name}"
+        return f"{self.storage.url}/{self.manifest.name}"
 
 
 def find_frozen(name: str, url: str, modules: Collection[str] = ()) -> SnapshotModel:
@@ -79,18 +79,18 @@ def find_frozen(name: str, url: str, modules: Collection[str] = ()) -> SnapshotM
         raise ServingError(f"expected a model's name of a-z, 0-9, _ and -, got {name!r}")
     folder, _, last = url.rstrip("/").rpartition("/")
     chosen = last if model_of(last) else None
-    shelf = SnapshotStorage((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
+    storage = SnapshotStorage((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
     model = name
     if chosen is None:
-        there = sorted({each.model for each in list_snapshots(shelf)})
+        there = sorted({each.model for each in list_snapshots(storage)})
         if name not in there and len(there) > 1:
             raise ServingError(
                 f"{name}={url}: expected snapshots of {name}, or of one model only, got those "
                 f"of {', '.join(there)}: name the snapshot, {url.rstrip('/')}/SNAPSHOT"
             )
         model = there[0] if name not in there and there else name
-    manifest = find_snapshot(shelf, model, chosen)
-    spec = parse_spec(manifest.spec, f"{shelf.url}/{manifest.name}")
+    manifest = find_snapshot(storage, model, chosen)
+    spec = parse_spec(manifest.spec, f"{storage.url}/{manifest.name}")
     check_compatible(spec, manifest.shape)
     module = spec.structure.module
     if module and module not in modules:
@@ -99,7 +99,7 @@ def find_frozen(name: str, url: str, modules: Collection[str] = ()) -> SnapshotM
             f"code: expected --allow-module {module}, got "
             f"{', '.join(sorted(modules)) or 'no module allowed'}"
         )
-    return SnapshotModel(replace(spec, name=name), shelf, manifest)
+    return SnapshotModel(replace(spec, name=name), storage, manifest)
 
 
 def compatible_spec(
@@ -151,7 +151,7 @@ class ModelLoader:
         spec = model.spec
         rows: LocalRows
         if isinstance(model, SnapshotModel):
-            rows = SnapshotRows(model.shelf, model.manifest, wall_ms)
+            rows = SnapshotRows(model.storage, model.manifest, wall_ms)
         else:
             arrived = self._freshness.of(spec.name)
             if self._relay is not None:

@@ -36,7 +36,7 @@ class SnapshotRows(BackgroundThread):
 
     def __init__(
         self,
-        shelf: SnapshotStorage,
+        storage: SnapshotStorage,
         manifest: Manifest,
         now_ms: Callable[[], int],
         table: RowTable | None = None,
@@ -48,7 +48,7 @@ class SnapshotRows(BackgroundThread):
         loading has ended or failed.
         """
         super().__init__(self._run, "snapshot", _JOIN_S)
-        self._shelf, self._manifest, self._now_ms = shelf, manifest, now_ms
+        self._storage, self._manifest, self._now_ms = storage, manifest, now_ms
         self._table = RowTable(manifest.width) if table is None else table
         self._stood = stood
         self.failure: StoreError | None = None
@@ -70,7 +70,7 @@ class SnapshotRows(BackgroundThread):
         for each in manifest.files[self.standing.copied :]:
             if self._ended.is_set():
                 return
-            for chunk in read_bucket(self._shelf, manifest, each):
+            for chunk in read_bucket(self._storage, manifest, each):
                 self._table.put(chunk)
             copied = self.standing.copied + 1
             self.standing = replace(

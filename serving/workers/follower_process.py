@@ -135,7 +135,7 @@ def _open(
         publisher = RowPublisher(board_of(folder, name), files, table)
         rows: Follower | SnapshotRows
         if isinstance(each, SnapshotModel):
-            rows = SnapshotRows(each.shelf, each.manifest, wall_ms, table, publisher.stood)
+            rows = SnapshotRows(each.storage, each.manifest, wall_ms, table, publisher.stood)
         else:
             source: Replica | RelayedRows = Replica(each.store, shape, table)
             if settings.relayed_from is not None:

@@ -97,14 +97,14 @@ def test_a_larger_model_begins_with_the_rows_of_the_smaller_and_with_marks_of_it
     print(f"seed {seed}")
     small, large = spec_of(model), larger_of(model)
     filled, bench = learned(small, seed)
-    shelf = SnapshotStorage(str(tmp_path))
-    manifest = taken(filled, shelf)
+    storage = SnapshotStorage(str(tmp_path))
+    manifest = taken(filled, storage)
     kept = check_larger(large, small, "snapshot x")
     assert kept.new == ("size", "user_age")
 
     target, shape = store(), Shape("large", 2 * BUCKETS, large.width, large.fingerprint, large.text)
     done = restore(
-        target, shelf, manifest, shape,
+        target, storage, manifest, shape,
         change=ShapeChange(kept.rows, {"new/0": 7}), stop=threading.Event(), tell=lambda _: None,
     )  # fmt: skip
     assert done.complete

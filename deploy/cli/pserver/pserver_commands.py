@@ -132,8 +132,8 @@ def _store_collectors(store: "RedisStore", model: str, snapshots: str | None) ->
 
     collectors: list[Collector] = [StoreMemoryCollector(model, lambda: node_memory(store.nodes))]
     if snapshots:
-        shelf = SnapshotStorage(snapshots)
-        collectors.append(NewestSnapshotCollector(model, lambda: newest_begun_ms(shelf, model)))
+        storage = SnapshotStorage(snapshots)
+        collectors.append(NewestSnapshotCollector(model, lambda: newest_begun_ms(storage, model)))
     return collectors
 
 

@@ -143,8 +143,8 @@ def _restore_from(
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.runtime.termination import stopped_by_signals
 
-    shelf = SnapshotStorage(place)
-    wanted = choose(shelf, spec, settings)
+    storage = SnapshotStorage(place)
+    wanted = choose(storage, spec, settings)
     manifest, to, warm = wanted
     marks = _marks_after(kafka, wanted) if kafka is not None else None
     # a model whose shape was lost with its shard gets the layout of its remaining buckets
@@ -156,7 +156,7 @@ def _restore_from(
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             restored = restore_model(
                 store,
-                shelf,
+                storage,
                 wanted,
                 settings,
                 marks=marks,
@@ -250,9 +250,9 @@ def rebuild(
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.runtime.termination import stopped_by_signals
 
-    spec, shelf = load_spec(model), SnapshotStorage(place)
+    spec, storage = load_spec(model), SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
-    rebuilding = open_rebuild(settings, kafka.settings(), spec, shelf)
+    rebuilding = open_rebuild(settings, kafka.settings(), spec, storage)
     begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
     click.echo(f"{spec.name}: starting with {begin}", err=True)
     with (

@@ -48,7 +48,7 @@ def snapshot(
     from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
     from headrace.runtime.termination import stopped_by_signals
 
-    spec, shelf = load_spec(model), SnapshotStorage(place)
+    spec, storage = load_spec(model), SnapshotStorage(place)
     store = open_store(redis, spec.name, read_only=True)
     try:
         with waiting_for("the servers of the store"):
@@ -56,7 +56,7 @@ def snapshot(
         with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             written = write_snapshot(
                 store,
-                shelf,
+                storage,
                 SnapshotFacts(version_here(), store.sub_hashes),
                 now_ms=wall_ms,
                 token=secrets.token_hex(2),
@@ -124,8 +124,8 @@ def _verify(place: str, names: list[str] | None) -> None:
     from headrace.pserver.snapshots.verification import verify as verify_one
     from headrace.runtime.termination import stopped_by_signals
 
-    shelf = SnapshotStorage(place)
-    listed = {each.name: each for each in list_snapshots(shelf)}
+    storage = SnapshotStorage(place)
+    listed = {each.name: each for each in list_snapshots(storage)}
     unknown = [name for name in names or () if name not in listed]
     if unknown or not listed:
         sought = ", ".join(unknown) or "a snapshot"
@@ -136,7 +136,7 @@ def _verify(place: str, names: list[str] | None) -> None:
             manifest, problems = listed[name].manifest, list(listed[name].problems)
             if manifest is not None:
                 tell = shown.buckets(f"reading {name}")
-                problems = verify_one(shelf, manifest, stop=stop, tell=tell)
+                problems = verify_one(storage, manifest, stop=stop, tell=tell)
             if stop.is_set():
                 raise click.exceptions.Exit(EXIT_STOPPED)
             damaged += bool(problems)
@@ -155,10 +155,10 @@ def _prune(place: str, options: SnapshotsOptions) -> None:
     if options.keep is None and options.older_than is None:
         raise BadOption("--dry-run: expected --keep N or --older-than DAYS beside it, got neither")
     older_than_ms = None if options.older_than is None else int(options.older_than * _DAY_MS)
-    shelf = SnapshotStorage(place)
-    goes = prunable(shelf, keep=options.keep, older_than_ms=older_than_ms, now_ms=wall_ms())
+    storage = SnapshotStorage(place)
+    goes = prunable(storage, keep=options.keep, older_than_ms=older_than_ms, now_ms=wall_ms())
     if not options.dry_run:
-        remove(shelf, goes)
+        remove(storage, goes)
     did = "would remove" if options.dry_run else "removed"
     for each in goes.snapshots:
         rows = "unknown rows" if each.manifest is None else counted(each.manifest.rows, "row")

@@ -81,14 +81,14 @@ def measure(rows: int, parallel: int) -> dict[str, float]:
     ):
         shape = Shape("bench", BUCKETS, WIDTH, "bench", "")
         made = fill(store, shape, rows)
-        shelf = SnapshotStorage(folder)
+        storage = SnapshotStorage(folder)
         taken: list[Manifest | None] = []
 
         def take() -> None:
             taken.append(
                 write_snapshot(
                     store,
-                    shelf,
+                    storage,
                     SnapshotFacts("bench", store.sub_hashes),
                     now_ms=lambda: time.time_ns() // 1_000_000,
                     token="0000",
@@ -109,12 +109,12 @@ def measure(rows: int, parallel: int) -> dict[str, float]:
         assert manifest is not None
         problems: list[str] = []
         seconds["verify"] = seconds_of(
-            lambda: problems.extend(verify(shelf, manifest, stop=stop, tell=lambda _: None))
+            lambda: problems.extend(verify(storage, manifest, stop=stop, tell=lambda _: None))
         )
         assert problems == []
         other = Shape("again", BUCKETS, WIDTH, "bench", "")
         seconds["restore"] = seconds_of(
-            lambda: restore(again, shelf, manifest, other, stop=stop, tell=lambda _: None)
+            lambda: restore(again, storage, manifest, other, stop=stop, tell=lambda _: None)
         )
         size_bytes = manifest.size_bytes
     figures: dict[str, float] = {"rows": made, "file_bytes_per_row": size_bytes / made}

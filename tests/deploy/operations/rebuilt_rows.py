@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
 
-def rows_of(shelf: SnapshotStorage, manifest: Manifest) -> FoldedRows:
+def rows_of(storage: SnapshotStorage, manifest: Manifest) -> FoldedRows:
     """Return the rows of all buckets."""
     chunks = [
         chunk
         for each in manifest.files
-        for chunk in unpack(shelf.read(manifest.name, each.file) or b"", manifest.width)
+        for chunk in unpack(storage.read(manifest.name, each.file) or b"", manifest.width)
     ]
     return FoldedRows._make(
         np.concatenate(column) for column in zip(*chunks, strict=True)

@@ -232,7 +232,7 @@ def test_commands_that_look_at_servers_name_each_that_they_wait_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shelf = str(tmp_path / "shelf")
+    storage = str(tmp_path / "shelf")
     servers, logs = "the servers of the store", "the logs in the store"
     awaited: list[str] = []
 
@@ -243,11 +243,11 @@ def test_commands_that_look_at_servers_name_each_that_they_wait_for(
 
     monkeypatch.setattr(waiting_note, "waiting_for", noted)
     for words, expected in (
-        (("snapshot", shelf), [servers]),
+        (("snapshot", storage), [servers]),
         (("inspect", "--kafka", kafka), [f"Kafka at {kafka}", servers, logs]),
         (
-            ("doctor", "--kafka", kafka, "--snapshots", shelf),
-            [servers, f"Kafka at {kafka}", f"the snapshots at {shelf}"],
+            ("doctor", "--kafka", kafka, "--snapshots", storage),
+            [servers, f"Kafka at {kafka}", f"the snapshots at {storage}"],
         ),
     ):
         awaited.clear()

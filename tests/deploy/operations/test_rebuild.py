@@ -40,7 +40,7 @@ def model(
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> SnapshotStorage:
+def storage(tmp_path: Path) -> SnapshotStorage:
     return SnapshotStorage(str(tmp_path / "shelf"))
 
 
@@ -52,9 +52,9 @@ def a_moment_later() -> int:
     return at_ms
 
 
-def rebuilt(model: LearnedModel, shelf: SnapshotStorage, settings: RebuildSettings) -> Manifest:
+def rebuilt(model: LearnedModel, storage: SnapshotStorage, settings: RebuildSettings) -> Manifest:
     told: list[Any] = []
-    rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
+    rebuilding = open_rebuild(settings, model.kafka, model.spec, storage)
     try:
         manifest = rebuild(
             rebuilding,
@@ -67,54 +67,54 @@ def rebuilt(model: LearnedModel, shelf: SnapshotStorage, settings: RebuildSettin
     finally:
         rebuilding.reader.close()
     assert manifest is not None
-    assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
+    assert verify(storage, manifest, stop=threading.Event(), tell=lambda _: None) == []
     assert told[-1].done == manifest.buckets
     return manifest
 
 
 def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_a_model_that_learned_until_then(
-    model: LearnedModel, shelf: SnapshotStorage
+    model: LearnedModel, storage: SnapshotStorage
 ) -> None:
     model.produce(150)
     model.make(BUCKETS)
     model.learn()
     with model.store() as store:
-        early = taken(store, shelf, at_ms=time.time_ns() // 1_000_000)
+        early = taken(store, storage, at_ms=time.time_ns() // 1_000_000)
     model.produce(150)
     then_ms, then = a_moment_later(), model.counts
     model.produce(150)
     model.learn()
     with model.store() as store:
-        taken(store, shelf, at_ms=time.time_ns() // 1_000_000)  # has learned too much
+        taken(store, storage, at_ms=time.time_ns() // 1_000_000)  # has learned too much
 
     settings = RebuildSettings(then_ms, buckets=BUCKETS)
     began: list[Manifest | None] = []
     for start in (None, early.name, BEGINNING):
         settings = RebuildSettings(then_ms, start, buckets=BUCKETS)
-        rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
+        rebuilding = open_rebuild(settings, model.kafka, model.spec, storage)
         rebuilding.reader.close()
         began.append(rebuilding.manifest)
-        manifest = rebuilt(model, shelf, settings)
+        manifest = rebuilt(model, storage, settings)
         assert manifest.as_of_ms == then_ms
-        assert counts_of(rows_of(shelf, manifest), model.spec) == then, start
+        assert counts_of(rows_of(storage, manifest), model.spec) == then, start
         stops = offsets_at(model.kafka, model.topic, then_ms)
         offsets = offsets_in(manifest.files[0].marks)
         marks = {int(name[-1]): mark for name, mark in offsets.items()}
         assert marks == {each.partition: stop for each, stop in stops.items()}
         for file in manifest.files:  # what was rebuilt would else be begun with
             assert file.marks == manifest.files[0].marks
-        shelf.remove(manifest.name)
+        storage.remove(manifest.name)
     assert began == [early, early, None]
 
 
 def test_restored_values_equal_those_of_a_learner_of_the_same_examples(
-    model: LearnedModel, shelf: SnapshotStorage
+    model: LearnedModel, storage: SnapshotStorage
 ) -> None:
     examples = model.produce(120)
-    manifest = rebuilt(model, shelf, RebuildSettings(a_moment_later(), buckets=BUCKETS))
+    manifest = rebuilt(model, storage, RebuildSettings(a_moment_later(), buckets=BUCKETS))
     bench = Bench(model.spec)
     bench.learn(in_order_of_batches(examples))
-    found, expected = rows_of(shelf, manifest), bench.view.everything().existing()
+    found, expected = rows_of(storage, manifest), bench.view.everything().existing()
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.shows.tolist() == expected.shows.tolist()
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-4, atol=1e-5)
@@ -127,7 +127,7 @@ def in_order_of_batches(examples: Examples) -> Examples:
 
 
 def test_a_rebuild_refuses_a_snapshot_too_new_or_too_old_for_kafka_and_skips_one_of_another_spec(
-    model: LearnedModel, shelf: SnapshotStorage, caplog: pytest.LogCaptureFixture
+    model: LearnedModel, storage: SnapshotStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.produce(80)
     then_ms = a_moment_later()
@@ -135,10 +135,10 @@ def test_a_rebuild_refuses_a_snapshot_too_new_or_too_old_for_kafka_and_skips_one
     model.make(BUCKETS)
     model.learn()
     with model.store() as store:
-        late = taken(store, shelf, at_ms=time.time_ns() // 1_000_000)
+        late = taken(store, storage, at_ms=time.time_ns() // 1_000_000)
 
     def start_of(settings: RebuildSettings) -> Manifest | None:
-        rebuilding = open_rebuild(settings, model.kafka, model.spec, shelf)
+        rebuilding = open_rebuild(settings, model.kafka, model.spec, storage)
         rebuilding.reader.close()
         return rebuilding.manifest
 

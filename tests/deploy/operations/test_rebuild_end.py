@@ -44,7 +44,7 @@ class ReplayedTopic:
         print("seed", seed)
         drawn = np.random.default_rng(seed)
         self.spec = random_spec(drawn, "immediate", statistics=True)
-        self.folder, self.shelf = folder, SnapshotStorage(str(folder))
+        self.folder, self.storage = folder, SnapshotStorage(str(folder))
         topic = examples_topic(self.spec.name)
         self.sources = [Source(topic, 0), Source(topic, 1)]
         stream = random_examples(drawn, self.spec, BATCHES * SIZE, closed=False)
@@ -85,7 +85,7 @@ class ReplayedTopic:
         appended = max(first, batches - 3)
         reader = self.filled(appended)
         settings = RebuildSettings(as_of_ms=batches, start=start, buckets=BUCKETS)
-        rebuilding = Rebuilder(settings, reader, self.stops(batches), self.spec, self.shelf)
+        rebuilding = Rebuilder(settings, reader, self.stops(batches), self.spec, self.storage)
         told: list[RebuildProgress] = []
 
         def tell(progress: RebuildProgress) -> None:
@@ -108,7 +108,7 @@ class ReplayedTopic:
 
     def check(self, manifest: Manifest, batches: int) -> None:
         """Check that a snapshot has learned each of the first batches once."""
-        assert counts_of(rows_of(self.shelf, manifest), self.spec) == self.counts(batches)
+        assert counts_of(rows_of(self.storage, manifest), self.spec) == self.counts(batches)
         stops = {source.partition: stop for source, stop in self.stops(batches).items() if stop}
         for file in manifest.files:
             offsets = offsets_in(file.marks)
@@ -146,7 +146,7 @@ def test_a_rebuild_from_a_snapshot_learns_each_batch_after_it_once(topic: Replay
         topic.check(manifest, BATCHES)
         rest = topic.batches[5:]
         assert told[-1] == RebuildProgress(len(rest), len(rest), examples_in(rest))
-        topic.shelf.remove(manifest.name)
+        topic.storage.remove(manifest.name)
 
 
 @pytest.mark.thorough
@@ -166,7 +166,7 @@ def answer(bucket: int, *marks: int) -> BucketAnswer:
 def test_the_progress_of_a_rebuild_is_that_of_the_slowest_bucket(topic: ReplayedTopic) -> None:
     settings = RebuildSettings(as_of_ms=BATCHES, start=BEGINNING, buckets=BUCKETS)
     rebuilding = Rebuilder(
-        settings, topic.filled(BATCHES), topic.stops(BATCHES), topic.spec, topic.shelf
+        settings, topic.filled(BATCHES), topic.stops(BATCHES), topic.spec, topic.storage
     )
     assert topic.stops(BATCHES) == {topic.sources[0]: 5, topic.sources[1]: 4}
     cases: list[tuple[list[BucketAnswer | Unreachable], int]] = [
@@ -190,6 +190,6 @@ def test_a_rebuild_starts_at_the_bucket_of_the_snapshot_that_learned_least(
     (topic.folder / early.name / FILE).write_bytes(encode(replace(early, files=files)))
     settings = RebuildSettings(as_of_ms=BATCHES, start=early.name, buckets=BUCKETS)
     stops = topic.stops(BATCHES)
-    rebuilding = Rebuilder(settings, topic.filled(BATCHES), stops, topic.spec, topic.shelf)
+    rebuilding = Rebuilder(settings, topic.filled(BATCHES), stops, topic.spec, topic.storage)
     assert rebuilding.replayed([answer(0, 5, 4)], 0) == RebuildProgress(7, 7, 0)
     assert rebuilding.replayed([answer(0, 3, 2), answer(1, 1, 1)], 0) == RebuildProgress(0, 7, 0)

@@ -59,32 +59,32 @@ def counted(model: LearnedModel, name: str | None = None) -> dict[int, tuple[int
 def test_a_lost_shard_is_restored_and_a_copy_with_more_buckets_learns_on_from_the_same_examples(
     model: LearnedModel, headrace: Commands, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
-    shelf = str(tmp_path / "shelf")
+    storage = str(tmp_path / "shelf")
     of = ("--model", str(model.path), "--redis", model.valkey)
     model.produce(300)
     with model.learning():
         model.produce(300)
-        taken = headrace("pserver", "snapshot", shelf, *of)  # while it learns
+        taken = headrace("pserver", "snapshot", storage, *of)  # while it learns
         assert taken.code == 0, taken.err
         model.wait_learned()
-    [listed] = json.loads(headrace("pserver", "snapshots", shelf, "--json").out)
+    [listed] = json.loads(headrace("pserver", "snapshots", storage, "--json").out)
     assert listed["model"] == model.spec.name
     assert taken.out.startswith(f"{listed['name']}: {listed['rows']:,} rows in {BUCKETS} buckets")
-    assert f"{listed['name']}: intact" in headrace("pserver", "snapshots", shelf, "--verify").out
+    assert f"{listed['name']}: intact" in headrace("pserver", "snapshots", storage, "--verify").out
 
     lost = lose_a_shard(model)
     assert 0 < len(lost) < BUCKETS
     model.produce(100)
-    restored = headrace("pserver", "restore", shelf, *of)
+    restored = headrace("pserver", "restore", storage, *of)
     assert restored.code == 0, restored.err
     assert f"{len(lost)} buckets with " in restored.out
     model.learn()
     assert counted(model) == model.counts
-    assert "no bucket is missing" in headrace("pserver", "restore", shelf, *of).out
+    assert "no bucket is missing" in headrace("pserver", "restore", storage, *of).out
 
     copy = model.renamed(fresh_name("copy"))
     copied = headrace(
-        "pserver", "restore", shelf, *of, "--as", str(tmp_path / f"{copy.name}.toml"),
+        "pserver", "restore", storage, *of, "--as", str(tmp_path / f"{copy.name}.toml"),
         "--buckets", str(4 * BUCKETS),
     )  # fmt: skip
     assert copied.code == 0, copied.err
@@ -137,54 +137,55 @@ def test_a_restore_without_a_snapshot_of_a_lost_shape_needs_the_number_of_bucket
 def test_verify_names_a_damaged_snapshot_and_restore_refuses_it(
     model: LearnedModel, headrace: Commands, tmp_path: Path
 ) -> None:
-    shelf = tmp_path / "shelf"
+    storage = tmp_path / "shelf"
     of = ("--model", str(model.path), "--redis", model.valkey)
     for _ in range(3):
-        assert headrace("pserver", "snapshot", str(shelf), *of).code == 0
-    first, second, third = sorted(each.name for each in shelf.iterdir())
-    file = shelf / third / "rows-00003.parquet"
+        assert headrace("pserver", "snapshot", str(storage), *of).code == 0
+    first, second, third = sorted(each.name for each in storage.iterdir())
+    file = storage / third / "rows-00003.parquet"
     blob = bytearray(file.read_bytes())
     blob[9] ^= 1
     file.write_bytes(bytes(blob))
-    verified = headrace("pserver", "snapshots", str(shelf), "--verify")
+    verified = headrace("pserver", "snapshots", str(storage), "--verify")
     assert verified.code == 1
     assert f"{second}: intact" in verified.out
     assert f"{third}: damaged\n  rows-00003.parquet: expected sha256" in verified.out
     with model.store() as store:
         delete(store, [3])
-    refused = headrace("pserver", "restore", str(shelf), *of)
+    refused = headrace("pserver", "restore", str(storage), *of)
     assert refused.code == 2
     assert third in refused.err
     assert "rows-00003.parquet" in refused.err
-    assert headrace("pserver", "restore", str(shelf), *of, "--snapshot", second).code == 0
+    assert headrace("pserver", "restore", str(storage), *of, "--snapshot", second).code == 0
 
     file.unlink()
-    shown = headrace("pserver", "snapshots", str(shelf)).out
+    shown = headrace("pserver", "snapshots", str(storage)).out
     assert "damaged: rows-00003.parquet: missing" in shown
-    kept = headrace("pserver", "snapshots", str(shelf), "--keep", "1", "--dry-run")
+    kept = headrace("pserver", "snapshots", str(storage), "--keep", "1", "--dry-run")
     assert kept.out == f"would remove {first} (0 rows)\n"
     assert (
-        headrace("pserver", "snapshots", str(shelf), "--keep", "1").out
+        headrace("pserver", "snapshots", str(storage), "--keep", "1").out
         == f"removed {first} (0 rows)\n"
     )
-    assert sorted(each.name for each in shelf.iterdir()) == [second, third]
+    assert sorted(each.name for each in storage.iterdir()) == [second, third]
     assert (
-        "nothing to remove" in headrace("pserver", "snapshots", str(shelf), "--older-than", "1").out
+        "nothing to remove"
+        in headrace("pserver", "snapshots", str(storage), "--older-than", "1").out
     )
-    assert "got neither" in headrace("pserver", "snapshots", str(shelf), "--dry-run").err
+    assert "got neither" in headrace("pserver", "snapshots", str(storage), "--dry-run").err
 
 
 def test_a_restore_names_what_differs_from_the_snapshot(
     model: LearnedModel, headrace: Commands, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
-    shelf = str(tmp_path / "shelf")
+    storage = str(tmp_path / "shelf")
     of = ("--model", str(model.path), "--redis", model.valkey)
-    assert "got none" in headrace("pserver", "restore", shelf, *of).err
-    headrace("pserver", "snapshot", shelf, *of)
+    assert "got none" in headrace("pserver", "restore", storage, *of).err
+    headrace("pserver", "snapshot", storage, *of)
 
     def refused(spec_name: str, *more: str) -> str:
         said = headrace(
-            "pserver", "restore", shelf, *of, "--as", str(tmp_path / f"{spec_name}.toml"), *more
+            "pserver", "restore", storage, *of, "--as", str(tmp_path / f"{spec_name}.toml"), *more
         )
         assert said.code == 2
         return said.err

@@ -36,8 +36,8 @@ def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
     small.make(BUCKETS)
     small.produce(120)
     small.learn()
-    shelf = str(tmp_path / "shelf")
-    taken = headrace("pserver", "snapshot", shelf, "--model", str(small.path), "--redis", valkey)
+    storage = str(tmp_path / "shelf")
+    taken = headrace("pserver", "snapshot", storage, "--model", str(small.path), "--redis", valkey)
     assert taken.code == 0, taken.err
 
     large = LearnedModel(kafka, valkey, fresh_name("large"), tmp_path, seed)
@@ -50,7 +50,7 @@ def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
 
     def restore(*more: str) -> tuple[int, str]:
         done = headrace(
-            "pserver", "restore", shelf, "--model", str(small.path), "--redis", valkey,
+            "pserver", "restore", storage, "--model", str(small.path), "--redis", valkey,
             "--as", str(large.path), *more,
         )  # fmt: skip
         return done.code, done.out + done.err

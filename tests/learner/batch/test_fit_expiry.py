@@ -38,8 +38,8 @@ def test_a_log_of_years_ago_expires_by_its_own_time(
     tmp_path: Path, valkey_node: str, fresh_name: Callable[[str], str]
 ) -> None:
     assert time.time() - BEGIN_MS / 1000 > 1000 * AFTER_S, "the log is old"
-    shelf, done = fitted(shop_log(), tmp_path, valkey_node)
-    with restored(shelf, done.snapshot, valkey_node, fresh_name("shop")) as (store, shape):
+    storage, done = fitted(shop_log(), tmp_path, valkey_node)
+    with restored(storage, done.snapshot, valkey_node, fresh_name("shop")) as (store, shape):
         before = last_seen(store, shape)
         stay = young(shape, before)
         assert len(before) / 4 < len(stay) < len(before) * 3 / 4
@@ -63,8 +63,8 @@ def test_a_line_dated_far_ahead_expires_no_row(
     _, expected = fitted(rest, tmp_path / "rest", valkey_node)
     model = InMemoryModel.load(tmp_path / "rest" / "models", expected.snapshot)
     rows = dict(zip(model.rows.ids.tolist(), model.rows.last_seen.tolist(), strict=True))
-    shelf, done = fitted(log, tmp_path, valkey_node)
-    with restored(shelf, done.snapshot, valkey_node, fresh_name("shop")) as (store, shape):
+    storage, done = fitted(log, tmp_path, valkey_node)
+    with restored(storage, done.snapshot, valkey_node, fresh_name("shop")) as (store, shape):
         stay = young(shape, rows)
         with keeping(valkey_node, shape):
             wait_for(lambda: last_seen(store, shape), stay)
@@ -90,13 +90,13 @@ def fitted(log: pa.Table, folder: Path, url: str) -> tuple[SnapshotStorage, FitS
 
 @contextmanager
 def restored(
-    shelf: SnapshotStorage, name: str, url: str, model: str
+    storage: SnapshotStorage, name: str, url: str, model: str
 ) -> Iterator[tuple[Store, Shape]]:
     """Restore a snapshot under a new name."""
-    manifest = find_snapshot(shelf, "shop", name)
+    manifest = find_snapshot(storage, "shop", name)
     shape = Shape(model, manifest.buckets, SPEC.width, SPEC.fingerprint, SPEC.text)
     with closing(open_store(url, shape.model)) as store:
-        restore(store, shelf, manifest, shape, stop=threading.Event(), tell=lambda _: None)
+        restore(store, storage, manifest, shape, stop=threading.Event(), tell=lambda _: None)
         yield store, shape
 
 

@@ -316,11 +316,11 @@ def test_a_batch_that_some_buckets_learned_and_others_parked_counts_once_in_each
 def test_a_snapshot_keeps_what_is_parked_and_its_restored_model_learns_it(tmp_path: Path) -> None:
     stage = _Stage({BAD})
     stage.run()
-    shelf = SnapshotStorage(str(tmp_path))
+    storage = SnapshotStorage(str(tmp_path))
     facts = SnapshotFacts(headrace="0", sub_hashes=1)
     manifest = write_snapshot(
         stage.model.store,
-        shelf,
+        storage,
         facts,
         now_ms=lambda: 1_700_000_000_000,
         token="aa",
@@ -331,7 +331,7 @@ def test_a_snapshot_keeps_what_is_parked_and_its_restored_model_learns_it(tmp_pa
     stage.model.store.drop()
     restored = restore(
         stage.model.store,
-        shelf,
+        storage,
         manifest,
         stage.model.shape,
         stop=threading.Event(),

@@ -63,8 +63,8 @@ class Stores:
 
 
 def put_back(
-    store: Any, shelf: SnapshotStorage, manifest: Manifest, shape: Shape, **options: Any
+    store: Any, storage: SnapshotStorage, manifest: Manifest, shape: Shape, **options: Any
 ) -> RestoreResult:
     return restore(
-        store, shelf, manifest, shape, stop=threading.Event(), tell=lambda _: None, **options
+        store, storage, manifest, shape, stop=threading.Event(), tell=lambda _: None, **options
     )

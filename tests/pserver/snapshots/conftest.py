@@ -23,5 +23,5 @@ def memory(fresh_name: Callable[[str], str]) -> Stores:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> SnapshotStorage:
+def storage(tmp_path: Path) -> SnapshotStorage:
     return SnapshotStorage(str(tmp_path / "shelf"))

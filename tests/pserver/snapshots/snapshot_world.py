@@ -173,7 +173,7 @@ class DyingShelf(SnapshotStorage):
 
 def take(
     store: Any,
-    shelf: SnapshotStorage,
+    storage: SnapshotStorage,
     *,
     at_ms: int = NOW_MS,
     parallel: int = 1,
@@ -184,7 +184,7 @@ def take(
     """Take a snapshot, with a clock that never advances."""
     return write_snapshot(
         store,
-        shelf,
+        storage,
         SnapshotFacts("1.2.3", 8),
         now_ms=lambda: at_ms,
         token="0a1b",
@@ -194,8 +194,8 @@ def take(
     )
 
 
-def taken(store: Any, shelf: SnapshotStorage, **options: Any) -> Manifest:
+def taken(store: Any, storage: SnapshotStorage, **options: Any) -> Manifest:
     """Take a snapshot that succeeds."""
-    manifest = take(store, shelf, **options)
+    manifest = take(store, storage, **options)
     assert manifest is not None
     return manifest

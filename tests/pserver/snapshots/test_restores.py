@@ -67,12 +67,12 @@ class Mortal:
 
 
 def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
-    stores: Stores, shelf: SnapshotStorage
+    stores: Stores, storage: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     history = History(stores.made(shape), shape)
     history.push_all(4)
-    manifest = taken(history.store, shelf)
+    manifest = taken(history.store, storage)
     history.push_all(2)
     every_death = range(4 * BUCKETS) if isinstance(history.store, MemoryStore) else range(0, 20, 6)
     for first_death in every_death:
@@ -81,7 +81,7 @@ def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
         deaths = 0
         for lives in itertools.chain([first_death], itertools.cycle([3, 4, 7])):
             try:
-                put_back(Mortal(target, lives), shelf, manifest, copy)
+                put_back(Mortal(target, lives), storage, manifest, copy)
             except Killed:
                 deaths += 1
                 with pytest.raises(MissingModel):
@@ -95,17 +95,17 @@ def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
 
 
 def test_a_stopped_restore_is_completed_by_the_next_one(
-    memory: Stores, shelf: SnapshotStorage
+    memory: Stores, storage: SnapshotStorage
 ) -> None:
     shape = memory.shape("many", 16)
     history = History(memory.made(shape), shape)
     history.push_all(2)
-    manifest = taken(history.store, shelf)
+    manifest = taken(history.store, storage)
     target, stop = memory.new(shape), threading.Event()
-    first = restore(target, shelf, manifest, shape, stop=stop, tell=lambda _: stop.set())
+    first = restore(target, storage, manifest, shape, stop=stop, tell=lambda _: stop.set())
     assert not first.complete
     assert 0 < len(first.buckets) < 16
-    second = put_back(target, shelf, manifest, shape)
+    second = put_back(target, storage, manifest, shape)
     assert second.complete
     assert sorted(first.buckets + second.buckets) == list(range(16))
     assert rows_in(target, shape) == history.truth()
@@ -117,8 +117,8 @@ def test_a_changed_byte_of_a_snapshot_is_found_before_a_restore_writes_anything(
     shape = memory.shape()
     history = History(memory.made(shape), shape)
     history.push_all(3)
-    shelf = SnapshotStorage(str(tmp_path))
-    manifest = taken(history.store, shelf)
+    storage = SnapshotStorage(str(tmp_path))
+    manifest = taken(history.store, storage)
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
     for each in manifest.files:
@@ -126,36 +126,36 @@ def test_a_changed_byte_of_a_snapshot_is_found_before_a_restore_writes_anything(
         good = path.read_bytes()
         place = dice.randrange(len(good))
         path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
-        problems = verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None)
+        problems = verify(storage, manifest, stop=threading.Event(), tell=lambda _: None)
         assert len(problems) == 1, f"seed {seed}"
         assert problems[0].startswith(f"{each.file}: expected sha256"), f"seed {seed}"
         target = memory.new(shape)
         with pytest.raises(DamagedSnapshot, match=each.file):
-            put_back(target, shelf, manifest, shape)
+            put_back(target, storage, manifest, shape)
         assert each.bucket in target.missing(), f"seed {seed}"
         path.write_bytes(good)
-    assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
+    assert verify(storage, manifest, stop=threading.Event(), tell=lambda _: None) == []
 
 
 def test_a_snapshot_fits_only_its_multiples_and_its_own_width(
-    memory: Stores, shelf: SnapshotStorage
+    memory: Stores, storage: SnapshotStorage
 ) -> None:
     shape = memory.shape()
-    manifest = taken(memory.made(shape), shelf)
+    manifest = taken(memory.made(shape), storage)
     with pytest.raises(DoesNotFit, match=f"at least the snapshot's {BUCKETS}.*got 2"):
-        put_back(memory.new(shape), shelf, manifest, replace(shape, buckets=2))
+        put_back(memory.new(shape), storage, manifest, replace(shape, buckets=2))
     with pytest.raises(DoesNotFit, match="3 floats, got 2"):
-        put_back(memory.new(shape), shelf, manifest, replace(shape, width=3))
+        put_back(memory.new(shape), storage, manifest, replace(shape, width=3))
 
 
 def test_a_restore_into_another_shape_or_a_bucket_being_filled_is_refused(
-    stores: Stores, shelf: SnapshotStorage
+    stores: Stores, storage: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
-    manifest = taken(store, shelf)
+    manifest = taken(store, storage)
     with pytest.raises(ModelExists):
-        put_back(store, shelf, manifest, replace(shape, buckets=2 * BUCKETS))
+        put_back(store, storage, manifest, replace(shape, buckets=2 * BUCKETS))
     store = stores.lose(store, shape, [1], with_shape=False)
 
     class Overtaken:
@@ -167,7 +167,7 @@ def test_a_restore_into_another_shape_or_a_bucket_being_filled_is_refused(
             return getattr(store, name)
 
     with pytest.raises(BucketExists):
-        put_back(Overtaken(), shelf, manifest, shape)
+        put_back(Overtaken(), storage, manifest, shape)
 
 
 def test_missing_buckets_can_be_filled_with_nothing_and_kafka_supplies_everything(

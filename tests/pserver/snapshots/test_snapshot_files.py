@@ -182,76 +182,76 @@ def test_snapshot_names_sort_by_time_and_contain_their_model(times: list[int]) -
 # ---------------------------------------------------------------- in the storage
 
 
-def put(shelf: SnapshotStorage, model: str = "news", at_ms: int = NOW_MS, **bad: Any) -> Manifest:
+def put(storage: SnapshotStorage, model: str = "news", at_ms: int = NOW_MS, **bad: Any) -> Manifest:
     """Put a snapshot into the storage; `bad` replaces fields of bucket 1 in its manifest."""
     files = [bucket_file(0), bucket_file(1)]
     told = [files[0][0], msgspec.structs.replace(files[1][0], **bad)]
     manifest = manifest_of(model, at_ms, told)
-    shelf.begin(manifest.name)
+    storage.begin(manifest.name)
     for file, blob in files:
-        shelf.write(manifest.name, file.file, blob)
-    shelf.publish(manifest.name, encode(manifest))
+        storage.write(manifest.name, file.file, blob)
+    storage.publish(manifest.name, encode(manifest))
     return manifest
 
 
-def checked(shelf: SnapshotStorage, manifest: Manifest) -> list[str]:
-    return verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None)
+def checked(storage: SnapshotStorage, manifest: Manifest) -> list[str]:
+    return verify(storage, manifest, stop=threading.Event(), tell=lambda _: None)
 
 
 @pytest.fixture(params=["folder", "objects"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStorage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStorage:
     """A folder, and a storage without renaming; neither exists yet."""
     if request.param == "folder":
         return SnapshotStorage(str(tmp_path / "deep" / "down"))
     return SnapshotStorage(f"memory://{tmp_path.name}-{random.randrange(1 << 60)}/down")
 
 
-def test_a_missing_snapshot_folder_is_an_empty_one(shelf: SnapshotStorage) -> None:
-    assert list_snapshots(shelf) == []
-    assert shelf.half_written() == []
+def test_a_missing_snapshot_folder_is_an_empty_one(storage: SnapshotStorage) -> None:
+    assert list_snapshots(storage) == []
+    assert storage.half_written() == []
     with pytest.raises(NoSnapshot, match=r"of 'news' in .*down, got none"):
-        find_snapshot(shelf, "news", None)
+        find_snapshot(storage, "news", None)
 
 
-def test_the_newest_snapshot_of_a_model_is_found_or_a_named_one(shelf: SnapshotStorage) -> None:
-    first, second = put(shelf), put(shelf, at_ms=NOW_MS + 1)
-    other = put(shelf, "sport", NOW_MS + 2)
-    assert [each.manifest for each in list_snapshots(shelf)] == [first, second, other]
-    assert find_snapshot(shelf, "news", None) == second
-    assert newest_begun_ms(shelf, "news") == second.begun_ms
-    assert newest_begun_ms(shelf, "another") == 0
-    assert find_snapshot(shelf, "news", first.name) == first
+def test_the_newest_snapshot_of_a_model_is_found_or_a_named_one(storage: SnapshotStorage) -> None:
+    first, second = put(storage), put(storage, at_ms=NOW_MS + 1)
+    other = put(storage, "sport", NOW_MS + 2)
+    assert [each.manifest for each in list_snapshots(storage)] == [first, second, other]
+    assert find_snapshot(storage, "news", None) == second
+    assert newest_begun_ms(storage, "news") == second.begun_ms
+    assert newest_begun_ms(storage, "another") == 0
+    assert find_snapshot(storage, "news", first.name) == first
     with pytest.raises(NoSnapshot, match=r"expected a snapshot \.\./escaped"):
-        find_snapshot(shelf, "news", "../escaped")
+        find_snapshot(storage, "news", "../escaped")
 
 
 def test_a_damaged_newest_snapshot_is_an_error_and_no_older_one_replaces_it(
-    shelf: SnapshotStorage,
+    storage: SnapshotStorage,
 ) -> None:
-    put(shelf)
-    manifest = put(shelf, at_ms=NOW_MS + 1)
-    path = f"{shelf._root}/{manifest.name}"
-    shelf._files.rm_file(f"{path}/rows-00001.parquet")
-    shelf._files.pipe_file(f"{path}/rows-00000.parquet", b"short")
+    put(storage)
+    manifest = put(storage, at_ms=NOW_MS + 1)
+    path = f"{storage._root}/{manifest.name}"
+    storage._files.rm_file(f"{path}/rows-00001.parquet")
+    storage._files.pipe_file(f"{path}/rows-00000.parquet", b"short")
     with pytest.raises(DamagedSnapshot) as refused:
-        find_snapshot(shelf, "news", None)
+        find_snapshot(storage, "news", None)
     size = manifest.files[0].size_bytes
     assert refused.value.problems == (
         f"rows-00000.parquet: expected {size} bytes, got 5",
         "rows-00001.parquet: missing",
     )
-    assert checked(shelf, manifest) == list(refused.value.problems)
-    shelf._files.pipe_file(f"{path}/manifest.json", b"{}")
+    assert checked(storage, manifest) == list(refused.value.problems)
+    storage._files.pipe_file(f"{path}/manifest.json", b"{}")
     with pytest.raises(DamagedSnapshot, match=r"manifest\.json: cannot be read"):
-        find_snapshot(shelf, "news", None)
+        find_snapshot(storage, "news", None)
 
 
-def test_a_manifest_in_the_folder_of_another_snapshot_is_refused(shelf: SnapshotStorage) -> None:
-    manifest = put(shelf)
-    other = put(shelf, at_ms=NOW_MS + 1)
-    shelf._files.pipe_file(f"{shelf._root}/{other.name}/manifest.json", encode(manifest))
+def test_a_manifest_in_the_folder_of_another_snapshot_is_refused(storage: SnapshotStorage) -> None:
+    manifest = put(storage)
+    other = put(storage, at_ms=NOW_MS + 1)
+    storage._files.pipe_file(f"{storage._root}/{other.name}/manifest.json", encode(manifest))
     with pytest.raises(DamagedSnapshot, match=f"expected that of {other.name}"):
-        find_snapshot(shelf, "news", None)
+        find_snapshot(storage, "news", None)
 
 
 @pytest.mark.parametrize(
@@ -263,14 +263,14 @@ def test_a_manifest_in_the_folder_of_another_snapshot_is_refused(shelf: Snapshot
     ],
 )
 def test_verify_compares_rows_with_the_manifest(
-    shelf: SnapshotStorage, told: dict[str, Any], problem: str
+    storage: SnapshotStorage, told: dict[str, Any], problem: str
 ) -> None:
-    [found] = checked(shelf, put(shelf, **told))
+    [found] = checked(storage, put(storage, **told))
     assert found.startswith(f"rows-00001.parquet: {problem}")
 
 
 def test_verify_finds_repeated_ids_and_ids_of_another_bucket(tmp_path: Path) -> None:
-    shelf = SnapshotStorage(str(tmp_path))
+    storage = SnapshotStorage(str(tmp_path))
     rows = numbered_rows(0, 5, high=1)
     twice = joined([rows, rows], 2)
     schema = pq.ParquetFile(pa.BufferReader(pack(rows))).schema_arrow
@@ -286,17 +286,17 @@ def test_verify_finds_repeated_ids_and_ids_of_another_bucket(tmp_path: Path) -> 
         *(hashlib.sha256(blob).hexdigest(), twice.checksum()),
     )
     manifest = manifest_of(files=[file, bucket_file(1)[0]])
-    shelf.begin(manifest.name)
-    shelf.write(manifest.name, file.file, blob)
-    shelf.write(manifest.name, "rows-00001.parquet", b"")
-    shelf.publish(manifest.name, encode(manifest))
-    found = checked(shelf, manifest)
+    storage.begin(manifest.name)
+    storage.write(manifest.name, file.file, blob)
+    storage.write(manifest.name, "rows-00001.parquet", b"")
+    storage.publish(manifest.name, encode(manifest))
+    found = checked(storage, manifest)
     assert found[0] == "rows-00000.parquet: expected ids in ascending order, each once"
     assert "expected ids of bucket 0, got 10 others" in found[1]
     assert found[2].startswith("rows-00001.parquet: expected ")
     for trusting in (False, True):
         with pytest.raises(DamagedSnapshot, match="expected ids in ascending order, each once"):
-            read_bucket(shelf, manifest, file, trusting=trusting)
+            read_bucket(storage, manifest, file, trusting=trusting)
 
 
 # ---------------------------------------------------------------- pruning
@@ -330,46 +330,46 @@ def test_pruning_removes_snapshots_beyond_number_and_age_but_never_the_newest() 
 
 
 def test_pruning_removes_the_listed_snapshots_and_old_leftovers_of_dead_writers(
-    shelf: SnapshotStorage,
+    storage: SnapshotStorage,
 ) -> None:
-    snapshots = [put(shelf, at_ms=NOW_MS + n) for n in range(3)]
+    snapshots = [put(storage, at_ms=NOW_MS + n) for n in range(3)]
     leftover = name_of("news", NOW_MS + 9, "dead")
-    shelf.begin(leftover)
-    shelf.write(leftover, "rows-00000.parquet", b"half of it")
-    now_ms = next(int(each.changed_ms or 0) for each in shelf.half_written())
-    young = prunable(shelf, keep=1, older_than_ms=None, now_ms=now_ms + 23 * HOUR_MS)
+    storage.begin(leftover)
+    storage.write(leftover, "rows-00000.parquet", b"half of it")
+    now_ms = next(int(each.changed_ms or 0) for each in storage.half_written())
+    young = prunable(storage, keep=1, older_than_ms=None, now_ms=now_ms + 23 * HOUR_MS)
     assert young.leftovers == []
-    old = prunable(shelf, keep=1, older_than_ms=None, now_ms=now_ms + 25 * HOUR_MS)
+    old = prunable(storage, keep=1, older_than_ms=None, now_ms=now_ms + 25 * HOUR_MS)
     assert [each.name for each in old.snapshots] == [each.name for each in snapshots[:2]]
     assert len(old.leftovers) == 1
-    prune(shelf, old)
-    assert [each.manifest for each in list_snapshots(shelf)] == snapshots[2:]
-    assert shelf.half_written() == []
-    assert checked(shelf, snapshots[2]) == []
+    prune(storage, old)
+    assert [each.manifest for each in list_snapshots(storage)] == snapshots[2:]
+    assert storage.half_written() == []
+    assert checked(storage, snapshots[2]) == []
 
 
 def test_a_killed_removal_of_a_snapshot_leaves_only_leftovers_to_prune(
-    shelf: SnapshotStorage, monkeypatch: pytest.MonkeyPatch
+    storage: SnapshotStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = put(shelf)
+    manifest = put(storage)
     with monkeypatch.context() as killed:
-        killed.setattr(shelf, "_remove_folder", lambda path: None)
-        shelf.remove(manifest.name)
-    assert list_snapshots(shelf) == []
-    [leftover] = shelf.half_written()
-    shelf.clear(leftover)
-    assert shelf.half_written() == []
+        killed.setattr(storage, "_remove_folder", lambda path: None)
+        storage.remove(manifest.name)
+    assert list_snapshots(storage) == []
+    [leftover] = storage.half_written()
+    storage.clear(leftover)
+    assert storage.half_written() == []
 
 
 def test_pruning_leaves_folders_and_files_of_other_programs_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / ".partial-mine").mkdir()
     (tmp_path / "notes.txt").write_text("not a snapshot")
-    shelf = SnapshotStorage(str(tmp_path))
-    put(shelf)
-    goes = prunable(shelf, keep=1, older_than_ms=None, now_ms=NOW_MS * 2)
+    storage = SnapshotStorage(str(tmp_path))
+    put(storage)
+    goes = prunable(storage, keep=1, older_than_ms=None, now_ms=NOW_MS * 2)
     assert (goes.snapshots, goes.leftovers) == ([], [])
-    assert len(list_snapshots(shelf)) == 1
+    assert len(list_snapshots(storage)) == 1
 
 
 # ---------------------------------------------------------------- refusals

@@ -66,16 +66,16 @@ def history() -> History:
 def test_a_snapshot_in_object_storage_is_written_listed_verified_and_restored(
     s3: str, history: History
 ) -> None:
-    shelf = SnapshotStorage(f"{s3}/whole")
-    assert list_snapshots(shelf) == []
-    manifest = taken(history.store, shelf, parallel=2)
+    storage = SnapshotStorage(f"{s3}/whole")
+    assert list_snapshots(storage) == []
+    manifest = taken(history.store, storage, parallel=2)
     history.push_all(2)
     [listed] = list_snapshots(SnapshotStorage(f"{s3}/whole/"))
     assert listed.manifest == manifest
     assert listed.complete
-    assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
+    assert verify(storage, manifest, stop=threading.Event(), tell=lambda _: None) == []
     target = new_store()
-    restore(target, shelf, manifest, SHAPE, stop=threading.Event(), tell=lambda _: None)
+    restore(target, storage, manifest, SHAPE, stop=threading.Event(), tell=lambda _: None)
     assert rows_in(target, SHAPE) == history.truth_before(manifest)
     history.supply(target, SHAPE)
     assert rows_in(target, SHAPE) == history.truth()
@@ -85,46 +85,46 @@ def test_a_snapshot_writer_killed_at_any_object_leaves_only_objects_to_prune(
     s3: str, history: History
 ) -> None:
     url = f"{s3}/killed"
-    shelf = SnapshotStorage(url)
-    before = taken(history.store, shelf)
+    storage = SnapshotStorage(url)
+    before = taken(history.store, storage)
     for dies_at in (0, 1, 3, BUCKETS + 1):  # before and after the first object, at the manifest
         with pytest.raises(Killed):
             take(history.store, DyingShelf(url, dies_at), at_ms=NOW_MS + 1000 + dies_at)
-        assert [each.manifest for each in list_snapshots(shelf)] == [before]
-        assert find_snapshot(shelf, "s3", None) == before
-    leftovers = shelf.half_written()
+        assert [each.manifest for each in list_snapshots(storage)] == [before]
+        assert find_snapshot(storage, "s3", None) == before
+    leftovers = storage.half_written()
     assert len(leftovers) == 2
     newest_ms = max(int(each.changed_ms or 0) for each in leftovers)
-    young = prunable(shelf, keep=1, older_than_ms=None, now_ms=newest_ms + HOUR_MS)
+    young = prunable(storage, keep=1, older_than_ms=None, now_ms=newest_ms + HOUR_MS)
     assert young.leftovers == []
-    prune(shelf, prunable(shelf, keep=1, older_than_ms=None, now_ms=newest_ms + 25 * HOUR_MS))
-    assert shelf.half_written() == []
-    assert find_snapshot(shelf, "s3", None) == before
+    prune(storage, prunable(storage, keep=1, older_than_ms=None, now_ms=newest_ms + 25 * HOUR_MS))
+    assert storage.half_written() == []
+    assert find_snapshot(storage, "s3", None) == before
 
 
 def test_pruning_keeps_the_newest_and_removes_all_objects_of_the_others(
     s3: str, history: History
 ) -> None:
-    shelf = SnapshotStorage(f"{s3}/pruned")
-    manifests = [taken(history.store, shelf, at_ms=NOW_MS + n) for n in range(3)]
-    prune(shelf, prunable(shelf, keep=1, older_than_ms=None, now_ms=NOW_MS + HOUR_MS))
-    assert [each.manifest for each in list_snapshots(shelf)] == manifests[2:]
-    left = shelf._files.find(shelf._root)
+    storage = SnapshotStorage(f"{s3}/pruned")
+    manifests = [taken(history.store, storage, at_ms=NOW_MS + n) for n in range(3)]
+    prune(storage, prunable(storage, keep=1, older_than_ms=None, now_ms=NOW_MS + HOUR_MS))
+    assert [each.manifest for each in list_snapshots(storage)] == manifests[2:]
+    left = storage._files.find(storage._root)
     assert len(left) == BUCKETS + 1
     assert all(manifests[2].name in path for path in left)
 
 
 def test_a_changed_object_of_a_snapshot_is_named(s3: str, history: History) -> None:
-    shelf = SnapshotStorage(f"{s3}/changed")
-    manifest = taken(history.store, shelf)
-    path = f"{shelf._root}/{manifest.name}/{manifest.files[2].file}"
-    blob = bytearray(shelf._files.cat_file(path))
+    storage = SnapshotStorage(f"{s3}/changed")
+    manifest = taken(history.store, storage)
+    path = f"{storage._root}/{manifest.name}/{manifest.files[2].file}"
+    blob = bytearray(storage._files.cat_file(path))
     blob[len(blob) // 2] ^= 1
-    shelf._files.pipe_file(path, bytes(blob))
-    [problem] = verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None)
+    storage._files.pipe_file(path, bytes(blob))
+    [problem] = verify(storage, manifest, stop=threading.Event(), tell=lambda _: None)
     assert problem.startswith("rows-00002.parquet: expected sha256")
     with pytest.raises(DamagedSnapshot, match=r"rows-00002\.parquet"):
-        restore(new_store(), shelf, manifest, SHAPE, stop=threading.Event(), tell=lambda _: None)
+        restore(new_store(), storage, manifest, SHAPE, stop=threading.Event(), tell=lambda _: None)
 
 
 def test_a_missing_storage_bucket_of_snapshots_is_named(s3: str, history: History) -> None:

@@ -37,7 +37,7 @@ from tests.pserver.snapshots.snapshot_world import (
 
 
 def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_rows(
-    stores: Stores, shelf: SnapshotStorage
+    stores: Stores, storage: SnapshotStorage
 ) -> None:
     seed = random.randrange(1 << 30)
     shape = stores.shape()
@@ -46,14 +46,14 @@ def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_r
     history.push_all(5)
     keeper = busy_keeper(store, shape, seed)
     lively = Lively(history, keeper, random.Random(seed))
-    manifest = taken(lively, shelf, parallel=2)
+    manifest = taken(lively, storage, parallel=2)
     assert lively.bustles > 10, f"seed {seed}"
     assert len({each.marks["topic/0"] for each in manifest.files}) > 1, f"seed {seed}"
     history.push_all(3)
 
     elsewhere = stores.shape("elsewhere")
     target = stores.new(elsewhere)
-    restored = put_back(target, shelf, manifest, elsewhere)
+    restored = put_back(target, storage, manifest, elsewhere)
     assert restored.buckets == tuple(range(BUCKETS))
     assert rows_in(target, elsewhere) == history.truth_before(manifest), f"seed {seed}"
     assert restored.rows == manifest.rows == len(history.truth_before(manifest)), f"seed {seed}"
@@ -71,22 +71,24 @@ def test_many_lively_snapshots_in_memory_are_exact(
         shape = memory.shape()
         history = History(memory.made(shape), shape, seed)
         keeper = busy_keeper(history.store, shape, seed)
-        shelf = SnapshotStorage(str(tmp_path / str(seed)))
-        manifest = taken(Lively(history, keeper, random.Random(seed)), shelf, parallel=1 + seed % 3)
+        storage = SnapshotStorage(str(tmp_path / str(seed)))
+        manifest = taken(
+            Lively(history, keeper, random.Random(seed)), storage, parallel=1 + seed % 3
+        )
         target = memory.new(shape)
-        put_back(target, shelf, manifest, shape)
+        put_back(target, storage, manifest, shape)
         assert rows_in(target, shape) == history.truth_before(manifest), f"seed {seed}"
         history.supply(target, shape)
         assert rows_in(target, shape) == history.truth(), f"seed {seed}"
 
 
 def test_checksums_of_a_snapshot_equal_those_of_a_replica_at_its_version(
-    stores: Stores, shelf: SnapshotStorage
+    stores: Stores, storage: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
     History(store, shape).push_all(6)
-    manifest = taken(store, shelf)
+    manifest = taken(store, storage)
     replica = Replica(store, shape)
     while not replica.complete:
         replica.poll()
@@ -95,42 +97,42 @@ def test_checksums_of_a_snapshot_equal_those_of_a_replica_at_its_version(
         assert (each.version, each.nonce) == (position.version, position.nonce.hex())
         assert each.checksum == replica.checksum(each.bucket)
         assert (each.event_ms, each.append_ms) == (position.event_ms, position.append_ms)
-    assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
+    assert verify(storage, manifest, stop=threading.Event(), tell=lambda _: None) == []
 
 
 def test_a_shard_that_came_back_empty_gets_its_buckets_and_the_others_are_untouched(
-    stores: Stores, shelf: SnapshotStorage
+    stores: Stores, storage: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
     history = History(store, shape)
     history.push_all(4)
-    manifest = taken(store, shelf)
+    manifest = taken(store, storage)
     history.push_all(4)
     untouched = store.marks([0, 2])
     store = stores.lose(store, shape, [1, 3], with_shape=False)
     with pytest.raises(MissingBucket, match="bucket"):
         store.marks([1])
-    restored = put_back(store, shelf, manifest, shape)
+    restored = put_back(store, storage, manifest, shape)
     assert restored.buckets == (1, 3)
     assert store.marks([0, 2]) == untouched
     history.supply(store, shape)
     assert rows_in(store, shape) == history.truth()
-    assert put_back(store, shelf, manifest, shape).buckets == ()
+    assert put_back(store, storage, manifest, shape).buckets == ()
 
 
 def test_a_restore_brings_back_a_shape_that_was_lost_with_its_shard(
-    stores: Stores, shelf: SnapshotStorage
+    stores: Stores, storage: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
     history = History(store, shape)
     history.push_all(4)
     busy_keeper(store, shape, 0).step()
-    manifest = taken(store, shelf)
+    manifest = taken(store, storage)
     history.push_all(2)
     store = stores.lose(store, shape, [2], with_shape=True)
-    put_back(store, shelf, manifest, shape)
+    put_back(store, storage, manifest, shape)
     assert store.shape() == shape
     history.supply(store, shape)
     assert rows_in(store, shape) == history.truth()
@@ -138,17 +140,17 @@ def test_a_restore_brings_back_a_shape_that_was_lost_with_its_shard(
 
 @pytest.mark.parametrize("factor", [1, 4])
 def test_a_restore_into_another_name_and_more_buckets_continues_exactly(
-    stores: Stores, shelf: SnapshotStorage, factor: int
+    stores: Stores, storage: SnapshotStorage, factor: int
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
     history = History(store, shape)
     history.push_all(6)
-    manifest = taken(store, shelf)
+    manifest = taken(store, storage)
     history.push_all(3)
     copy = Shape(stores.shape("copy").model, factor * BUCKETS, WIDTH, "another", "another spec")
     target = stores.new(copy)
-    put_back(target, shelf, manifest, copy)
+    put_back(target, storage, manifest, copy)
     assert rows_in(target, copy) == history.truth_before(manifest)
     history.supply(target, copy)
     assert rows_in(target, copy) == history.truth()
@@ -163,36 +165,36 @@ def test_a_snapshot_writer_killed_at_any_file_leaves_no_visible_snapshot(
     history = History(memory.made(shape), shape)
     history.push_all(3)
     for kind, url in (("folder", str(tmp_path)), ("objects", f"memory://{shape.model}")):
-        shelf = SnapshotStorage(url)
-        before = taken(history.store, shelf, at_ms=NOW_MS)
+        storage = SnapshotStorage(url)
+        before = taken(history.store, storage, at_ms=NOW_MS)
         for dies_at in range(BUCKETS + 2):  # begin, a file each, the manifest
             with pytest.raises(Killed):
                 take(history.store, DyingShelf(url, dies_at), at_ms=NOW_MS + 1000 + dies_at)
-            assert [each.name for each in list_snapshots(shelf)] == [before.name], dies_at
-            assert find_snapshot(shelf, shape.model, None) == before
-        assert len(shelf.half_written()) == BUCKETS + 1 - (kind == "objects")
-        after = taken(history.store, shelf, at_ms=NOW_MS + 9000)
-        assert find_snapshot(shelf, shape.model, None) == after
+            assert [each.name for each in list_snapshots(storage)] == [before.name], dies_at
+            assert find_snapshot(storage, shape.model, None) == before
+        assert len(storage.half_written()) == BUCKETS + 1 - (kind == "objects")
+        after = taken(history.store, storage, at_ms=NOW_MS + 9000)
+        assert find_snapshot(storage, shape.model, None) == after
     # killed when everything was written and not yet renamed
     (tmp_path / after.name).rename(tmp_path / f".partial-{after.name}")
     assert [each.name for each in list_snapshots(SnapshotStorage(str(tmp_path)))] == [before.name]
 
 
 def test_a_stopped_or_failed_snapshot_writer_removes_its_files(
-    memory: Stores, shelf: SnapshotStorage
+    memory: Stores, storage: SnapshotStorage
 ) -> None:
     shape = memory.shape()
     store = memory.made(shape)
     History(store, shape).push_all(2)
     stop = threading.Event()
-    assert take(store, shelf, stop=stop, tell=lambda _: stop.set()) is None
+    assert take(store, storage, stop=stop, tell=lambda _: stop.set()) is None
     store.empty(2)
     with pytest.raises(MissingBucket):
-        take(store, shelf)
-    assert list_snapshots(shelf) == []
-    assert shelf.half_written() == []
+        take(store, storage)
+    assert list_snapshots(storage) == []
+    assert storage.half_written() == []
     with pytest.raises(NoSnapshot, match=shape.model):
-        find_snapshot(shelf, shape.model, None)
+        find_snapshot(storage, shape.model, None)
 
 
 class Deaf:
@@ -212,14 +214,14 @@ class Deaf:
 
 
 def test_a_snapshot_waits_for_a_node_that_does_not_answer_but_not_for_ever(
-    memory: Stores, shelf: SnapshotStorage
+    memory: Stores, storage: SnapshotStorage
 ) -> None:
     shape = memory.shape()
     store = memory.made(shape)
     History(store, shape).push_all(2)
-    assert taken(Deaf(store, 5), shelf).rows > 0
+    assert taken(Deaf(store, 5), storage).rows > 0
     with pytest.raises(StoreError, match=r"bucket 1 .*node 2 does not answer"):
-        take(Deaf(store, float("inf")), shelf, patience_ms=-1)
+        take(Deaf(store, float("inf")), storage, patience_ms=-1)
 
 
 class Fickle:
@@ -242,7 +244,7 @@ class Fickle:
 
 @pytest.mark.parametrize("pushes_after", [0, 1, 2, 5])
 def test_a_bucket_that_goes_back_during_a_snapshot_is_written_in_its_new_state(
-    memory: Stores, shelf: SnapshotStorage, pushes_after: int
+    memory: Stores, storage: SnapshotStorage, pushes_after: int
 ) -> None:
     shape = memory.shape("fickle", 1)
     store, early = memory.made(shape), memory.made(shape)
@@ -258,10 +260,10 @@ def test_a_bucket_that_goes_back_during_a_snapshot_is_written_in_its_new_state(
         other.pushers[0].offset = then.marks["topic/0"]
         other.push_all(pushes_after)
 
-    manifest = taken(Fickle(early, store, revert), shelf)
+    manifest = taken(Fickle(early, store, revert), storage)
     assert manifest.files[0].version == 2 + pushes_after
     [standing] = store.marks([0])
     assert manifest.files[0].marks == dict(standing.marks)
     target = memory.new(shape)
-    put_back(target, shelf, manifest, shape)
+    put_back(target, storage, manifest, shape)
     assert rows_in(target, shape) == rows_in(store, shape)
