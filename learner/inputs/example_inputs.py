@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Kind
 from headrace.learner.inputs.rare_rows import (
-    admit_strangers,
+    admit_unseen,
     fetch_admission,
     list_reads,
-    list_strangers,
-    place_strangers,
+    list_unseen,
+    place_unseen,
 )
 from headrace.learner.inputs.statistics import keep, recall, statistic_id, take_levels
 from headrace.learner.kernels.row_lookup import (
@@ -83,7 +83,7 @@ class InputScratch(NamedTuple):
     places: npt.NDArray[np.int64]  # (block, inputs) of these rows, -1 if missing
     live: npt.NDArray[np.bool_]  # (block, inputs) False where the example already counted
     x: npt.NDArray[np.float32]  # (block, inputs) value of the input, 1 for an id
-    strangers: npt.NDArray[np.int64]  # (inputs,) which inputs of the example at hand have no row
+    unseen: npt.NDArray[np.int64]  # (inputs,) which inputs of the example at hand have no row
     reads: npt.NDArray[np.int64]  # (inputs,) places that it is predicted from
     zs: npt.NDArray[np.float32]  # (inputs,) z of the same
     weights: npt.NDArray[np.float32]  # (inputs,) of the same
@@ -241,16 +241,16 @@ def find_example(  # type: ignore[no-untyped-def]
     row,
     first=None,
 ):
-    """Find what is left of example i, whose block was found: strangers first, then statistics.
+    """Find what is left of example i, whose block was found: unseen ids first, then statistics.
 
     Return how many inputs it has, and how many of them have no row of their own: then it is
     predicted from the rows at `scratch.reads`, else from those at its places. With `first` it may
     return -1 inputs: the row of a statistic must be fetched first, and the call can be repeated.
     """
-    count, strangers = scratch.counts[row], 0
+    count, unseen = scratch.counts[row], 0
     if gate.on:
         clicked, shown_s = labelled.kinds[i] == _CLICKED, labelled.shown_ms[i] // 1000
-        strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
+        unseen = list_unseen(columns, gate, clicked, shown_s, scratch, row, count)
     if program.numbers.shape[0]:
         singles = features.ids.shape[1]
         list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles)
@@ -263,9 +263,9 @@ def find_example(  # type: ignore[no-untyped-def]
         if missing:
             add_rows(columns, gate.guarded, scratch, row, fixed, count)
     scratch.totals[row] = count
-    if strangers:
-        list_reads(columns, gate, strangers, scratch, row, count)
-    return count, strangers
+    if unseen:
+        list_reads(columns, gate, unseen, scratch, row, count)
+    return count, unseen
 
 
 @inlined
@@ -279,11 +279,11 @@ def admit_slate(columns, gate, labelled, begin, end, scratch, row):  # type: ign
     for i in range(begin, end):
         at, shown_s = row + i - begin, labelled.shown_ms[i] // 1000
         count = scratch.counts[at]
-        strangers = list_strangers(columns, gate, False, shown_s, scratch, at, count)
-        if strangers:
+        unseen = list_unseen(columns, gate, False, shown_s, scratch, at, count)
+        if unseen:
             impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
             second = np.uint32(labelled.event_ms[i] // 1000)
-            admit_strangers(columns, gate, strangers, second, impression, scratch, at)
+            admit_unseen(columns, gate, unseen, second, impression, scratch, at)
 
 
 @inlined
@@ -297,10 +297,10 @@ def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-unt
         return
     clicked, shown_s = labelled.kinds[i] == _CLICKED, labelled.shown_ms[i] // 1000
     count = scratch.counts[row]
-    strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
-    if strangers:
-        list_reads(columns, gate, strangers, scratch, row, count)
-        settle_strangers(columns, gate, labelled, i, strangers, False, scratch, row)
+    unseen = list_unseen(columns, gate, clicked, shown_s, scratch, row, count)
+    if unseen:
+        list_reads(columns, gate, unseen, scratch, row, count)
+        settle_unseen(columns, gate, labelled, i, unseen, False, scratch, row)
 
 
 @inlined
@@ -309,14 +309,14 @@ def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type:
 
     Returns what `find_example` does.
     """
-    everywhere, shift, strangers = scratch.everywhere, shift_of(1), 0
+    everywhere, shift, unseen = scratch.everywhere, shift_of(1), 0
     count = _list_own(features, i, scratch, 0)
     for k in range(1 + features.number_ids.shape[0]):
         at, row_id = common_input(features, k)
         scratch.ids[0, at] = row_id
     find_rows(columns, everywhere, shift, scratch, 0, 0, count)
     if gate.on:
-        strangers = list_strangers(columns, gate, False, 0, scratch, 0, count)
+        unseen = list_unseen(columns, gate, False, 0, scratch, 0, count)
     if program.numbers.shape[0]:
         singles = features.ids.shape[1]
         places, live = scratch.places[0, 1 : 1 + singles], scratch.live[0, 1 : 1 + singles]
@@ -324,17 +324,17 @@ def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type:
         fixed = count
         count = list_statistics(program, features.ids[i], scratch, 0, fixed)
         find_rows(columns, everywhere, shift, scratch, 0, fixed, count)
-    if strangers:
-        list_reads(columns, gate, strangers, scratch, 0, count)
-    return count, strangers
+    if unseen:
+        list_reads(columns, gate, unseen, scratch, 0, count)
+    return count, unseen
 
 
 @inlined
-def settle_strangers(columns, gate, labelled, i, strangers, admitting, scratch, row):  # type: ignore[no-untyped-def]
+def settle_unseen(columns, gate, labelled, i, unseen, admitting, scratch, row):  # type: ignore[no-untyped-def]
     """Give each input of example i without a row the place where it is learned."""
     impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
     clicked = labelled.kinds[i] == _CLICKED
-    place_strangers(columns, gate, strangers, clicked, impression, admitting, scratch, row)
+    place_unseen(columns, gate, unseen, clicked, impression, admitting, scratch, row)
 
 
 @inlined

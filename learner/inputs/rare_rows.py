@@ -19,7 +19,7 @@ A click belongs to its impression. If the row was made after that was shown, the
 in the rare row, and there its click counts. And a click never makes a row.
 
 Times of rows are seconds, and all candidates of a request are shown in the same one. So if one of
-them makes a row, all of them count in it (`admit_strangers`). Otherwise the first candidates would
+them makes a row, all of them count in it (`admit_unseen`). Otherwise the first candidates would
 count in the rare row and their clicks in the own one. Rare rows would learn shows without clicks,
 and all candidates of the next unknown user would be scored with that.
 
@@ -51,7 +51,7 @@ def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-unty
 
 
 @inlined
-def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
+def list_unseen(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
     """List the guarded inputs that have no row; return how many. Their place is -1 then.
 
     clicked: whether it is a click of what was shown at `shown_s`, in seconds.
@@ -59,7 +59,7 @@ def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # typ
     slots, row_ids = columns.slots, columns.ids
     first_seen, last_seen = columns.first_seen, columns.last_seen
     guarded, ids, places = gate.guarded, scratch.ids[row], scratch.places[row]
-    strangers = scratch.strangers
+    unseen = scratch.unseen
     listed = 0
     for k in range(count):
         if not guarded[ids[k] & NUMBER_BITS]:
@@ -72,52 +72,52 @@ def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # typ
             places[k] = place
         else:
             places[k] = -1
-            strangers[listed] = k
+            unseen[listed] = k
             listed += 1
     return listed
 
 
 @inlined
 def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Write which rows the inputs are predicted from: their own, or of strangers the rare ones."""
+    """Write which rows the inputs are predicted from: their own, or the rare ones of unseen ids."""
     slots, row_ids, high = columns.slots, columns.ids, gate.high
     ids, places = scratch.ids[row], scratch.places[row]
-    reads, strangers = scratch.reads, scratch.strangers
+    reads, unseen = scratch.reads, scratch.unseen
     for k in range(count):
         reads[k] = places[k]
     for i in range(listed):
-        k = strangers[i]
+        k = unseen[i]
         reads[k] = find(slots, row_ids, rare_id(ids[k], high))
 
 
 @inlined
-def admit_strangers(columns, gate, listed, second, impression, scratch, row):  # type: ignore[no-untyped-def]
-    """Make the rows of strangers that are admitted, for every candidate of the same request.
+def admit_unseen(columns, gate, listed, second, impression, scratch, row):  # type: ignore[no-untyped-def]
+    """Make the rows of unseen ids that are admitted, for every candidate of the same request.
 
-    second: time of the example that will count in them, so they are no strangers from now on.
+    second: time of the example that will count in them, so they are not unseen from now on.
     """
-    ids, live, strangers = scratch.ids[row], scratch.live[row], scratch.strangers
+    ids, live, unseen = scratch.ids[row], scratch.live[row], scratch.unseen
     last_seen, tally = columns.last_seen, gate.tally
     for i in range(listed):
-        k = strangers[i]
+        k = unseen[i]
         if live[k] and admits(gate, ids[k], impression):
             tally[0] += 1
             last_seen[find_or_add(columns, ids[k])] = max(second, np.uint32(1))
 
 
 @inlined
-def place_strangers(  # type: ignore[no-untyped-def]
+def place_unseen(  # type: ignore[no-untyped-def]
     columns, gate, listed, clicked, impression, admitting, scratch, row
 ):
-    """Give each stranger the place where it is learned: of a new row or of the rare one.
+    """Give each unseen id the place where it is learned: of a new row or of the rare one.
 
-    admitting: whether it may get a row now; False if `admit_strangers` has decided.
+    admitting: whether it may get a row now; False if `admit_unseen` has decided.
     After the forward pass, which read the rare row: a new row has no weight yet to be stepped from.
     """
     ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
-    high, reads, strangers, tally = gate.high, scratch.reads, scratch.strangers, gate.tally
+    high, reads, unseen, tally = gate.high, scratch.reads, scratch.unseen, gate.tally
     for i in range(listed):
-        k = strangers[i]
+        k = unseen[i]
         if not live[k]:
             continue
         if admitting and not clicked and admits(gate, ids[k], impression):

@@ -20,7 +20,7 @@ from headrace.learner.inputs.example_inputs import (
     find_block,
     find_common,
     find_example,
-    settle_strangers,
+    settle_unseen,
     weight_of,
 )
 from headrace.learner.inputs.learned_weights import slope_items, weigh_items
@@ -182,17 +182,17 @@ def learn(  # type: ignore[no-untyped-def]
         if learned == end:
             begin, end = end, part_end(labelled.ends, end, BLOCK)
             find_block(columns, active, shift, gate, features, begin, end, scratch)
-        stop, strangers = labelled.ends[learned], 0
+        stop, unseen = labelled.ends[learned], 0
         together = stop - learned > 1
         for i in range(learned, stop):
             row, (_, _, second) = i - begin, counts_of(labelled, i)
-            count, strangers = find_example(
+            count, unseen = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
                 *(features, labelled, i, scratch, row, first),
             )
             if first is not None and count < 0:
                 return learned
-            reads = scratch.reads if strangers else scratch.places[row]
+            reads = scratch.reads if unseen else scratch.places[row]
             weigh_items(columns.values, machine, features, i, reads, scratch, row)
             scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, row, count)
         if together:
@@ -202,8 +202,8 @@ def learn(  # type: ignore[no-untyped-def]
             row = i - begin
             if together:
                 find_again(columns, gate, labelled, i, scratch, row)
-            elif strangers:
-                settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
+            elif unseen:
+                settle_unseen(columns, gate, labelled, i, unseen, True, scratch, row)
             slope = slope_of(labelled, i, scores[i])
             slope, counted = slope * weight_of(labelled, i), counts_of(labelled, i)
             count = scratch.totals[row]
@@ -217,8 +217,8 @@ def learn(  # type: ignore[no-untyped-def]
 def predict(columns, machine, program, gate, features, event_ms, scratch, work, scores):  # type: ignore[no-untyped-def]
     """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
     for i in range(features.ids.shape[0]):
-        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
-        reads = scratch.reads if strangers else scratch.places[0]
+        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads = scratch.reads if unseen else scratch.places[0]
         weigh_items(columns.values, machine, features, i, reads, scratch, 0)
         second = np.uint32(event_ms[i] // 1000)
         scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, 0, count)
@@ -247,8 +247,8 @@ def contribute(  # type: ignore[no-untyped-def]
     """
     count_parts, dimensions = parts.shape[1], machine.vectors.coordinates
     for i in range(parts.shape[0]):
-        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
-        reads, second = scratch.reads if strangers else scratch.places[0], event_ms[i] // 1000
+        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads, second = scratch.reads if unseen else scratch.places[0], event_ms[i] // 1000
         second = np.uint32(second)
         weigh_items(columns.values, machine, features, i, reads, scratch, 0)
         _forward(columns, machine, gate, reads, second, scratch, work, 0, count)

@@ -15,7 +15,7 @@ from headrace.learner.inputs.example_inputs import (
     find_block,
     find_common,
     find_example,
-    settle_strangers,
+    settle_unseen,
     weight_of,
 )
 from headrace.learner.inputs.slates import part_end
@@ -198,18 +198,18 @@ def learn(  # type: ignore[no-untyped-def]
         if learned == end:
             begin, end = end, part_end(labelled.ends, end, BLOCK)
             find_block(columns, active, shift, gate, features, begin, end, scratch)
-        stop, strangers, lacks = labelled.ends[learned], 0, False
+        stop, unseen, lacks = labelled.ends[learned], 0, False
         together = stop - learned > 1
         for i in range(learned, stop):
             row = i - begin
-            count, strangers = find_example(
+            count, unseen = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
                 *(features, labelled, i, scratch, row, first),
             )
             if first is not None and count < 0:
                 lacks = True
                 break
-            reads = scratch.reads if strangers else scratch.places[row]
+            reads = scratch.reads if unseen else scratch.places[row]
             _gather_inputs(columns, reads, scratch, singles, fixed, count)
             scores[i] = _forward(ftrl, scratch, row, count)
         if lacks:
@@ -223,8 +223,8 @@ def learn(  # type: ignore[no-untyped-def]
                 find_again(columns, gate, labelled, i, scratch, row)
                 _gather_inputs(columns, scratch.places[row], scratch, singles, fixed, count)
                 _weigh(ftrl, scratch, count)
-            elif strangers:
-                settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
+            elif unseen:
+                settle_unseen(columns, gate, labelled, i, unseen, True, scratch, row)
             slope = slope_of(labelled, i, scores[i]) * weight_of(labelled, i)
             _step(ftrl, slope, scratch, row, count)
             counted = counts_of(labelled, i)
@@ -241,8 +241,8 @@ def learn(  # type: ignore[no-untyped-def]
 def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores):  # type: ignore[no-untyped-def]
     """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
     for i in range(features.ids.shape[0]):
-        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
-        reads = scratch.reads if strangers else scratch.places[0]
+        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads = scratch.reads if unseen else scratch.places[0]
         _gather(columns, reads, scratch, 0, count)
         scores[i] = _forward(ftrl, scratch, 0, count)
 
@@ -266,8 +266,8 @@ def contribute(  # type: ignore[no-untyped-def]
     of_number: (1024,) part by the number of a field; sums, pairs: for factorization machines.
     """
     for i in range(parts.shape[0]):
-        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
-        reads = scratch.reads if strangers else scratch.places[0]
+        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads = scratch.reads if unseen else scratch.places[0]
         _gather(columns, reads, scratch, 0, count)
         _weigh(ftrl, scratch, count)
         for k in range(count):

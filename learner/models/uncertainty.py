@@ -97,8 +97,8 @@ def uncertainty(
 def _sum_rates(columns, constants, program, gate, features, event_ms, scratch, found):  # type: ignore[no-untyped-def]
     rates, parameters = constants
     for i in range(found.shape[0]):
-        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
-        reads = scratch.reads if strangers else scratch.places[0]
+        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads = scratch.reads if unseen else scratch.places[0]
         weigh_items(columns.values, parameters, features, i, reads, scratch, 0)
         total = 0.0
         for k in range(count):

@@ -25,7 +25,7 @@ from headrace.learner.inputs.example_inputs import (
     find_block,
     find_common,
     find_example,
-    settle_strangers,
+    settle_unseen,
 )
 from headrace.learner.inputs.learned_weights import weigh_items
 from headrace.learner.inputs.slates import part_end
@@ -233,18 +233,18 @@ def gather(  # type: ignore[no-untyped-def]
             find_block(columns, active, shift, gate, features, begin, end, scratch)
             for row in range(end - begin):
                 _fetch_turns(turns.turn_of, scratch, row)
-        stop, strangers, at = labelled.ends[done], 0, item_position
+        stop, unseen, at = labelled.ends[done], 0, item_position
         together = stop - done > 1
         for i in range(done, stop):
             row, (_, _, second) = i - begin, counts_of(labelled, i)
             items = scratch.counts[row] - span.fixed
-            count, strangers = find_example(
+            count, unseen = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
                 *(features, labelled, i, scratch, row, first),
             )
             if first is not None and count < 0:
                 return done
-            reads = scratch.reads if strangers else scratch.places[row]
+            reads = scratch.reads if unseen else scratch.places[row]
             where = (i - span.begin, span.fixed, items, each, at, examples)
             weigh_items(columns.values, parameters, features, i, reads, scratch, row)
             _read_inputs(
@@ -260,8 +260,8 @@ def gather(  # type: ignore[no-untyped-def]
             where = (i - span.begin, span.fixed, items, each, item_position, examples)
             if together:
                 find_again(columns, gate, labelled, i, scratch, row)
-            elif strangers:
-                settle_strangers(columns, gate, labelled, i, strangers, True, scratch, row)
+            elif unseen:
+                settle_unseen(columns, gate, labelled, i, unseen, True, scratch, row)
             _count_inputs(columns, gaining, counted, scratch, turns, gathered, row, count, where)
             item_position += items
         done = stop
@@ -283,9 +283,9 @@ def look_up(  # type: ignore[no-untyped-def]
     examples, each = features.ids.shape[0], fixed + program.numbers.shape[0]
     item_position = examples * each
     for i in range(examples):
-        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
         items = count - each
-        reads = scratch.reads if strangers else scratch.places[0]
+        reads = scratch.reads if unseen else scratch.places[0]
         weigh_items(columns.values, parameters, features, i, reads, scratch, 0)
         second = np.uint32(event_ms[i] // 1000)
         for k in range(count):

@@ -53,7 +53,7 @@ class Seen:
     """Ids and values."""
     reads: list[int]
     """Ids of the rows that it is predicted from."""
-    strangers: set[int]
+    unseen: set[int]
     """Ids that have to earn a row and have none."""
 
 
@@ -93,7 +93,7 @@ class SlowLogistic:
         pattern = (_PATTERN & (1 << below) - 1) >> 10 << 10
         return row_id >> below << below | pattern | row_id & 1023
 
-    def _strangers(self, ids: set[int], kind: Kind, shown_s: int) -> set[int]:
+    def _unseen(self, ids: set[int], kind: Kind, shown_s: int) -> set[int]:
         """The ids among these that have to earn a row and had none when they were shown."""
         if self.spec.admission is None:
             return set()
@@ -154,21 +154,21 @@ class SlowLogistic:
             inputs += [(int(item), x) for item, x in zip(items, weights, strict=True)]
         name = examples.impression_ids[i].as_py()
         shown = int(examples.shown_ms[i]) // 1000
-        strangers = self._strangers({row_id for row_id, _ in inputs}, kind, shown)
+        unseen = self._unseen({row_id for row_id, _ in inputs}, kind, shown)
         levels = self.kept.get(name)
         if levels is None or kind is Kind.CLOSED:
-            levels = self._levels(ids, kind, label, shown, inactive, strangers)
+            levels = self._levels(ids, kind, label, shown, inactive, unseen)
             if kind is Kind.SHOWN:
                 self.kept[name] = levels
         inputs += [(self._id(each, levels, ids), 1.0) for each in self.spec.statistics]
-        reads = [self.rare(each) if each in strangers else each for each, _ in inputs]
-        return Seen(kind, label, second, name, inputs, reads, strangers)
+        reads = [self.rare(each) if each in unseen else each for each, _ in inputs]
+        return Seen(kind, label, second, name, inputs, reads, unseen)
 
     def place(self, seen: Seen, inactive: tuple[int, ...]) -> list[int]:
-        """Give strangers their own row or the rare one; return which inputs got their own."""
+        """Give unseen ids their own row or the rare one; return which inputs got their own."""
         admitted = []
         for k, (row_id, x) in enumerate(seen.inputs):
-            if row_id in seen.strangers and self.bucket(row_id) not in inactive:
+            if row_id in seen.unseen and self.bucket(row_id) not in inactive:
                 if seen.kind is not Kind.CLICKED and self._admits(row_id, seen.name):
                     admitted.append(k)
                 else:
@@ -212,7 +212,7 @@ class SlowLogistic:
         label: int,
         shown_s: int,
         inactive: tuple[int, ...],
-        strangers: set[int],
+        unseen: set[int],
     ) -> dict[str, int]:
         names = [each.name for each in self.spec.fields.singles]
         levels = {}
@@ -220,7 +220,7 @@ class SlowLogistic:
             if not each.kind:
                 continue
             row_id = ids[names.index(each.of)]
-            row = Row() if row_id in strangers else self.rows.get(row_id, Row())
+            row = Row() if row_id in unseen else self.rows.get(row_id, Row())
             counted = self.bucket(row_id) in inactive
             shows = max(0, row.shows - (1 if counted or kind is Kind.CLICKED else 0))
             clicks = max(0, row.clicks - (label if counted else 0))
