@@ -225,14 +225,14 @@ class PredictionHandler:
     def _check(self, received: ReceivedRequest) -> ReadyRequest:
         target = received.target
         rows, now_ms = target.served.rows, self._now_ms()
-        standing = rows.standing
-        check_complete(standing)
+        status = rows.status
+        check_complete(status)
         asked = received.read(target.served)
         if asked.strict:
             self._check_known(target, received.body)
-        check_fresh(asked, standing, now_ms)
+        check_fresh(asked, status, now_ms)
         names = names_of(asked.candidates, self._names)
-        return ReadyRequest(target, asked, standing, now_ms, names, rows.reading(received.since_s))
+        return ReadyRequest(target, asked, status, now_ms, names, rows.reading(received.since_s))
 
     def _check_known(self, target: Route, body: bytes) -> None:
         """Refuse fields that no model of the alias reads. Raises RequestRefused (422)."""
@@ -266,7 +266,7 @@ class _ResponseFields:
             "alias": scored.target.alias,
             "defaulted_rows": scored.defaulted,
             "request_id": scored.asked.request_id,
-            **self._telling.of(scored.standing, scored.now_ms),
+            **self._telling.of(scored.status, scored.now_ms),
         }
 
 

@@ -93,7 +93,7 @@ def answers(
 
 
 def _incomplete(models: ModelRegistry) -> list[str]:
-    return [each.spec.name for each in models if not each.rows.standing.complete]
+    return [each.spec.name for each in models if not each.rows.status.complete]
 
 
 def _failed(models: ModelRegistry) -> list[str]:

@@ -200,7 +200,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
 class _StatusValues(NamedTuple):
     """The fields of a replica status at one time."""
 
-    standing: ReplicaStatus
+    status: ReplicaStatus
     now_ms: int
     said: dict[str, Any]
 
@@ -211,40 +211,40 @@ class StatusFields:
     def __init__(self) -> None:
         self._last: _StatusValues | None = None
 
-    def of(self, standing: ReplicaStatus, now_ms: int) -> dict[str, Any]:
+    def of(self, status: ReplicaStatus, now_ms: int) -> dict[str, Any]:
         """Return the fields by their names in `ResponseBase`. Do not change the result."""
         last = self._last
-        if last is None or last.now_ms != now_ms or last.standing is not standing:
+        if last is None or last.now_ms != now_ms or last.status is not status:
             said = {
-                "version": standing.version,
-                "state": standing.state(now_ms),
-                "snapshot": standing.snapshot,
-                "age_ms": age(standing, now_ms),
-                "event_ms": event_time(standing),
-                "event_age_ms": event_age(standing, now_ms),
+                "version": status.version,
+                "state": status.state(now_ms),
+                "snapshot": status.snapshot,
+                "age_ms": age(status, now_ms),
+                "event_ms": event_time(status),
+                "event_age_ms": event_age(status, now_ms),
             }
-            last = self._last = _StatusValues(standing, now_ms, said)
+            last = self._last = _StatusValues(status, now_ms, said)
         return last.said
 
 
 def status(served: ServedModel, now_ms: int, requests: RequestFields | None = None) -> ModelStatus:
     """Return the status of a model at `now_ms`. requests: those to this process, if sampled."""
-    standing, summary = served.rows.standing, served.rows.freshness()
+    status, summary = served.rows.status, served.rows.freshness()
     return ModelStatus(
         model=served.spec.name,
         architecture=served.spec.architecture,
         fingerprint=served.spec.fingerprint,
-        ready=standing.complete,
-        state=standing.state(now_ms),
-        version=standing.version,
-        age_ms=age(standing, now_ms),
-        event_ms=event_time(standing),
-        event_age_ms=event_age(standing, now_ms),
-        rows=standing.rows,
-        buckets=Buckets(standing.buckets, standing.copied, standing.unreachable),
+        ready=status.complete,
+        state=status.state(now_ms),
+        version=status.version,
+        age_ms=age(status, now_ms),
+        event_ms=event_time(status),
+        event_age_ms=event_age(status, now_ms),
+        rows=status.rows,
+        buckets=Buckets(status.buckets, status.copied, status.unreachable),
         freshness=FreshnessMs(summary.p50_ms, summary.p99_ms, summary.count),
-        trouble=standing.trouble,
-        snapshot=standing.snapshot,
+        trouble=status.trouble,
+        snapshot=status.snapshot,
         fields={} if requests is None else _field_shares(served, requests, now_ms),
         unknown_fields={} if requests is None else _rounded_all(requests.unknown),
     )
@@ -256,7 +256,7 @@ def _field_shares(
     asked = {each.name: requests.declared.share(each.name) for each in requests.fields}
     known = _rounded_all({name: share for name, share in asked.items() if share is not None})
     learned: dict[str, float] = {}
-    if served.rows.standing.complete:
+    if served.rows.status.complete:
         rows = served.rows.reading()
         learned = _rounded_all(learned_shares(served.spec.fields, rows, now_ms))
     return {

@@ -183,7 +183,7 @@ class DeployedModels(Generic[Opened]):
             return
         rows = hosting.opened.rows
         hosting.failure = "" if rows.failure is None else str(rows.failure)
-        if not rows.standing.complete:
+        if not rows.status.complete:
             return
         try:
             self._aliases.add_model(name)
@@ -192,7 +192,7 @@ class DeployedModels(Generic[Opened]):
             return
         self._host.admit(name, hosting.opened)
         hosting.admitted, hosting.failure = True, ""
-        log.info("model %s: loaded, %d rows", name, rows.standing.rows)
+        log.info("model %s: loaded, %d rows", name, rows.status.rows)
 
     def _load(self, name: str) -> None:
         spec, failure = self._wanted.models[name], ""
@@ -244,7 +244,7 @@ class DeployedModels(Generic[Opened]):
         for name, each in self._hosting.items():
             reason = each.failure
             if not reason and each.opened is not None and not each.admitted:
-                reason = _copied(each.opened.rows.standing)
+                reason = _copied(each.opened.rows.status)
             models.setdefault(name, ModelDeployment(each.stage, reason))
             failed = each.opening is None and each.opened is None and each.failure
             if failed and self._now_s() >= each.retry_s:
@@ -256,5 +256,5 @@ class DeployedModels(Generic[Opened]):
         self.status = DeploymentStatus(self._settled, models, waiting)
 
 
-def _copied(standing: ReplicaStatus) -> str:
-    return f"{standing.copied} of {standing.buckets} buckets copied"
+def _copied(status: ReplicaStatus) -> str:
+    return f"{status.copied} of {status.buckets} buckets copied"

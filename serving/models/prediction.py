@@ -31,18 +31,18 @@ class ReadyRequest(NamedTuple):
 
     target: Route
     asked: CheckedRequest
-    standing: ReplicaStatus
+    status: ReplicaStatus
     now_ms: int
     names: Sequence[str]
     rows: RowSource
 
     def scored(self, scores: npt.NDArray[np.float64]) -> ScoredRequest:
         """Return the request with these scores."""
-        target, asked, standing, now_ms, names, rows = self
+        target, asked, status, now_ms, names, rows = self
         chosen = None
         if asked.top_k is not None:
             chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
-        return ScoredRequest(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
+        return ScoredRequest(target, asked, status, now_ms, names, scores, chosen, rows.defaulted)
 
 
 class ScoredRequest(NamedTuple):
@@ -50,7 +50,7 @@ class ScoredRequest(NamedTuple):
 
     target: Route
     asked: CheckedRequest
-    standing: ReplicaStatus
+    status: ReplicaStatus
     """The replica's status just before scoring."""
     now_ms: int
     names: Sequence[str]
@@ -119,33 +119,33 @@ def explanations(ready: ReadyRequest, scored: ScoredRequest) -> Explanations:
     return found
 
 
-def check_complete(standing: ReplicaStatus) -> None:
+def check_complete(status: ReplicaStatus) -> None:
     """Check that the replica is complete. Raises RequestRefused (503)."""
-    if not standing.complete:
+    if not status.complete:
         raise RequestRefused(
             503,
             "",
-            f"all {standing.buckets} buckets of the model copied",
-            standing.trouble or f"{standing.copied}: retry in a moment",
+            f"all {status.buckets} buckets of the model copied",
+            status.trouble or f"{status.copied}: retry in a moment",
         )
 
 
-def check_fresh(asked: CheckedRequest, standing: ReplicaStatus, now_ms: int) -> None:
+def check_fresh(asked: CheckedRequest, status: ReplicaStatus, now_ms: int) -> None:
     """Check the freshness that the request demands. Raises RequestRefused (412)."""
     least, most = asked.min_version, asked.max_age_ms
-    if asked.snapshot is not None and standing.snapshot != asked.snapshot:
-        found = standing.snapshot or f"a model that follows the logs, version {standing.version}"
+    if asked.snapshot is not None and status.snapshot != asked.snapshot:
+        found = status.snapshot or f"a model that follows the logs, version {status.version}"
         raise RequestRefused(412, "snapshot", f"snapshot {asked.snapshot[:_LONGEST_SHOWN]}", found)
-    if least is not None and standing.version < least:
+    if least is not None and status.version < least:
         raise RequestRefused(
-            412, "min_version", f"version {least} or later here", f"{standing.version}"
+            412, "min_version", f"version {least} or later here", f"{status.version}"
         )
     if most is not None:
-        oldest = age(standing, now_ms).oldest
+        oldest = age(status, now_ms).oldest
         if oldest is None or oldest > most:
             found = "nothing learned yet" if oldest is None else f"{oldest} ms"
             expected = f"information at most {most} ms old in every bucket of the model"
-            raise RequestRefused(412, "max_age_ms", expected, f"{found} ({standing.state(now_ms)})")
+            raise RequestRefused(412, "max_age_ms", expected, f"{found} ({status.state(now_ms)})")
 
 
 class RequestNames:

@@ -77,7 +77,7 @@ class ModelRegistry:
                 raise RequestRefused(503, "model", "a loaded model", found)
             return target
         for each in self:
-            if each.rows.standing.snapshot == name:
+            if each.rows.status.snapshot == name:
                 return Route(each, "")
         known = ", ".join([*self.names(), *sorted(self.aliases.table)])
         raise RequestRefused(404, "model", f"one of the models and aliases here: {known}", name)
@@ -116,11 +116,11 @@ class ModelRegistry:
         if split is None:
             return target
         chosen = here.get(split.choose(key))
-        if chosen is None or not chosen.rows.standing.complete:
+        if chosen is None or not chosen.rows.status.complete:
             complete = tuple(
                 (name, weight)
                 for name, weight in split.weights
-                if name in here and here[name].rows.standing.complete
+                if name in here and here[name].rows.status.complete
             )
             if complete:
                 chosen = here[TrafficSplit(complete, split.key).choose(key)]

@@ -52,7 +52,7 @@ def messages_of(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
             request_id=scored.asked.request_id,
             model=target.served.spec.name,
             alias=target.alias,
-            version=scored.standing.version,
+            version=scored.status.version,
             score=scores[place],
             fields=event,
         )

@@ -80,8 +80,8 @@ class Shadows:
         target, answered, read, body = shadowed
         model = target.served.spec.name
         try:
-            standing = target.served.rows.standing
-            check_complete(standing)
+            status = target.served.rows.status
+            check_complete(status)
             asked = read(target.served)
         except RequestRefused:
             # the shadow's replica is incomplete, or its spec cannot read the request
@@ -89,7 +89,7 @@ class Shadows:
             return
         predictor = target.served.spare or target.served.predictor
         rows = target.served.rows.reading()
-        ready = ReadyRequest(target, asked, standing, answered.now_ms, answered.names, rows)
+        ready = ReadyRequest(target, asked, status, answered.now_ms, answered.names, rows)
         scored = score(ready, predictor)
         if answered.chosen is not None:  # log the candidates that were shown
             scored = scored._replace(chosen=answered.chosen)

@@ -89,7 +89,7 @@ class Follower(BackgroundThread):
         following: Following,
         now_ms: Callable[[], int],
         arrived: Callable[[Iterable[int]], None],
-        stood: Callable[[LocalRows], None] | None = None,
+        publish: Callable[[LocalRows], None] | None = None,
     ) -> None:
         """Begin without a thread.
 
@@ -98,14 +98,14 @@ class Follower(BackgroundThread):
         """
         super().__init__(self._run, "follower", _JOIN_S)
         self._replica, self._following, self._now_ms = replica, following, now_ms
-        self._arrived, self._stood = arrived, stood
+        self._arrived, self._publish = arrived, publish
         self._freshness = FreshnessTracker(replica.shape.buckets)
         self._polled_ms = 0
         self._stale: frozenset[int] = frozenset()
         self._behind, self._caught_up = True, False
         self.failure: StoreError | None = None
         """The error that prevents a first copy; None again once it is fixed."""
-        self.standing = self._stand()
+        self.status = self._current_status()
 
     @property
     def table(self) -> RowTable:
@@ -142,7 +142,7 @@ class Follower(BackgroundThread):
         if self._replica.complete and not was_complete:
             self._freshness.began(now)
         self._arrived(self._freshness.arrived(now))
-        self.standing = self._stand()
+        self.status = self._current_status()
 
     def _note_position(self, bucket: int) -> None:
         position = self._replica.position(bucket)
@@ -158,7 +158,7 @@ class Follower(BackgroundThread):
             log.info("no bucket is stale any more")
         self._stale = frozenset(stale)
 
-    def _stand(self) -> ReplicaStatus:
+    def _current_status(self) -> ReplicaStatus:
         replica = self._replica
         copied = [bucket for bucket in replica.buckets if replica.copied(bucket)]
         events = [replica.position(bucket).event_ms for bucket in copied]
@@ -183,21 +183,21 @@ class Follower(BackgroundThread):
             try:
                 self.step()
                 self.failure = None
-                self._tell_stood()
+                self._publish_status()
                 self._rest(self._rest_s(time.monotonic() - began))
             except StoreError as error:
-                if self.standing.trouble != str(error):
+                if self.status.trouble != str(error):
                     rows = "stale rows" if self._replica.complete else "no rows yet"
                     log.error("cannot follow the logs, serving %s: %s", rows, error)
-                self.standing = replace(self.standing, trouble=str(error))
+                self.status = replace(self.status, trouble=str(error))
                 if not self._replica.complete:
                     self.failure = error
-                self._tell_stood()
+                self._publish_status()
                 self._ended.wait(_RETRY_S)
 
-    def _tell_stood(self) -> None:
-        if self._stood is not None:
-            self._stood(self)
+    def _publish_status(self) -> None:
+        if self._publish is not None:
+            self._publish(self)
 
     def _rest(self, seconds: float) -> None:
         """Wait until the next poll or the end. Raises StoreError."""

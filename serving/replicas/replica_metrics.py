@@ -102,12 +102,12 @@ class ReplicaCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics."""
         now = self._now_ms()
-        standings = [(each.spec.name, each.rows.standing) for each in self._models]
+        statuses = [(each.spec.name, each.rows.status) for each in self._models]
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(f"headrace_server_{name}", text, labels=["model"])
-            for model, standing in standings:
-                if not (standing.snapshot and name in _OF_LOGS):
-                    gauge.add_metric([model], value(standing))
+            for model, status in statuses:
+                if not (status.snapshot and name in _OF_LOGS):
+                    gauge.add_metric([model], value(status))
             yield gauge
         state = GaugeMetricFamily(
             "headrace_server_state",
@@ -120,10 +120,10 @@ class ReplicaCollector(Collector):
             "the stalest (oldest) bucket. Grows while no events arrive.",
             labels=["model", "bucket"],
         )
-        for model, standing in standings:
+        for model, status in statuses:
             for each in STATES:
-                state.add_metric([model, each], float(standing.state(now) == each))
-            for which, append_ms in zip(("newest", "oldest"), standing.ages, strict=True):
+                state.add_metric([model, each], float(status.state(now) == each))
+            for which, append_ms in zip(("newest", "oldest"), status.ages, strict=True):
                 if append_ms is not None:
                     age.add_metric([model, which], max(0, now - append_ms) / 1000)
         yield from (state, age)

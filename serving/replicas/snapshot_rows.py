@@ -40,7 +40,7 @@ class SnapshotRows(BackgroundThread):
         manifest: Manifest,
         now_ms: Callable[[], int],
         table: RowTable | None = None,
-        stood: Callable[[LocalRows], None] | None = None,
+        publish: Callable[[LocalRows], None] | None = None,
     ) -> None:
         """Serve the snapshot of `manifest`.
 
@@ -50,10 +50,10 @@ class SnapshotRows(BackgroundThread):
         super().__init__(self._run, "snapshot", _JOIN_S)
         self._storage, self._manifest, self._now_ms = storage, manifest, now_ms
         self._table = RowTable(manifest.width) if table is None else table
-        self._stood = stood
+        self._publish = publish
         self.failure: StoreError | None = None
         """The error that prevents loading."""
-        self.standing = _standing(manifest)
+        self.status = _status(manifest)
 
     def reading(self, since_s: float | None = None) -> TableRowSource:  # noqa: ARG002 (never waits)
         """Return the rows for a request: the whole table."""
@@ -67,14 +67,14 @@ class SnapshotRows(BackgroundThread):
         """Load the missing buckets. Raises DamagedSnapshot, StorageFailed."""
         manifest = self._manifest
         self._table.reserve(manifest.rows - len(self._table))
-        for each in manifest.files[self.standing.copied :]:
+        for each in manifest.files[self.status.copied :]:
             if self._ended.is_set():
                 return
             for chunk in read_bucket(self._storage, manifest, each):
                 self._table.put(chunk)
-            copied = self.standing.copied + 1
-            self.standing = replace(
-                self.standing,
+            copied = self.status.copied + 1
+            self.status = replace(
+                self.status,
                 copied=copied,
                 rows=len(self._table),
                 complete=copied == manifest.buckets,
@@ -90,23 +90,23 @@ class SnapshotRows(BackgroundThread):
                 self.load()
             except StoreError as error:
                 log.error("cannot serve snapshot %s: %s", self._manifest.name, error)
-                self.standing = replace(self.standing, trouble=str(error))
+                self.status = replace(self.status, trouble=str(error))
                 self.failure = error
-                self._tell_stood()
+                self._publish_status()
                 if not isinstance(error, StorageFailed):
                     return
                 self._ended.wait(_RETRY_S)
             else:
                 self.failure = None
-                self._tell_stood()
+                self._publish_status()
                 return
 
-    def _tell_stood(self) -> None:
-        if self._stood is not None:
-            self._stood(self)
+    def _publish_status(self) -> None:
+        if self._publish is not None:
+            self._publish(self)
 
 
-def _standing(manifest: Manifest) -> ReplicaStatus:
+def _status(manifest: Manifest) -> ReplicaStatus:
     """Return the status of a snapshot before its first bucket is loaded."""
     appended = [each.append_ms for each in manifest.files]
     events = list(_event_times(manifest))

@@ -79,7 +79,7 @@ class LocalRows(Protocol):
     """The rows of a model, for the lifetime of a server."""
 
     @property
-    def standing(self) -> ReplicaStatus:
+    def status(self) -> ReplicaStatus:
         """The current status."""
 
     @property
@@ -145,19 +145,19 @@ class EventTime(msgspec.Struct, frozen=True, gc=False):
     """In the stalest bucket."""
 
 
-def age(standing: ReplicaStatus, now_ms: int) -> Age:
+def age(status: ReplicaStatus, now_ms: int) -> Age:
     """Return the age of the rows at `now_ms`, by append time."""
-    return _age(*standing.ages, now_ms)
+    return _age(*status.ages, now_ms)
 
 
-def event_time(standing: ReplicaStatus) -> EventTime:
+def event_time(status: ReplicaStatus) -> EventTime:
     """Return the newest event times learned."""
-    return EventTime(standing.newest_event_ms, standing.oldest_event_ms)
+    return EventTime(status.newest_event_ms, status.oldest_event_ms)
 
 
-def event_age(standing: ReplicaStatus, now_ms: int) -> Age:
+def event_age(status: ReplicaStatus, now_ms: int) -> Age:
     """Return the age of the rows at `now_ms`, by event time."""
-    return _age(standing.newest_event_ms, standing.oldest_event_ms, now_ms)
+    return _age(status.newest_event_ms, status.oldest_event_ms, now_ms)
 
 
 def _age(newest: int | None, oldest: int | None, now_ms: int) -> Age:

@@ -205,8 +205,8 @@ class StreamScorer:
         if not events:
             return messages, figures
         now_ms, rows = self._now_ms(), self._served.rows
-        standing, reading = rows.standing, rows.reading()
-        state, model = standing.state(now_ms), self._served.spec.name
+        status, reading = rows.status, rows.reading()
+        state, model = status.state(now_ms), self._served.spec.name
         shown = Candidates({}, [event for _, event in events])
         ends = request_ends(_requests(shown.own), shown.times(now_ms))
         scores = self._served.predictor.predict(reading, shown, now_ms, ends).tolist()
@@ -215,7 +215,7 @@ class StreamScorer:
             if not math.isfinite(score):
                 self._bury(record, NOT_FINITE, "not_finite", messages, figures)
                 continue
-            key, value = message_of(event, score, model, standing, state)
+            key, value = message_of(event, score, model, status, state)
             messages.append(Outgoing(target, value, key))
             figures.scored += 1
         figures.newest_ms = int(shown.times(now_ms).max())

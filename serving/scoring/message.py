@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def message_of(
-    event: Event, score: float, model: str, standing: ReplicaStatus, state: str
+    event: Event, score: float, model: str, status: ReplicaStatus, state: str
 ) -> tuple[bytes, bytes]:
     """Return key and value for the score of an event from `read_event`."""
     name, time_ms, request = event[IMPRESSION_ID], event[TIME], event.get(REQUEST_ID)
@@ -50,9 +50,9 @@ def message_of(
         timestamp_ms=time_ms,
         request_id=request if isinstance(request, str) else None,
         model=model,
-        version=standing.version,
+        version=status.version,
         state=state,
-        snapshot=standing.snapshot,
+        snapshot=status.snapshot,
         score=score,
     )
     return name.encode(), _encode(message)

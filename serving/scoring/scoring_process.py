@@ -132,7 +132,7 @@ def _has_records(kafka: KafkaSettings, topic: str) -> bool:
 
 def _here(served: ServedModel, stop: threading.Event) -> bool:
     """Wait for the complete rows; return False if `stop` is set first."""
-    while not served.rows.standing.complete:
+    while not served.rows.status.complete:
         if served.rows.failure is not None:
             raise served.rows.failure
         if stop.wait(_LOOK_S):

@@ -135,13 +135,13 @@ def _open(
         publisher = RowPublisher(board_of(folder, name), files, table)
         rows: Follower | SnapshotRows
         if isinstance(each, SnapshotModel):
-            rows = SnapshotRows(each.storage, each.manifest, wall_ms, table, publisher.stood)
+            rows = SnapshotRows(each.storage, each.manifest, wall_ms, table, publisher.publish)
         else:
             source: Replica | RelayedRows = Replica(each.store, shape, table)
             if settings.relayed_from is not None:
                 source = open_relayed_rows(each.spec, shape, settings.relayed_from, table)
             arrived = freshness.of(name)
-            rows = Follower(source, settings.following, wall_ms, arrived, publisher.stood)
+            rows = Follower(source, settings.following, wall_ms, arrived, publisher.publish)
         kept.append(_FollowedModel(each.spec, rows, publisher))
     registry.register(ReplicaCollector(kept, wall_ms))
     return kept

@@ -33,7 +33,7 @@ _LONGEST = 800
 class PublishedRows(msgspec.Struct, frozen=True, array_like=True):
     """Content of a model's mailbox."""
 
-    standing: ReplicaStatus
+    status: ReplicaStatus
     freshness: FreshnessSummary
     failure: str
     """The error that prevents answers; empty if the rows can answer, or still load."""
@@ -64,12 +64,12 @@ class RowPublisher:
         """Whether workers can answer."""
         return self._before is not None and bool(self._before.file)
 
-    def stood(self, rows: LocalRows) -> None:
+    def publish(self, rows: LocalRows) -> None:
         """Publish the status of the rows. Call it between polls, on the polling thread."""
-        now = replace(rows.standing, trouble=rows.standing.trouble[:_LONGEST])
+        now = replace(rows.status, trouble=rows.status.trouble[:_LONGEST])
         if self._before is not None and self.complete and not now.complete:
-            standing = replace(self._before.standing, trouble=now.trouble)
-            published = msgspec.structs.replace(self._before, standing=standing)
+            status = replace(self._before.status, trouble=now.trouble)
+            published = msgspec.structs.replace(self._before, status=status)
         else:
             published = PublishedRows(
                 now,

@@ -46,10 +46,10 @@ class SharedRows(BackgroundThread):
         self._looking = threading.Lock()
 
     @property
-    def standing(self) -> ReplicaStatus:
+    def status(self) -> ReplicaStatus:
         """The last published status."""
         self._look()
-        return self._published.standing
+        return self._published.status
 
     @property
     def failure(self) -> StoreError | None:

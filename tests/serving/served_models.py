@@ -247,7 +247,7 @@ def follow(follower: Follower) -> None:
 
     def complete() -> bool:
         follower.step()
-        return follower.standing.complete
+        return follower.status.complete
 
     eventually(complete)
     follower.step()

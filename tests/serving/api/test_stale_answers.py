@@ -71,7 +71,7 @@ def test_answers_and_metrics_have_the_state_of_the_replica() -> None:
         return said
 
     serving.follower.step()
-    assert serving.follower.standing.complete
+    assert serving.follower.status.complete
     assert state() == "starting"
     serving.follower.step()
     assert state() == "fresh"

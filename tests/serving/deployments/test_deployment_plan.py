@@ -34,7 +34,7 @@ class Rows:
         self.copied, self.buckets, self.rows = 0, 4, 7
 
     @property
-    def standing(self) -> Rows:
+    def status(self) -> Rows:
         return self
 
 

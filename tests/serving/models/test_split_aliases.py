@@ -105,7 +105,7 @@ def test_an_incomplete_model_of_a_split_leaves_its_requests_to_the_others() -> N
     serving = Two()
     put(serving, HALVES)
     rows = serving.second.rows
-    rows.standing = replace(rows.standing, complete=False)  # type: ignore[misc]
+    rows.status = replace(rows.status, complete=False)  # type: ignore[misc]
     for name in IDS:
         body = {"request_id": name, "candidates": [{"article_id": "hot"}]}
         said = ask(serving, "POST", "/v1/models/production:predict", json=body)

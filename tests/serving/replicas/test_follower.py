@@ -39,13 +39,13 @@ def test_the_follower_thread_folds_pushes_until_it_is_stopped() -> None:
     pusher = Pusher(store)  # type: ignore[arg-type]
     follower = follower_of(store)
     follower.start()
-    eventually(lambda: follower.standing.complete)
+    eventually(lambda: follower.status.complete)
     pusher.push(deltas_of_article(news(), 1, -1.0))
-    eventually(lambda: follower.standing.rows == 1)
+    eventually(lambda: follower.status.rows == 1)
     follower.stop()
     assert not [each for each in threading.enumerate() if each.name == "follower"]
     pusher.push(deltas_of_article(news(), 2, -1.0))
-    assert follower.standing.rows == 1
+    assert follower.status.rows == 1
 
 
 def test_clicks_pushed_before_the_first_copy_give_no_freshness_samples() -> None:
@@ -79,7 +79,7 @@ def test_clicks_appended_while_the_copy_was_made_give_no_freshness_samples() -> 
     clock = Clock()
     follower = follower_of(store, arrived, clock)
     clock.ms += 37_000  # the copy takes this long
-    while not follower.standing.complete:
+    while not follower.status.complete:
         follower.step()
     pusher.push(deltas, clicks=[NOW_MS + 5_000])  # the copy began before this click
     follower.step()
@@ -101,9 +101,9 @@ def test_a_store_error_before_the_first_copy_is_a_failure_until_it_is_fixed(
     try:
         eventually(lambda: follower.failure is not None)
         assert "bucket 1" in str(follower.failure)
-        assert follower.standing.trouble == str(follower.failure)
+        assert follower.status.trouble == str(follower.failure)
         store.failure = None
-        eventually(lambda: follower.standing.complete)
+        eventually(lambda: follower.status.complete)
         eventually(lambda: follower.failure is None)
     finally:
         follower.stop()
@@ -117,13 +117,13 @@ def test_a_store_error_after_the_first_copy_is_reported_until_it_is_fixed(
     follower = follower_of(store)
     follower.start()
     try:
-        eventually(lambda: follower.standing.complete)
+        eventually(lambda: follower.status.complete)
         store.failure = MissingBucket("bucket 1 of news is empty")
-        eventually(lambda: follower.standing.trouble)
-        assert "bucket 1" in follower.standing.trouble
-        assert follower.standing.complete
+        eventually(lambda: follower.status.trouble)
+        assert "bucket 1" in follower.status.trouble
+        assert follower.status.complete
         store.failure = None
-        eventually(lambda: not follower.standing.trouble)
+        eventually(lambda: not follower.status.trouble)
     finally:
         follower.stop()
     told = [each for each in caplog.records if "bucket 1" in each.getMessage()]

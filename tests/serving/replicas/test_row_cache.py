@@ -120,7 +120,7 @@ def test_a_row_cache_with_enough_time_scores_like_a_full_replica(seed: int) -> N
     pusher, scorer = Pusher(store), predictor()
     bounded.start()
     try:
-        eventually(lambda: bounded.standing.complete)
+        eventually(lambda: bounded.status.complete)
         for _ in range(8):
             for _ in range(3):
                 push_about(pusher, bounded, dice)
@@ -136,7 +136,7 @@ def test_a_row_cache_with_enough_time_scores_like_a_full_replica(seed: int) -> N
 
 
 def followed_to(bounded: CachingFollower, version: int) -> bool:
-    return bounded.standing.version == version
+    return bounded.status.version == version
 
 
 def store_version(store: Any) -> int:
@@ -182,7 +182,7 @@ def test_a_request_waits_until_the_deadline_and_late_rows_serve_the_next_request
     scorer, asked = predictor(), asked_of(np.random.default_rng(0))
     bounded.start()
     try:
-        eventually(lambda: bounded.standing.complete)
+        eventually(lambda: bounded.status.complete)
         store.held.clear()
         reading = bounded.reading()
         scorer.predict(reading, asked, NOW_MS)  # comes back, though no row does
@@ -208,7 +208,7 @@ def test_a_request_that_queued_past_its_deadline_does_not_wait_for_rows() -> Non
     scorer, asked = predictor(), asked_of(np.random.default_rng(0))
     bounded.start()
     try:
-        eventually(lambda: bounded.standing.complete)
+        eventually(lambda: bounded.status.complete)
         late = bounded.reading(time.monotonic() - 60.0)
         scorer.predict(late, asked, NOW_MS)
         assert late.defaulted == counts["defaulted"] > 20

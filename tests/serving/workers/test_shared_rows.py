@@ -57,17 +57,17 @@ def kept(folder: Path, store: Any) -> Kept:
     publisher = RowPublisher(Mailbox(folder / "news.board"), files, table)
     arrived = FreshnessMetrics(CollectorRegistry()).of("news")
     replica = Replica(store, store.shape(), table)
-    follower = Follower(replica, Following(), lambda: NOW_MS, arrived, publisher.stood)
+    follower = Follower(replica, Following(), lambda: NOW_MS, arrived, publisher.publish)
     return Kept(follower, publisher, files)
 
 
 def poll(side: Kept, until_version: int) -> None:
     def there() -> bool:
         side.follower.step()
-        return side.follower.standing.complete and side.follower.standing.version >= until_version
+        return side.follower.status.complete and side.follower.status.version >= until_version
 
     eventually(there)
-    side.publisher.stood(side.follower)
+    side.publisher.publish(side.follower)
 
 
 def shared(folder: Path) -> SharedRows:
@@ -94,10 +94,10 @@ def test_workers_switch_to_a_larger_table_and_the_memory_of_the_old_one_is_freed
 ) -> None:
     store = memory_store(news())
     pusher, side, worker = Pusher(store), kept(tmp_path, store), shared(tmp_path)
-    assert not worker.standing.complete and worker.standing.buckets == BUCKETS
+    assert not worker.status.complete and worker.status.buckets == BUCKETS
     pusher.push(deltas_of_ids(ids_of(1, 500), 1.0))
     poll(side, BUCKETS)
-    assert worker.standing == side.follower.standing
+    assert worker.status == side.follower.status
     before = table_of(worker)
     assert same(before, table_of(side.follower))
     sum_before = before.columns.values[:500].sum()
@@ -130,25 +130,25 @@ def test_a_restarted_follower_leaves_the_old_rows_until_its_own_are_complete(
     ids, worker = ids_of(4, 3000), shared(tmp_path)
     pusher.push(deltas_of_ids(ids, 1.0))
     poll(kept(tmp_path, store), BUCKETS)  # and it is gone
-    before, standing = table_of(worker), worker.standing
+    before, status = table_of(worker), worker.status
     pusher.push(deltas_of_ids(ids, 1.0))
 
     side = kept(tmp_path, store)
     assert side.publisher.complete
     store.away = {2}
     side.follower.step()
-    side.publisher.stood(side.follower)
-    assert not side.follower.standing.complete
-    assert worker.standing == standing and table_of(worker) is before
-    side.follower.standing = replace(side.follower.standing, trouble="bucket 2 is empty")
-    side.publisher.stood(side.follower)
-    assert worker.standing == replace(standing, trouble="bucket 2 is empty")
-    assert worker.standing.state(NOW_MS) == "trouble" and worker.failure is None
+    side.publisher.publish(side.follower)
+    assert not side.follower.status.complete
+    assert worker.status == status and table_of(worker) is before
+    side.follower.status = replace(side.follower.status, trouble="bucket 2 is empty")
+    side.publisher.publish(side.follower)
+    assert worker.status == replace(status, trouble="bucket 2 is empty")
+    assert worker.status.state(NOW_MS) == "trouble" and worker.failure is None
     store.away = set()
     poll(side, 2 * BUCKETS)
     assert table_of(worker) is not before
     assert same(table_of(worker), table_of(side.follower))
-    assert (worker.standing.trouble, worker.standing.version) == ("", 2 * BUCKETS)
+    assert (worker.status.trouble, worker.status.version) == ("", 2 * BUCKETS)
     assert [each.name for each in tmp_path.glob("news.rows.*")] == [side.files.newest]
 
 
@@ -166,9 +166,9 @@ def test_the_follower_process_notices_a_thread_that_dies() -> None:
 def test_a_long_error_of_a_model_fits_its_mailbox_in_any_language(tmp_path: Path) -> None:
     side, worker = kept(tmp_path, memory_store(news())), shared(tmp_path)
     side.follower.failure = StoreError("\N{RACING CAR}" * 9_000)
-    side.follower.standing = replace(side.follower.standing, trouble="\N{RACING CAR}" * 9_000)
-    side.publisher.stood(side.follower)
-    assert str(worker.failure) == worker.standing.trouble == "\N{RACING CAR}" * 800
+    side.follower.status = replace(side.follower.status, trouble="\N{RACING CAR}" * 9_000)
+    side.publisher.publish(side.follower)
+    assert str(worker.failure) == worker.status.trouble == "\N{RACING CAR}" * 800
     assert worker.freshness() == FreshnessSummary(None, None, 0)
 
 
@@ -214,10 +214,10 @@ def test_a_file_larger_than_the_shared_memory_is_refused_and_removed() -> None:
 
 def _read(folder: Path, channel: Connection) -> None:
     worker = shared(folder)
-    assert isinstance(worker.standing, ReplicaStatus)
+    assert isinstance(worker.status, ReplicaStatus)
     table = table_of(worker)
     places = table.find(np.sort(table.ids))
-    channel.send((worker.standing, table.take(places).values))
+    channel.send((worker.status, table.take(places).values))
     channel.recv()
     table.add(deltas_of_ids(table.ids[:1], 1.0))
 
@@ -233,8 +233,8 @@ def test_another_process_reads_shared_rows_and_is_killed_if_it_writes(tmp_path: 
     reader.start()
     theirs.close()
     with closing(ours):
-        standing, values = ours.recv()
-        assert standing == side.follower.standing
+        status, values = ours.recv()
+        assert status == side.follower.status
         assert np.array_equal(values, mine.take(mine.find(np.sort(mine.ids))).values)
         ours.send(None)
         reader.join(60)
