@@ -176,14 +176,14 @@ class LearnerCollector(ModelCollector):
         if isinstance(rows, AllRows):
             return
         usage = rows.usage
-        asked = CounterMetricFamily(
+        lookups = CounterMetricFamily(
             "headrace_learner_row_lookups",
             "With --most-rows: rows needed, once per batch, by outcome: hit or pulled.",
             labels=["model", "outcome"],
         )
-        asked.add_metric([self._model, "hit"], usage.hits)
-        asked.add_metric([self._model, "pulled"], usage.pulled)
-        yield asked
+        lookups.add_metric([self._model, "hit"], usage.hits)
+        lookups.add_metric([self._model, "pulled"], usage.pulled)
+        yield lookups
         yield self._counter(
             "bound_passed",
             "With --most-rows: times that a batch and open pushes needed more than the limit.",

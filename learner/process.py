@@ -120,7 +120,7 @@ def _complete_replica(
     if most_rows is None:
         replica = Replica(store, shape)
     else:
-        replica = CachedReplica(store, shape, model.asked_rows, most_rows)
+        replica = CachedReplica(store, shape, model.required_rows, most_rows)
     while not replica.complete and not stop.is_set():
         replica.poll()
         if not replica.complete:

@@ -101,8 +101,8 @@ def warm_server(spec: ModelSpec) -> None:
     with suppress(NoUncertainty):
         predictor.uncertainty(rows, nothing, SHOWN_MS)
     features, times = nothing.encode(Encoder(spec.fields), SHOWN_MS), nothing.times(SHOWN_MS)
-    model.asked_rows.of_features(features)
-    model.asked_rows.of_statistics(table, features, times)
+    model.required_rows.of_features(features)
+    model.required_rows.of_statistics(table, features, times)
 
 
 def _examples_reader(spec: ModelSpec) -> ListReader:

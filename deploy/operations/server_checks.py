@@ -243,11 +243,11 @@ def _replica_buffer(setting: str) -> tuple[int, int]:
 
 def check_clocks(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """Check that the clocks of the servers agree, because leases depend on them."""
-    asked = [node for node in nodes if node.answers]
-    if not asked:
+    reachable = [node for node in nodes if node.answers]
+    if not reachable:
         return
-    middle = sorted(node.ahead_ms for node in asked)[len(asked) // 2]
-    for node in asked:
+    middle = sorted(node.ahead_ms for node in reachable)[len(reachable) // 2]
+    for node in reachable:
         off_ms = node.ahead_ms - middle
         if abs(off_ms) - node.unsure_ms > MOST_SKEW_MS:
             yield CheckResult(
@@ -258,7 +258,7 @@ def check_clocks(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 f"{abs(off_ms) / 1000:,.1f} s {'ahead of' if off_ms > 0 else 'behind'} the others",
                 "run an NTP client on that machine",
             )
-    if abs(middle) > MOST_SKEW_MS + max(node.unsure_ms for node in asked):
+    if abs(middle) > MOST_SKEW_MS + max(node.unsure_ms for node in reachable):
         yield CheckResult(
             Severity.WARNING,
             "clocks",

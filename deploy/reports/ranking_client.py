@@ -139,7 +139,7 @@ class RankingClient:
         self._session: aiohttp.ClientSession | None = None
         self._ids: list[str] = []
         self._scores: list[float] = []
-        self.asked = RequestStats()
+        self.stats = RequestStats()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -158,9 +158,9 @@ class RankingClient:
     def ask(self, lines: Sequence[Line], late_s: float) -> None:
         """Have the requests among these lines ranked; return at the last answer or deadline."""
         requests = requests_of(lines, self._fields)
-        self.asked.requests += len(requests)
+        self.stats.requests += len(requests)
         if late_s > self._settings.late_s:
-            self.asked.late += len(requests)
+            self.stats.late += len(requests)
         elif requests:
             self._run(self._ask_all(requests))
 
@@ -197,15 +197,15 @@ class RankingClient:
             async with asyncio.timeout(until_s - began_s):
                 status, body = await self._answer(request)
         except (TimeoutError, aiohttp.ClientError):
-            self.asked.unanswered += 1
+            self.stats.unanswered += 1
             return
         if status != _ANSWERED:
-            self.asked.refused += 1
+            self.stats.refused += 1
             return
         self._take(body)
-        self.asked.answered += 1
+        self.stats.answered += 1
         if self._settings.kept:
-            self.asked.took_s.append(time.monotonic() - began_s)
+            self.stats.took_s.append(time.monotonic() - began_s)
 
     async def _answer(self, request: RankingRequest) -> tuple[int, bytes]:
         """Return status and body of the answer. Retries while the server is overloaded."""
@@ -220,7 +220,7 @@ class RankingClient:
     def _take(self, body: bytes) -> None:
         answer = orjson.loads(body)
         ranking, model = answer["ranking"], str(answer.get("model", ""))
-        self.asked.by_model[model] = self.asked.by_model.get(model, 0) + 1
+        self.stats.by_model[model] = self.stats.by_model.get(model, 0) + 1
         ids = [each["impression_id"] for each in ranking]
         scores = [each["score"] for each in ranking]
         if self._settings.kept:

@@ -199,7 +199,7 @@ class StateReader:
 
     def _offsets(self, at: At) -> dict[Source, int]:
         with translated("reading the ends of the events", self._kafka.bootstrap):
-            asked = self._admin.list_offsets(
+            futures = self._admin.list_offsets(
                 dict.fromkeys(self._sources(), at),
                 # the last stable offset would hide what was committed a moment ago
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
@@ -207,7 +207,7 @@ class StateReader:
             )
             return {
                 self._kafka.names.source(tp): answer_of(answer).offset
-                for tp, answer in asked.items()
+                for tp, answer in futures.items()
             }
 
 

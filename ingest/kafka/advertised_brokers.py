@@ -69,8 +69,8 @@ def check_advertised(settings: KafkaSettings, found: ClusterMetadata) -> None:
     Raises KafkaUnreachable.
     """
     brokers = [(each.host, each.port) for each in found.brokers.values()]
-    asked = {each.strip().rpartition("://")[2] for each in settings.bootstrap.split(",")}
-    if not brokers or any(f"{host}:{port}" in asked for host, port in brokers):
+    addresses = {each.strip().rpartition("://")[2] for each in settings.bootstrap.split(",")}
+    if not brokers or any(f"{host}:{port}" in addresses for host, port in brokers):
         return
     deadline_s = time.monotonic() + settings.connect_timeout_s
     failures = []

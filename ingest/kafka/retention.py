@@ -43,8 +43,10 @@ def read_retention(settings: KafkaSettings, topics: Sequence[str]) -> KafkaReten
     named = [Resource(ResourceType.TOPIC, topic) for topic in physical if topic in metadata.topics]
     found: dict[str, dict[str, str]] = {}
     with translated("reading settings of retention", settings.bootstrap):
-        for asked in ([broker], named):  # settings of brokers must be asked for alone
-            answers = admin.describe_configs(asked, request_timeout=timeout_s) if asked else {}
+        for resources in ([broker], named):  # settings of brokers must be asked for alone
+            answers = (
+                admin.describe_configs(resources, request_timeout=timeout_s) if resources else {}
+            )
             for resource, answer in answers.items():
                 entries = answer_of(answer).values()
                 found[resource.name] = {entry.name: entry.value for entry in entries}

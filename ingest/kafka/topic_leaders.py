@@ -45,10 +45,10 @@ def _ask_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
     ]
     at_end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     with translated("waiting for new topics", settings.bootstrap):
-        asked = admin.list_offsets(
+        futures = admin.list_offsets(
             dict.fromkeys(partitions, at_end), request_timeout=settings.connect_timeout_s
         )
-        for answer in asked.values():
+        for answer in futures.values():
             try:
                 answer_of(answer)
             except KafkaException as error:

@@ -191,8 +191,10 @@ def change_settings(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list
             continue
         entries = [ConfigEntry(*each, incremental_operation=_SET) for each in other.items()]
         name = settings.names.physical(spec.name)
-        asked = [Resource(ResourceType.TOPIC, name, incremental_configs=entries)]
-        answers = admin.incremental_alter_configs(asked, request_timeout=settings.connect_timeout_s)
+        resources = [Resource(ResourceType.TOPIC, name, incremental_configs=entries)]
+        answers = admin.incremental_alter_configs(
+            resources, request_timeout=settings.connect_timeout_s
+        )
         with translated(f"changing the settings of topic {name}", settings.bootstrap):
             for answer in answers.values():
                 answer_of(answer)
@@ -319,12 +321,12 @@ def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int)
     fewer = [topic for topic, count in counts.items() if count < partitions]
     if fewer:
         timeout_s = settings.connect_timeout_s
-        asked = admin.create_partitions(
+        futures = admin.create_partitions(
             [NewPartitions(settings.names.physical(topic), partitions) for topic in fewer],
             operation_timeout=timeout_s,
             request_timeout=timeout_s,
         )
-        for topic, future in asked.items():
+        for topic, future in futures.items():
             with translated(f"adding partitions to topic {topic}", settings.bootstrap):
                 answer_of(future)
         await_leaders(settings, dict.fromkeys(fewer, partitions))
@@ -337,8 +339,8 @@ def _read_configs(
     if not topics:
         return {}
     names = settings.names
-    asked = [Resource(ResourceType.TOPIC, names.physical(topic)) for topic in topics]
-    answers = admin.describe_configs(asked, request_timeout=settings.connect_timeout_s)
+    resources = [Resource(ResourceType.TOPIC, names.physical(topic)) for topic in topics]
+    answers = admin.describe_configs(resources, request_timeout=settings.connect_timeout_s)
     found = {}
     for resource, future in answers.items():
         with translated(f"reading the settings of topic {resource.name}", settings.bootstrap):

@@ -132,7 +132,7 @@ def _apply(columns, knots, scores):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _learn(columns, gaining, active, knots, remembered, labelled, asked, scores):  # type: ignore[no-untyped-def]
+def _learn(columns, gaining, active, knots, remembered, labelled, raw, scores):  # type: ignore[no-untyped-def]
     find_layer(columns, active, knots)
     places, begin = knots.places, 0
     while begin < scores.shape[0]:
@@ -140,11 +140,11 @@ def _learn(columns, gaining, active, knots, remembered, labelled, asked, scores)
         _pool(columns, knots)
         for i in range(begin, end):
             if not math.isnan(scores[i]):
-                scores[i] = _answer(knots.rising, log_odds(asked[i]))
+                scores[i] = _answer(knots.rising, log_odds(raw[i]))
         for i in range(begin, end):
-            if math.isnan(asked[i]):
+            if math.isnan(raw[i]):
                 continue  # the guard must find NaN, and no row may learn it
-            z = predicted_at(remembered, labelled, i, knots.promised, log_odds(asked[i]))
+            z = predicted_at(remembered, labelled, i, knots.promised, log_odds(raw[i]))
             first, share = _position(z)
             unpooled = (1.0 - share) * value_at(columns, places[first])
             unpooled += share * value_at(columns, places[first + 1])

@@ -133,8 +133,8 @@ class PlattScaling:
         self.memory = with_room(self.memory, shown)
         remembered = self.memory, self._window_ms
         _, learn = self._kernels()
-        asked = scores.copy()  # the model's own, which `scores` loses slate by slate
-        learn(view.columns, gaining, active, self._layer(), remembered, labelled, asked, scores)
+        raw = scores.copy()  # the model's own, which `scores` loses slate by slate
+        learn(view.columns, gaining, active, self._layer(), remembered, labelled, raw, scores)
 
     def _layer(self) -> Any:
         """Return constants and working memory, for the two kernels."""
@@ -237,19 +237,19 @@ def add_to(columns, gaining, layer, k, gain, counted):  # type: ignore[no-untype
 
 
 @kernel
-def _learn(columns, gaining, active, scale, remembered, labelled, asked, scores):  # type: ignore[no-untyped-def]
+def _learn(columns, gaining, active, scale, remembered, labelled, raw, scores):  # type: ignore[no-untyped-def]
     find_layer(columns, active, scale)
     begin = 0
     while begin < scores.shape[0]:
         end = labelled.ends[begin]
         for i in range(begin, end):
             if not math.isnan(scores[i]):
-                scores[i] = _calibrated(columns, scale.places, log_odds(asked[i]))
+                scores[i] = _calibrated(columns, scale.places, log_odds(raw[i]))
         for i in range(begin, end):
             p = scores[i]
             if math.isnan(p):
                 continue  # the guard must find NaN, and no row may learn it
-            z = predicted_at(remembered, labelled, i, scale.promised, log_odds(asked[i]))
+            z = predicted_at(remembered, labelled, i, scale.promised, log_odds(raw[i]))
             slope = gradient_of(labelled.kinds[i], labelled.labels[i], p)
             weight = np.float64(weight_of(labelled, i))
             gain = gain_of(scale.alpha, slope, weight, p, 1.0 + z * z)

@@ -200,7 +200,7 @@ def _loss_gains(columns, experts, more, kept):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _learn(columns, gaining, active, experts, remembered, labelled, asked, scores):  # type: ignore[no-untyped-def]
+def _learn(columns, gaining, active, experts, remembered, labelled, raw, scores):  # type: ignore[no-untyped-def]
     find_layer(columns, active, experts)
     begin = 0
     while begin < scores.shape[0]:
@@ -208,14 +208,12 @@ def _learn(columns, gaining, active, experts, remembered, labelled, asked, score
         shown_b = _weigh(columns, experts)
         for i in range(begin, end):
             if not math.isnan(scores[i]):
-                scores[i] = _mixed(experts.weights, log_odds(asked[i]), shown_b)
+                scores[i] = _mixed(experts.weights, log_odds(raw[i]), shown_b)
         for i in range(begin, end):
-            if math.isnan(asked[i]):
+            if math.isnan(raw[i]):
                 continue  # the guard must find NaN, and no row may learn it
             kind, label, counted = labelled.kinds[i], labelled.labels[i], counts_of(labelled, i)
-            z, b = promised_at(
-                remembered, labelled, i, experts.promised, log_odds(asked[i]), shown_b
-            )
+            z, b = promised_at(remembered, labelled, i, experts.promised, log_odds(raw[i]), shown_b)
             weight = np.float64(weight_of(labelled, i))
             forgotten = 0.0 if kind == _CLICKED else min(experts.alpha * weight * scores[i], 1.0)
             more = weight * _lag(kind, label, z, b), weight * _lag(kind, label, z, 0.5 * (z + b))

@@ -304,7 +304,7 @@ def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-unt
 
 
 @inlined
-def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type: ignore[no-untyped-def]
+def find_candidate(columns, program, gate, features, event_ms, i, scratch):  # type: ignore[no-untyped-def]
     """Find the rows of impression i, shown at `event_ms`, in row 0 of the scratch. Adds none.
 
     Returns what `find_example` does.

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.features.encoder import Encoded
-from headrace.learner.inputs.example_inputs import INTERCEPT, find_asked
+from headrace.learner.inputs.example_inputs import INTERCEPT, find_candidate
 from headrace.learner.inputs.preparation import InputPreparation, RowPuller
 from headrace.learner.kernels.row_ids import rare_id
 from headrace.pserver.rows.table import RowTable
@@ -23,7 +23,7 @@ Ids = npt.NDArray[np.uint64]
 def _list_statistics(columns, program, gate, features, event_ms, scratch, ids):  # type: ignore[no-untyped-def]
     statistics = program.numbers.shape[0]
     for i in range(features.ids.shape[0]):
-        count, _ = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, _ = find_candidate(columns, program, gate, features, event_ms[i], i, scratch)
         for k in range(statistics):
             ids[i, k] = scratch.ids[0, count - statistics + k]
 

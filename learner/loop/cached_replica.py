@@ -34,9 +34,9 @@ Ids = npt.NDArray[np.uint64]
 class CachedReplica:
     """Some rows of a model, as of a version of each bucket."""
 
-    def __init__(self, store: Store, shape: Shape, asked: RequiredRows, most_rows: int) -> None:
+    def __init__(self, store: Store, shape: Shape, required: RequiredRows, most_rows: int) -> None:
         """most_rows: the bound that learner.loop.row_prefetcher enforces."""
-        self.shape, self.asked, self.most_rows = shape, asked, most_rows
+        self.shape, self.required, self.most_rows = shape, required, most_rows
         self.table = RowTable(shape.width)
         self._lookup = PartialReplica(store, shape, self._watch)
         self._anew: set[int] = set()  # buckets whose history broke
@@ -46,7 +46,7 @@ class CachedReplica:
     @property
     def complete(self) -> bool:
         """Whether every bucket is followed, and the rows that every example reads are present."""
-        return self._lookup.complete and bool((self.table.find(self.asked.always) >= 0).all())
+        return self._lookup.complete and bool((self.table.find(self.required.always) >= 0).all())
 
     @property
     def tail_bytes(self) -> int:
@@ -59,7 +59,7 @@ class CachedReplica:
         Raises what the store raises beyond Unreachable.
         """
         stale = [each for each in self._lookup.poll(limit) if isinstance(each, Stale)]
-        always = self.asked.always
+        always = self.required.always
         missing = always[self.table.find(always) < 0]
         if missing.shape[0]:
             self.pull(missing)

@@ -182,10 +182,10 @@ class ParkedExamples:
         scores: scores examples under the present view.
         """
         place = batch.name, batch.offset
-        asked = any((m.source, m.offset) == place and m.request for m in self.messages)
+        requested = any((m.source, m.offset) == place and m.request for m in self.messages)
         self._current, self._try_at_ms = None, now_ms
         self._tried_at_ms[place] = now_ms
-        if not asked and not self._guard.reconsider(batch.examples, scores(batch.examples)):
+        if not requested and not self._guard.reconsider(batch.examples, scores(batch.examples)):
             self._try_at_ms += self._retry_interval_ms
             return False
         log.info("%s: learns the parked examples", _named(batch))
@@ -200,9 +200,9 @@ class ParkedExamples:
             return None
         drops = [m for m in messages if m.request is ParkedRequest.DROP]
         there = [m for m in messages if (m.source, m.offset) not in self._gone]
-        asked = [*drops, *(m for m in there if m.request)]
-        if asked or not there:
-            return asked[0] if asked else None
+        requested = [*drops, *(m for m in there if m.request)]
+        if requested or not there:
+            return requested[0] if requested else None
         if self._intake.ready():
             self._read_at_ms = now_ms
         # an alert ends with good examples: if none come, with time

@@ -123,7 +123,7 @@ class RowPrefetcher:
         self._batch = 0
         self._lacked = False  # whether the last batch missed rows
         self.usage = PrefetchUsage()
-        rows.asked.pull_with(self)
+        rows.required.pull_with(self)
 
     @property
     def gaining(self) -> PendingColumns:
@@ -146,19 +146,19 @@ class RowPrefetcher:
         Raises what the store raises beyond Unreachable.
         """
         assert len(self._view) == len(self._rows.table), "a row of the view was never pulled"
-        asked, features, hits = self._rows.asked, examples.features, self.usage.hits
+        required, features, hits = self._rows.required, examples.features, self.usage.hits
         if now_ms < self._retry_at_ms:
             return False
-        if self._pushes.awaited and (asked.statistics or self._lacked):
+        if self._pushes.awaited and (required.statistics or self._lacked):
             return False
         self._batch = max((self._batch + 1) & 0xFFFFFFFF, 1)
-        if asked.rare or asked.histories:
-            ids = asked.of_features(features, learning=True)
+        if required.rare or required.histories:
+            ids = required.of_features(features, learning=True)
         else:
             ids = np.concatenate([features.ids.reshape(-1), features.bag_ids])
         had = self._have(ids)
-        if had and asked.statistics:
-            had = self._have(asked.of_statistics(self._view, features, examples.shown_ms))
+        if had and required.statistics:
+            had = self._have(required.of_statistics(self._view, features, examples.shown_ms))
         self._lacked = not had
         if not had:
             self.usage.hits = hits
@@ -174,7 +174,7 @@ class RowPrefetcher:
         """
         self.usage.stops += 1
         ahead, shown_ms = _ahead(examples, begin)
-        more = self._rows.asked.of_statistics(self._view, ahead, shown_ms)
+        more = self._rows.required.of_statistics(self._view, ahead, shown_ms)
         if not self._have(np.concatenate([ids, more])):
             raise NotPulled(f"expected rows of {ids.shape[0]} statistics, got no answer")
 
@@ -213,7 +213,7 @@ class RowPrefetcher:
             return
         may_go = self._used[:count] != self._batch
         may_go &= ~self._pending.touched()
-        for ids in (self._rows.asked.always, self._pushes.flying_ids()):
+        for ids in (self._rows.required.always, self._pushes.flying_ids()):
             places = self._view.find(ids)
             may_go[places[places >= 0]] = False
         excess = count + more - int(most * (1 - _FREED_SHARE))

@@ -16,8 +16,8 @@ from headrace.learner.inputs.example_inputs import (
     begin_at,
     counts_of,
     find_again,
-    find_asked,
     find_block,
+    find_candidate,
     find_common,
     find_example,
     settle_unseen,
@@ -217,7 +217,7 @@ def learn(  # type: ignore[no-untyped-def]
 def predict(columns, machine, program, gate, features, event_ms, scratch, work, scores):  # type: ignore[no-untyped-def]
     """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
     for i in range(features.ids.shape[0]):
-        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, unseen = find_candidate(columns, program, gate, features, event_ms[i], i, scratch)
         reads = scratch.reads if unseen else scratch.places[0]
         weigh_items(columns.values, machine, features, i, reads, scratch, 0)
         second = np.uint32(event_ms[i] // 1000)
@@ -247,7 +247,7 @@ def contribute(  # type: ignore[no-untyped-def]
     """
     count_parts, dimensions = parts.shape[1], machine.vectors.coordinates
     for i in range(parts.shape[0]):
-        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, unseen = find_candidate(columns, program, gate, features, event_ms[i], i, scratch)
         reads, second = scratch.reads if unseen else scratch.places[0], event_ms[i] // 1000
         second = np.uint32(second)
         weigh_items(columns.values, machine, features, i, reads, scratch, 0)

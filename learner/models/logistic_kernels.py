@@ -11,8 +11,8 @@ from headrace.learner.inputs.example_inputs import (
     common_input,
     counts_of,
     find_again,
-    find_asked,
     find_block,
+    find_candidate,
     find_common,
     find_example,
     settle_unseen,
@@ -241,7 +241,7 @@ def learn(  # type: ignore[no-untyped-def]
 def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores):  # type: ignore[no-untyped-def]
     """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
     for i in range(features.ids.shape[0]):
-        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, unseen = find_candidate(columns, program, gate, features, event_ms[i], i, scratch)
         reads = scratch.reads if unseen else scratch.places[0]
         _gather(columns, reads, scratch, 0, count)
         scores[i] = _forward(ftrl, scratch, 0, count)
@@ -266,7 +266,7 @@ def contribute(  # type: ignore[no-untyped-def]
     of_number: (1024,) part by the number of a field; sums, pairs: for factorization machines.
     """
     for i in range(parts.shape[0]):
-        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, unseen = find_candidate(columns, program, gate, features, event_ms[i], i, scratch)
         reads = scratch.reads if unseen else scratch.places[0]
         _gather(columns, reads, scratch, 0, count)
         _weigh(ftrl, scratch, count)

@@ -77,11 +77,11 @@ class RowModel(ABC):
         return self._inputs.admissions
 
     @property
-    def asked_rows(self) -> RequiredRows:
+    def required_rows(self) -> RequiredRows:
         """The rows that `predict` reads."""
-        return self._asked_rows(np.zeros(0, np.uint64))
+        return self._required_rows(np.zeros(0, np.uint64))
 
-    def _asked_rows(self, layers: npt.NDArray[np.uint64]) -> RequiredRows:
+    def _required_rows(self, layers: npt.NDArray[np.uint64]) -> RequiredRows:
         if self._calibrated is not None:
             layers = np.concatenate((layers, self._calibrated.ids))
         return RequiredRows(self._inputs, layers)
@@ -238,10 +238,10 @@ class SequentialModel(RowModel):
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         scores = np.empty(len(features), np.float64)
-        self._predict(view.columns.ids, *self._asked(view, features, event_ms), scores)
+        self._predict(view.columns.ids, *self._prediction_inputs(view, features, event_ms), scores)
         return scores
 
-    def _asked(
+    def _prediction_inputs(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> tuple[Any, ...]:
         """Return the arguments of the kernels that answer: rows, constants, inputs, memory."""
@@ -267,7 +267,7 @@ class SequentialModel(RowModel):
         width = len(names.names) if self._paired else 0
         pairs = np.zeros((len(features), width, width))
         self._contribute(
-            *self._asked(view, features, event_ms),
+            *self._prediction_inputs(view, features, event_ms),
             names.of_number,
             np.zeros((len(names.names), self.width)),
             parts,

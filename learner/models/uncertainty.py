@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from headrace.ingest.features.encoder import Encoded
 from headrace.learner.errors import NoUncertainty
-from headrace.learner.inputs.example_inputs import find_asked
+from headrace.learner.inputs.example_inputs import find_candidate
 from headrace.learner.inputs.learned_weights import weigh_items
 from headrace.learner.inputs.preparation import InputPreparation
 from headrace.learner.kernels.row_values import RowParameters
@@ -97,7 +97,7 @@ def uncertainty(
 def _sum_rates(columns, constants, program, gate, features, event_ms, scratch, found):  # type: ignore[no-untyped-def]
     rates, parameters = constants
     for i in range(found.shape[0]):
-        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, unseen = find_candidate(columns, program, gate, features, event_ms[i], i, scratch)
         reads = scratch.reads if unseen else scratch.places[0]
         weigh_items(columns.values, parameters, features, i, reads, scratch, 0)
         total = 0.0

@@ -113,17 +113,17 @@ def parse_info(text: str) -> dict[str, str]:
     return {name: value.strip() for name, colon, value in pairs if colon}
 
 
-def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[ClusterMember]:
+def parse_members(text: str, answering: Place, places: Mapping[str, Place]) -> list[ClusterMember]:
     """Return the lines of CLUSTER NODES, primaries first.
 
     `places`: by identity, the addresses for clients, as in CLUSTER SLOTS; the default is the
-    address that the other nodes use. A node without a host of its own has that of `asked`.
+    address that the other nodes use. A node without a host of its own has that of `answering`.
     """
     lines = [line.split() for line in text.splitlines() if line]
     found: dict[str, Place] = {}
     for identity, where, *_ in lines:
         host, _, port = where.partition("@")[0].rpartition(":")
-        found[identity] = places.get(identity, (host or asked[0], int(port)))
+        found[identity] = places.get(identity, (host or answering[0], int(port)))
     members = []
     for identity, _, flags, primary, *rest in lines:
         slots = [text for text in rest[4:] if not text.startswith("[")]

@@ -98,12 +98,12 @@ class ClusterClient:
         """Send the waiting commands, note their answers; return those to be sent again."""
         by_place: dict[Place, list[tuple[int, Call, bool]]] = {}
         for index in waiting:
-            asked = asking.pop(index, None)
-            place = asked or self._slots[key_slot(calls[index].key)]
+            redirect = asking.pop(index, None)
+            place = redirect or self._slots[key_slot(calls[index].key)]
             if place is None:
                 answers[index] = Unreachable(f"no node of {self._address} serves this slot")
             else:
-                by_place.setdefault(place, []).append((index, calls[index], asked is not None))
+                by_place.setdefault(place, []).append((index, calls[index], redirect is not None))
         exchanges = [
             NodeExchange(self._node(place), place, commands) for place, commands in by_place.items()
         ]

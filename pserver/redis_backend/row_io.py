@@ -90,7 +90,7 @@ def find_rows(
     calls: RedisCommands, wanted: Mapping[int, npt.NDArray[np.uint64]], layout: BucketLayout
 ) -> list[StoredRows | Unreachable]:
     """Return the stored rows of these ids, for each bucket in the order of `wanted`."""
-    asked: list[Call] = []
+    reads: list[Call] = []
     names: list[list[bytes]] = []
     sizes = []
     for bucket, ids in wanted.items():
@@ -101,10 +101,10 @@ def find_rows(
         for sub, start, stop in zip(subs.tolist(), starts.tolist(), stops, strict=False):
             some = ids[order[start:stop]]
             key = calls.key(bucket, f"rows:{sub}")
-            asked.append(Call(key, ("HMGET", key), framed_ids(some), some.shape[0]))
+            reads.append(Call(key, ("HMGET", key), framed_ids(some), some.shape[0]))
             names.append(np.ascontiguousarray(some, "<u8").view("V8").tolist())
         sizes.append(subs.shape[0])
-    replies = iter(zip(names, map(checked, calls.nodes.run(asked)), strict=True))
+    replies = iter(zip(names, map(checked, calls.nodes.run(reads)), strict=True))
     return [_found(list(itertools.islice(replies, size)), layout.width) for size in sizes]
 
 
@@ -132,9 +132,9 @@ class _Trimmed:
         self._call = Call(marks, ("HMGET", marks, "trimmed"))
         self.version = 0
 
-    def after(self, asked: Sequence[Call]) -> list[Any]:
+    def after(self, calls: Sequence[Call]) -> list[Any]:
         """Return the replies; `version` is then what was trimmed right after them."""
-        *replies, [trimmed] = self._calls.all([*asked, self._call])
+        *replies, [trimmed] = self._calls.all([*calls, self._call])
         self.version = int(trimmed or 0)
         return replies
 
@@ -203,7 +203,7 @@ def look_rows(
     layout: BucketLayout,
 ) -> list[RowsSeen | Unreachable]:
     """Return the answers of each bucket, in the order of `wanted`. Raises MissingBucket."""
-    asked: list[_RowRequest] = []
+    requests: list[_RowRequest] = []
     sent: list[Call] = []
     for bucket, unsorted in wanted.items():
         ids = unsorted
@@ -219,10 +219,11 @@ def look_rows(
             words = RowsByNode(subs, counts, framed_ids(some), some.shape[0])
             arguments = (first, limit if last else 0)
             sent.append(calls.scattered("look", bucket, arguments, words, "FCALL_RO"))
-            asked.append(_RowRequest(bucket, np.ascontiguousarray(some, "<u8").view("V8").tolist()))
+            names_of_some = np.ascontiguousarray(some, "<u8").view("V8").tolist()
+            requests.append(_RowRequest(bucket, names_of_some))
     parts: dict[int, list[Any]] = {bucket: [] for bucket in wanted}
     names: dict[int, list[bytes]] = {bucket: [] for bucket in wanted}
-    for request, reply in zip(asked, map(checked, calls.nodes.run(sent)), strict=True):
+    for request, reply in zip(requests, map(checked, calls.nodes.run(sent)), strict=True):
         parts[request.bucket].append(reply)
         names[request.bucket] += request.names
     return [_seen(parts[bucket], names[bucket], layout.width) for bucket in wanted]

@@ -183,7 +183,7 @@ class PartialReplica:
 
         Raises every StoreError but Unreachable.
         """
-        unique, asked = np.unique(ids, return_inverse=True)
+        unique, places = np.unique(ids, return_inverse=True)
         rows, versions = _nothing(unique, self.shape.width), np.zeros(unique.shape[0], np.uint64)
         buckets, starts = np.unique(self.shape.bucket_of(unique), return_index=True)
         stops = np.append(starts, unique.shape[0])[1:]
@@ -209,7 +209,7 @@ class PartialReplica:
             where = np.flatnonzero(self.shape.bucket_of(unique) == bucket)
             _put(rows, where, _nothing(unique[where], self.shape.width))
             present[where], versions[where] = False, 0
-        return FoundRows(rows.chosen(asked), present[asked], versions[asked], failed)
+        return FoundRows(rows.chosen(places), present[places], versions[places], failed)
 
     def fold_own(self, answer: BucketAnswer, header: EntryHeader, deltas: RowDeltas) -> bool:
         """Add an entry that this process pushed to the tail, without reading it back.

@@ -46,8 +46,8 @@ def copy_bucket(
         if error is None and replica.complete:
             if goal is None or not changes or any(isinstance(e, Copied) for e in changes):
                 # a goal that comes no closer is of a history that was lost
-                [asked] = store.marks([bucket])
-                goal, error = (None, asked) if isinstance(asked, Unreachable) else (asked, None)
+                [marks] = store.marks([bucket])
+                goal, error = (None, marks) if isinstance(marks, Unreachable) else (marks, None)
             if goal is not None:
                 position = replica.position(bucket)
                 if (position.version, position.nonce) == (goal.version, goal.nonce):

@@ -135,9 +135,9 @@ def add_admin(app: FastAPI, aliases: Aliases, admission: AdminAdmission) -> None
     async def switch(alias: str, request: Request) -> Response:
         try:
             token = admission.check(request, alias)
-            asked = _switch(await read_body(request, LoadShedder(_LIMITS)))
-            admission.check_models(token, asked.model)
-            return changed(token, lambda: aliases.switch(alias, asked.model, asked.expected))
+            switch = _switch(await read_body(request, LoadShedder(_LIMITS)))
+            admission.check_models(token, switch.model)
+            return changed(token, lambda: aliases.switch(alias, switch.model, switch.expected))
         except RequestRefused as refused:
             return as_response(refused)
 

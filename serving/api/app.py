@@ -96,25 +96,25 @@ class App(FastAPI):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.asked: dict[str, Ask] = {}
+        self.handlers: dict[str, Ask] = {}
         """Handlers by verb (`predict`, `rank`)."""
-        self.asked_at = lru_cache(_PATHS)(self._asked_at)
-        """A cached `asked_by` for raw paths of at most LONGEST_PATH bytes. None for paths with
+        self.handler_at = lru_cache(_PATHS)(self._handler_at)
+        """A cached `handler_of` for raw paths of at most LONGEST_PATH bytes. None for paths with
         escapes or a query string."""
 
-    def asked_by(self, path: str) -> tuple[Ask, str] | None:
+    def handler_of(self, path: str) -> tuple[Ask, str] | None:
         """Return the handler and the model's name for a POST to this path; None: FastAPI's."""
         name, _, verb = path.removeprefix(_MODELS).rpartition(":")
-        ask = self.asked.get(verb)
+        ask = self.handlers.get(verb)
         return (ask, name) if ask is not None and name and "/" not in name else None
 
-    def _asked_at(self, path: bytes) -> tuple[Ask, str] | None:
-        return self.asked_by(path.decode()) if _PLAIN(path) else None
+    def _handler_at(self, path: bytes) -> tuple[Ask, str] | None:
+        return self.handler_of(path.decode()) if _PLAIN(path) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Starlette."""
         if scope["type"] == "http" and scope["method"] == "POST":
-            found = self.asked_by(scope["path"])
+            found = self.handler_of(scope["path"])
             if found is not None:
                 ask, name = found
                 answer = await ask(Request(scope, receive), name)
@@ -143,7 +143,7 @@ def make_app(parts: AppParts) -> App:
     )
     verbs: dict[str, RequestVerb] = {"predict": PredictVerb(), "rank": RankVerb()}
     for name, verb in verbs.items():
-        ask = app.asked[name] = _asking(answering, verb)
+        ask = app.handlers[name] = _asking(answering, verb)
         path = f"/v1/models/{{name}}:{name}"
         app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
     add_status(app, models, parts.now_ms, parts.coverage)

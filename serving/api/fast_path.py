@@ -67,16 +67,16 @@ class _Headers(Headers):
 
 
 class FastPathProtocol(SingleWriteProtocol):
-    """uvicorn's protocol with a fast path for the routes that `App.asked_by` finds."""
+    """uvicorn's protocol with a fast path for the routes that `App.handler_of` finds."""
 
-    _asked: tuple[Ask, str] | None = None
+    _handler: tuple[Ask, str] | None = None
     """Handler and model of the request that is being read, if it may take the fast path."""
     _body: bytes = b""
 
     def __init__(self, config: Config, *others: Any, **named: Any) -> None:
         super().__init__(config, *others, **named)
         app: Any = config.app
-        self._asked_at: Callable[[bytes], tuple[Ask, str] | None] = app.asked_at
+        self._handler_at: Callable[[bytes], tuple[Ask, str] | None] = app.handler_at
 
     def on_headers_complete(self) -> None:
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
@@ -90,24 +90,24 @@ class FastPathProtocol(SingleWriteProtocol):
             and not parser.should_upgrade()
             and len(self.url) <= LONGEST_PATH
         ):
-            self._asked, self._body = self._asked_at(self.url), b""
-        if self._asked is None:
+            self._handler, self._body = self._handler_at(self.url), b""
+        if self._handler is None:
             super().on_headers_complete()
         else:
             self.note_head_end()
 
     def on_body(self, body: bytes) -> None:
-        if self._asked is None:
+        if self._handler is None:
             super().on_body(body)
         else:
             self._body = self._body + body if self._body else body
 
     def on_message_complete(self) -> None:
-        if self._asked is None:
+        if self._handler is None:
             super().on_message_complete()
             return
         self.note_message_end()
-        (ask, name), self._asked = self._asked, None
+        (ask, name), self._handler = self._handler, None
         request = WholeRequest(_Headers(raw=self.headers), self._body)
         cycle = FastPathRequest(self, ask(request, name))
         self.cycle = cycle  # type: ignore[assignment]
@@ -115,12 +115,12 @@ class FastPathProtocol(SingleWriteProtocol):
 
     def process(self, data: bytes) -> None:
         super().process(data)
-        if self._asked is not None:
+        if self._handler is not None:
             self._hand_over()
 
     def _hand_over(self) -> None:
         """Give an incomplete request to uvicorn."""
-        self._asked = None
+        self._handler = None
         if self.transport.is_closing():  # it was not HTTP: uvicorn has answered 400
             return
         super().on_headers_complete()

@@ -207,32 +207,32 @@ class PredictionHandler:
         """Return the answer and the count of candidates. Raises RequestRefused."""
         ready = self._check(received)
         written = self._write(received, ready, score(ready))
-        return written, len(ready.asked.candidates)
+        return written, len(ready.request.candidates)
 
     async def _compute_with_others(self, received: ReceivedRequest) -> tuple[bytes, int, float]:
         """Like `_compute`, in a batch. Also return the seconds that this request took of it."""
         began_s = time.perf_counter()
         ready = self._check(received)
-        asked, busy_s = ready.asked, time.perf_counter() - began_s
+        request, busy_s = ready.request, time.perf_counter() - began_s
         scores, scoring_s = await self._together.predict(
-            received.target.served.predictor, ready.rows, asked.candidates, ready.now_ms
+            received.target.served.predictor, ready.rows, request.candidates, ready.now_ms
         )
         scored_s = time.perf_counter()
         written = self._write(received, ready, ready.scored(scores))
         busy_s += scoring_s + time.perf_counter() - scored_s
-        return written, len(asked.candidates), busy_s
+        return written, len(request.candidates), busy_s
 
     def _check(self, received: ReceivedRequest) -> ReadyRequest:
         target = received.target
         rows, now_ms = target.served.rows, self._now_ms()
         status = rows.status
         check_complete(status)
-        asked = received.read(target.served)
-        if asked.strict:
+        request = received.read(target.served)
+        if request.strict:
             self._check_known(target, received.body)
-        check_fresh(asked, status, now_ms)
-        names = names_of(asked.candidates, self._names)
-        return ReadyRequest(target, asked, status, now_ms, names, rows.reading(received.since_s))
+        check_fresh(request, status, now_ms)
+        names = names_of(request.candidates, self._names)
+        return ReadyRequest(target, request, status, now_ms, names, rows.reading(received.since_s))
 
     def _check_known(self, target: Route, body: bytes) -> None:
         """Refuse fields that no model of the alias reads. Raises RequestRefused (422)."""
@@ -243,9 +243,9 @@ class PredictionHandler:
     def _write(
         self, received: ReceivedRequest, ready: ReadyRequest, scored: ScoredRequest
     ) -> bytes:
-        if ready.asked.uncertainty:
+        if ready.request.uncertainty:
             scored = scored._replace(uncertainties=uncertainties(ready))
-        if ready.asked.explain:
+        if ready.request.explain:
             scored = scored._replace(explained=explanations(ready, scored))
         written = received.verb.write(scored)
         for each in self._beside:
@@ -265,7 +265,7 @@ class _ResponseFields:
             "model": scored.target.served.spec.name,
             "alias": scored.target.alias,
             "defaulted_rows": scored.defaulted,
-            "request_id": scored.asked.request_id,
+            "request_id": scored.request.request_id,
             **self._telling.of(scored.status, scored.now_ms),
         }
 

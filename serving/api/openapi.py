@@ -50,18 +50,18 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
     for served in models:
         name = served.spec.name
         prefix = "".join(part.capitalize() for part in name.replace("-", "_").split("_"))
-        asked = examples(served.spec.fields)
+        examples_by_name = examples(served.spec.fields)
         paths[f"/v1/models/{name}:predict"] = _post(
             ("predict", name, f"Click probability of every candidate, from model {name}"),
             _component(served.decoder.type, schemas, prefix),
-            asked,
+            examples_by_name,
             _component(PredictResponse, schemas, ""),
             refusal,
         )
         paths[f"/v1/models/{name}:rank"] = _post(
             ("rank", name, f"Candidates by descending click probability, from model {name}"),
             _component(served.decoder.rank_type, schemas, prefix),
-            {key: _with(value, top_k=1) for key, value in asked.items()},
+            {key: _with(value, top_k=1) for key, value in examples_by_name.items()},
             _component(RankResponse, schemas, ""),
             refusal,
         )
@@ -97,7 +97,7 @@ def _with(example: Mapping[str, Any], **more: object) -> dict[str, Any]:
 def _post(
     what: tuple[str, str, str],
     request: object,
-    asked: Mapping[str, object],
+    examples_by_name: Mapping[str, object],
     answer: object,
     refusal: object,
 ) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _post(
             "tags": [verb],
             "requestBody": {
                 "required": True,
-                "content": {"application/json": {"schema": request, "examples": asked}},
+                "content": {"application/json": {"schema": request, "examples": examples_by_name}},
             },
             "responses": answers,
         }

@@ -253,8 +253,8 @@ def status(served: ServedModel, now_ms: int, requests: RequestFields | None = No
 def _field_shares(
     served: ServedModel, requests: RequestFields, now_ms: int
 ) -> dict[str, FieldShares]:
-    asked = {each.name: requests.declared.share(each.name) for each in requests.fields}
-    known = _rounded_all({name: share for name, share in asked.items() if share is not None})
+    requested = {each.name: requests.declared.share(each.name) for each in requests.fields}
+    known = _rounded_all({name: share for name, share in requested.items() if share is not None})
     learned: dict[str, float] = {}
     if served.rows.status.complete:
         rows = served.rows.reading()

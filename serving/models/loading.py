@@ -198,14 +198,14 @@ def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., Cachi
         following: Following,
         arrived: Callable[[Iterable[int]], None],
     ) -> CachingFollower:
-        asked = open_model(spec, shape.buckets).asked_rows
+        required = open_model(spec, shape.buckets).required_rows
         # compile or load the kernels now rather than during the first request
         nothing = Candidates({}, [{}])
         features, times = nothing.encode(Encoder(spec.fields), 0), nothing.times(0)
-        asked.of_features(features)
-        asked.of_statistics(RowTable(spec.width), features, times)
+        required.of_features(features)
+        required.of_statistics(RowTable(spec.width), features, times)
         counted = metrics.of(spec.name)
-        return CachingFollower(store, shape, asked, bounds, following, wall_ms, arrived, counted)
+        return CachingFollower(store, shape, required, bounds, following, wall_ms, arrived, counted)
 
     return make
 

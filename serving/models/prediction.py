@@ -30,7 +30,7 @@ class ReadyRequest(NamedTuple):
     """A request that passed all checks, with the rows and the status to answer it from."""
 
     target: Route
-    asked: CheckedRequest
+    request: CheckedRequest
     status: ReplicaStatus
     now_ms: int
     names: Sequence[str]
@@ -38,18 +38,18 @@ class ReadyRequest(NamedTuple):
 
     def scored(self, scores: npt.NDArray[np.float64]) -> ScoredRequest:
         """Return the request with these scores."""
-        target, asked, status, now_ms, names, rows = self
+        target, request, status, now_ms, names, rows = self
         chosen = None
-        if asked.top_k is not None:
-            chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
-        return ScoredRequest(target, asked, status, now_ms, names, scores, chosen, rows.defaulted)
+        if request.top_k is not None:
+            chosen = np.argsort(-scores, kind="stable")[: request.top_k]
+        return ScoredRequest(target, request, status, now_ms, names, scores, chosen, rows.defaulted)
 
 
 class ScoredRequest(NamedTuple):
     """A request with its scores."""
 
     target: Route
-    asked: CheckedRequest
+    request: CheckedRequest
     status: ReplicaStatus
     """The replica's status just before scoring."""
     now_ms: int
@@ -91,7 +91,7 @@ class AnswerObserver(Protocol):
 def score(ready: ReadyRequest, predictor: Predictor | None = None) -> ScoredRequest:
     """Score a request with the model's predictor, or with `predictor` if given."""
     predictor = predictor or ready.target.served.predictor
-    return ready.scored(predictor.predict(ready.rows, ready.asked.candidates, ready.now_ms))
+    return ready.scored(predictor.predict(ready.rows, ready.request.candidates, ready.now_ms))
 
 
 def uncertainties(ready: ReadyRequest) -> npt.NDArray[np.float64]:
@@ -101,7 +101,7 @@ def uncertainties(ready: ReadyRequest) -> npt.NDArray[np.float64]:
     """
     predictor = ready.target.served.predictor
     try:
-        return predictor.uncertainty(ready.rows, ready.asked.candidates, ready.now_ms)
+        return predictor.uncertainty(ready.rows, ready.request.candidates, ready.now_ms)
     except NoUncertainty as error:
         expected = "a model whose optimizer counts observations"
         raise RequestRefused(422, "uncertainty", expected, str(error)) from error
@@ -109,7 +109,7 @@ def uncertainties(ready: ReadyRequest) -> npt.NDArray[np.float64]:
 
 def explanations(ready: ReadyRequest, scored: ScoredRequest) -> Explanations:
     """Return what each field contributes to the scores in the answer, in its order."""
-    candidates = ready.asked.candidates
+    candidates = ready.request.candidates
     if scored.chosen is not None:
         candidates = candidates.at(scored.chosen.tolist())
     served = ready.target.served
@@ -130,12 +130,14 @@ def check_complete(status: ReplicaStatus) -> None:
         )
 
 
-def check_fresh(asked: CheckedRequest, status: ReplicaStatus, now_ms: int) -> None:
+def check_fresh(request: CheckedRequest, status: ReplicaStatus, now_ms: int) -> None:
     """Check the freshness that the request demands. Raises RequestRefused (412)."""
-    least, most = asked.min_version, asked.max_age_ms
-    if asked.snapshot is not None and status.snapshot != asked.snapshot:
+    least, most = request.min_version, request.max_age_ms
+    if request.snapshot is not None and status.snapshot != request.snapshot:
         found = status.snapshot or f"a model that follows the logs, version {status.version}"
-        raise RequestRefused(412, "snapshot", f"snapshot {asked.snapshot[:_LONGEST_SHOWN]}", found)
+        raise RequestRefused(
+            412, "snapshot", f"snapshot {request.snapshot[:_LONGEST_SHOWN]}", found
+        )
     if least is not None and status.version < least:
         raise RequestRefused(
             412, "min_version", f"version {least} or later here", f"{status.version}"

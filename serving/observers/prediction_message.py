@@ -39,7 +39,7 @@ def messages_of(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of every candidate in the answer."""
     chosen = None if scored.chosen is None else set(scored.chosen.tolist())
     target, scores = scored.target, scored.scores.tolist()
-    for place, event in enumerate(scored.asked.candidates.events(scored.now_ms)):
+    for place, event in enumerate(scored.request.candidates.events(scored.now_ms)):
         if chosen is not None and place not in chosen:
             continue
         name = scored.names[place]
@@ -49,7 +49,7 @@ def messages_of(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
         message = PredictionMessage(
             impression_id=name,
             time=time_ms,
-            request_id=scored.asked.request_id,
+            request_id=scored.request.request_id,
             model=target.served.spec.name,
             alias=target.alias,
             version=scored.status.version,

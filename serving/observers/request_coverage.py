@@ -89,7 +89,7 @@ class RequestCoverage(Collector):
     def _sample(self, scored: ScoredRequest, body: bytes) -> None:
         served = scored.target.served
         sampled = self._requests_of(served)
-        total, present = scored.asked.candidates.present(sampled.sources)
+        total, present = scored.request.candidates.present(sampled.sources)
         sampled.add(total, present, unknown_counts(body, self._known(scored.target)))
         sampled.check(served, scored.now_ms)
 

@@ -82,14 +82,14 @@ class Shadows:
         try:
             status = target.served.rows.status
             check_complete(status)
-            asked = read(target.served)
+            request = read(target.served)
         except RequestRefused:
             # the shadow's replica is incomplete, or its spec cannot read the request
             self._counted(model, "refused")
             return
         predictor = target.served.spare or target.served.predictor
         rows = target.served.rows.reading()
-        ready = ReadyRequest(target, asked, status, answered.now_ms, answered.names, rows)
+        ready = ReadyRequest(target, request, status, answered.now_ms, answered.names, rows)
         scored = score(ready, predictor)
         if answered.chosen is not None:  # log the candidates that were shown
             scored = scored._replace(chosen=answered.chosen)

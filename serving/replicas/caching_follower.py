@@ -62,7 +62,7 @@ class CachingFollower(Follower):
         self,
         store: Store,
         shape: Shape,
-        asked: RequiredRows,
+        required: RequiredRows,
         bounds: CacheBounds,
         following: Following,
         now_ms: Callable[[], int],
@@ -70,8 +70,8 @@ class CachingFollower(Follower):
         counted: Callable[[str, int], None],
     ) -> None:
         """`counted` takes an outcome (`hit`, `fetched`, `defaulted`) and a count of rows."""
-        self._hot = RowCache(store, shape, asked.always, bounds.most_rows)
-        self._asked, self._bounds, self._counted = asked, bounds, counted
+        self._hot = RowCache(store, shape, required.always, bounds.most_rows)
+        self._required, self._bounds, self._counted = required, bounds, counted
         self._misses: deque[_Miss] = deque()
         self._woken = threading.Condition()
         super().__init__(self._hot, following, now_ms, arrived)
@@ -84,7 +84,7 @@ class CachingFollower(Follower):
     def reading(self, since_s: float | None = None) -> CachedRead:
         """Return the rows for one request. `since_s`: monotonic time at which it was queued."""
         began_s = time.monotonic() if since_s is None else since_s
-        return CachedRead(self, self._asked, began_s + self._bounds.miss_deadline_ms / 1000)
+        return CachedRead(self, self._required, began_s + self._bounds.miss_deadline_ms / 1000)
 
     def stop(self) -> None:
         """End the thread, and the waits of all requests."""
@@ -162,15 +162,15 @@ class CachingFollower(Follower):
 class CachedRead:
     """The rows for one request; `defaulted` counts those that did not arrive in time."""
 
-    def __init__(self, rows: CachingFollower, asked: RequiredRows, deadline_s: float) -> None:
-        self._rows, self._asked, self._deadline_s = rows, asked, deadline_s
+    def __init__(self, rows: CachingFollower, required: RequiredRows, deadline_s: float) -> None:
+        self._rows, self._required, self._deadline_s = rows, required, deadline_s
         self.defaulted = 0
 
     def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
         """Return a table with the rows."""
-        asked, deadline_s = self._asked, self._deadline_s
-        table, self.defaulted = self._rows.have(asked.of_features(features), deadline_s)
-        ids = asked.of_statistics(table, features, event_ms)
+        required, deadline_s = self._required, self._deadline_s
+        table, self.defaulted = self._rows.have(required.of_features(features), deadline_s)
+        ids = required.of_statistics(table, features, event_ms)
         if ids.shape[0]:
             table, more = self._rows.have(ids, deadline_s)
             self.defaulted += more

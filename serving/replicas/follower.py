@@ -93,8 +93,8 @@ class Follower(BackgroundThread):
     ) -> None:
         """Begin without a thread.
 
-        arrived: takes each batch of freshness samples, in ms. stood: called after each poll, on the
-        polling thread.
+        arrived: takes each batch of freshness samples, in ms. publish: called after each poll, on
+        the polling thread.
         """
         super().__init__(self._run, "follower", _JOIN_S)
         self._replica, self._following, self._now_ms = replica, following, now_ms

@@ -44,7 +44,7 @@ class SnapshotRows(BackgroundThread):
     ) -> None:
         """Serve the snapshot of `manifest`.
 
-        table: where to load the rows; None: a new table. stood: called on the loading thread when
+        table: where to load the rows; None: a new table. publish: called on the loading thread when
         loading has ended or failed.
         """
         super().__init__(self._run, "snapshot", _JOIN_S)

@@ -69,7 +69,7 @@ class Traffic:
     @property
     def requests(self) -> RequestStats:
         """Counts of the ranking requests."""
-        return self._client.asked
+        return self._client.stats
 
     @property
     def failure(self) -> BaseException | None:

@@ -76,7 +76,7 @@ class InMemoryModel:
     def few_rows(self, model: RowModel, most_rows: int, store: Any = None) -> CachedReplica:
         """A complete cache of at most so many rows, more or less."""
         store = self.store if store is None else store
-        replica = CachedReplica(store, self.shape, model.asked_rows, most_rows)
+        replica = CachedReplica(store, self.shape, model.required_rows, most_rows)
         while not replica.complete:
             self.now_ms += 1  # a silent store is asked again later
             replica.poll()

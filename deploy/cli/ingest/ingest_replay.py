@@ -144,8 +144,8 @@ class _Asking:
     def __call__(self, lines: "Sequence[Line]", late_s: float) -> None:
         with suppress(TimeoutError):  # the site goes on without the answers
             self._client.ask(lines, late_s)
-        asked = self._client.asked
-        if not (asked.answered or self._warned) and asked.unanswered + asked.refused:
+        stats = self._client.stats
+        if not (stats.answered or self._warned) and stats.unanswered + stats.refused:
             self._warned = True
             click.echo(
                 f"expected answers from {self._url} (--ask), got none yet: is the server running, "
@@ -156,12 +156,12 @@ class _Asking:
 
 
 def _answers(client: "RankingClient") -> str:
-    asked = client.asked
-    models = ", ".join(f"{name} {count:,}" for name, count in sorted(asked.by_model.items()))
+    stats = client.stats
+    models = ", ".join(f"{name} {count:,}" for name, count in sorted(stats.by_model.items()))
     rest = {
-        "skipped, because the replay was late": asked.late,
-        "without an answer in time": asked.unanswered,
-        "refused": asked.refused,
+        "skipped, because the replay was late": stats.late,
+        "without an answer in time": stats.unanswered,
+        "refused": stats.refused,
     }
     others = "".join(f"; {count:,} {what}" for what, count in rest.items() if count)
-    return f"answers to {counted(asked.requests, 'request')}: {models or 'none'}{others}"
+    return f"answers to {counted(stats.requests, 'request')}: {models or 'none'}{others}"

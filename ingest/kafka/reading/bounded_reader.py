@@ -118,14 +118,14 @@ def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, 
 
     def ask(spec: OffsetSpec, isolation: IsolationLevel) -> dict[Source, int]:
         with translated(f"asking for offsets of {topic} by time", settings.bootstrap):
-            asked = admin.list_offsets(
+            futures = admin.list_offsets(
                 dict.fromkeys(partitions, spec),
                 isolation_level=isolation,
                 request_timeout=settings.connect_timeout_s,
             )
             return {
                 Source(topic, partition.partition): answer_of(future).offset
-                for partition, future in asked.items()
+                for partition, future in futures.items()
             }
 
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]

@@ -104,8 +104,10 @@ def member_of_instance(settings: KafkaSettings, group: str, instance: str) -> st
     with translated(f"asking for the members of {group}", settings.bootstrap):
         # an older client may know the group's coordinator by a connection that is gone
         admin = AdminClient(settings.connection())
-        asked = admin.describe_consumer_groups([group], request_timeout=settings.connect_timeout_s)
-        described = answer_of(asked[group])
+        futures = admin.describe_consumer_groups(
+            [group], request_timeout=settings.connect_timeout_s
+        )
+        described = answer_of(futures[group])
     named = (member for member in described.members if member.group_instance_id == instance)
     return next((str(member.member_id) for member in named), None)
 

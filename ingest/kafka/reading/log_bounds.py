@@ -29,18 +29,18 @@ class LogBounds:
 
         Waits up to `connect_timeout_s` twice. Raises KafkaUnreachable, MissingTopic.
         """
-        asked = list(sources)
-        if not asked:
+        wanted = list(sources)
+        if not wanted:
             return {}
         admin = self._admin = self._admin or AdminClient(self._settings.connection())
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         try:
-            firsts = self._offsets(admin, asked, earliest)
-            ends = self._offsets(admin, asked, latest)
+            firsts = self._offsets(admin, wanted, earliest)
+            ends = self._offsets(admin, wanted, latest)
         except KafkaUnreachable:
             self._admin = None  # after an outage it may wait for a broker that it never finds again
             raise
-        return {source: (firsts[source], ends[source]) for source in asked}
+        return {source: (firsts[source], ends[source]) for source in wanted}
 
     def _offsets(
         self, admin: AdminClient, sources: list[Source], spec: OffsetSpec

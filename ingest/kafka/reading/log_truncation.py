@@ -77,11 +77,11 @@ def log_ends(
     """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     with translated("asking for the ends of logs", settings.bootstrap):
-        asked = admin.list_offsets(
+        futures = admin.list_offsets(
             {partition_of(settings, source): latest for source in sources},
             request_timeout=settings.connect_timeout_s,
         )
-        answers = {settings.names.source(tp): answer_of(each) for tp, each in asked.items()}
+        answers = {settings.names.source(tp): answer_of(each) for tp, each in futures.items()}
     return {
         source: ReadPosition(answer.offset, -1 if (at := answer.leader_epoch) is None else at)
         for source, answer in answers.items()
@@ -92,12 +92,12 @@ def topic_ids(settings: KafkaSettings, admin: AdminClient, topics: Iterable[str]
     """Return the ids of topics; a recreated topic has another. Raises KafkaUnreachable."""
     names = [settings.names.physical(topic) for topic in topics]
     with translated(f"asking for the ids of topics {', '.join(names)}", settings.bootstrap):
-        asked = admin.describe_topics(
+        futures = admin.describe_topics(
             TopicCollection(names), request_timeout=settings.connect_timeout_s
         )
         return {
             settings.names.logical(topic): str(answer_of(each).topic_id)
-            for topic, each in asked.items()
+            for topic, each in futures.items()
         }
 
 
@@ -143,9 +143,9 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
     finally:
         consumer.close()
     if waiting:
-        asked = ", ".join(f"{source.topic}/{source.partition}" for source in sorted(waiting))
+        futures = ", ".join(f"{source.topic}/{source.partition}" for source in sorted(waiting))
         raise KafkaUnreachable(
-            f"comparing leader epochs at {settings.bootstrap}: expected an answer for {asked} "
+            f"comparing leader epochs at {settings.bootstrap}: expected an answer for {futures} "
             f"within {settings.connect_timeout_s:g} s, got none"
         )
     return sorted(found)

@@ -39,7 +39,7 @@ def request_stop(writer: Writer, name: str) -> None:
     writer.flush()
 
 
-def stop_asked(record: Record, name: str) -> bool | None:
+def stop_requested_by(record: Record, name: str) -> bool | None:
     """Return whether a record asks an experiment to stop; None if it is about something else."""
     return bool(record.value) if record.key == f"{name}/{STOP}".encode() else None
 

@@ -26,7 +26,7 @@ from headrace.learner.experiments.live.history_topic import (
     experiments_spec,
     forget,
     read_histories,
-    stop_asked,
+    stop_requested_by,
 )
 from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.experiments.live.live_run import LiveRun
@@ -65,7 +65,7 @@ class _StopRequests:
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
         self._name = name
         self._reader = KafkaReader(kafka, None, [EXPERIMENTS_TOPIC])
-        self._asked = self._caught_up = False
+        self._stop_requested = self._caught_up = False
         self._next_s = 0.0
 
     def __call__(self) -> bool:
@@ -75,13 +75,14 @@ class _StopRequests:
                 if isinstance(event, PartitionAssigned):
                     self._reader.start({event.source: self._reader.held(event.source)[0]})
                 elif isinstance(event, Record):
-                    asked = stop_asked(event, self._name)
-                    self._asked = self._asked if asked is None else asked
+                    request = stop_requested_by(event, self._name)
+                    if request is not None:
+                        self._stop_requested = request
                 else:
                     # before, a later record may revoke an old request
                     self._caught_up = True
             self._next_s = time.monotonic() + _ASK_EVERY_S
-        return self._asked and self._caught_up
+        return self._stop_requested and self._caught_up
 
     def close(self) -> None:
         """Close the reader."""

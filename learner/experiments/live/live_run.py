@@ -46,9 +46,9 @@ class LiveRun:
         """Run until `stop` (returns None), until `tell` returns True, or until no arm is left."""
 
         def told(progress: ExperimentProgress) -> None:
-            asked = tell(progress) and not self.replays
+            stop = tell(progress) and not self.replays
             over = progress.arms == self._experiment.arms or not self._whole
-            if asked or (over and not progress.learning):
+            if stop or (over and not progress.learning):
                 position = self.runner.position
                 if isinstance(position, TopicPosition):
                     self._source.end_at(position)

@@ -119,8 +119,8 @@ class ParkedCursors:
         for bucket in self._buckets():
             value = self._value(bucket, message.mark)
             if value and parked_request(value) < message.request:
-                asked = parked_value(message.examples, message.request, message.cause)
-                self._move(bucket, message.mark, asked)
+                requested = parked_value(message.examples, message.request, message.cause)
+                self._move(bucket, message.mark, requested)
             known = self._acknowledged[bucket].get(message.mark, 0)
             everywhere &= not value or parked_request(known) == message.request
         return everywhere

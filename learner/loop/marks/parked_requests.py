@@ -49,8 +49,8 @@ def ask(
             raise answer
         value = answer.marks.get(message.mark, 0)
         if value and parked_request(value) < request:
-            asked = value - parked_request(value) + request
-            span = OffsetSpan(message.mark, value, asked)
+            requested = value - parked_request(value) + request
+            span = OffsetSpan(message.mark, value, requested)
             pushes.append(Push(answer.bucket, (span,), draw_nonce(), blob))
     answers = store.push(pushes)
     for each in answers:

@@ -108,9 +108,9 @@ class DeepModel(RowModel):
         self._turn_of = np.zeros(0, np.int32)
 
     @property
-    def asked_rows(self) -> RequiredRows:
+    def required_rows(self) -> RequiredRows:
         """The rows that `predict` reads."""
-        return self._asked_rows(self._layers.ids)
+        return self._required_rows(self._layers.ids)
 
     def step_together(self, together: ProcessGroup) -> SynchronousLayers:
         """Step the layers with a group of learners from now on; return this learner's part."""

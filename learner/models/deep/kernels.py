@@ -21,8 +21,8 @@ from headrace.learner.inputs.example_inputs import (
     admit_slate,
     counts_of,
     find_again,
-    find_asked,
     find_block,
+    find_candidate,
     find_common,
     find_example,
     settle_unseen,
@@ -283,7 +283,7 @@ def look_up(  # type: ignore[no-untyped-def]
     examples, each = features.ids.shape[0], fixed + program.numbers.shape[0]
     item_position = examples * each
     for i in range(examples):
-        count, unseen = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        count, unseen = find_candidate(columns, program, gate, features, event_ms[i], i, scratch)
         items = count - each
         reads = scratch.reads if unseen else scratch.places[0]
         weigh_items(columns.values, parameters, features, i, reads, scratch, 0)

@@ -131,15 +131,15 @@ def test_every_request_of_a_replayed_group_is_answered_before_its_events_are_sen
         assert told["7/1"] == pytest.approx(0.2)
         served = client.served()
         assert dict(zip(served.impression_ids.to_pylist(), served.scores, strict=True)) == told
-    assert (client.asked.requests, client.asked.answered) == (30, 30)
-    assert len(client.asked.took_s) == 30
+    assert (client.stats.requests, client.stats.answered) == (30, 30)
+    assert len(client.stats.took_s) == 30
 
 
 def test_a_late_replay_skips_requests_and_counts_them() -> None:
     with serving() as server, RankingClient(server.url, FIELDS) as client:
         client.ask([shown("a", "r", "1"), shown("b", "s", "1")], late_s=0.6)
         client.ask([shown("c", "t", "1")], late_s=0.4)
-    assert (client.asked.requests, client.asked.late, client.asked.answered) == (3, 2, 1)
+    assert (client.stats.requests, client.stats.late, client.stats.answered) == (3, 2, 1)
     assert [each["request_id"] for each in server.asked] == ["t"]
 
 
@@ -155,7 +155,7 @@ def test_a_request_to_an_overloaded_server_is_retried() -> None:
     with serving() as server, RankingClient(server.url, FIELDS) as client:
         server.statuses = [503, 503]
         client.ask([shown("a", "r", "1")], 0.0)
-    assert client.asked.answered == 1
+    assert client.stats.answered == 1
     assert len(server.asked) == 3
 
 
@@ -183,6 +183,6 @@ def test_requests_without_an_answer_are_counted_within_the_deadline(
             client.ask([shown("a", "r", "1")], 0.0)
         if server.held is not None:
             server.held.set()
-    assert (client.asked.refused, client.asked.unanswered) == expected
-    assert client.asked.answered == 0
+    assert (client.stats.refused, client.stats.unanswered) == expected
+    assert client.stats.answered == 0
     assert len(client.served()) == 0

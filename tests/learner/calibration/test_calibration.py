@@ -82,7 +82,7 @@ def test_pushed_calibration_rows_answer_as_the_learner_does(model: str, section:
     answers = served.model.predict(served.view, *asked)
     np.testing.assert_array_equal(answers, bench.model.predict(bench.view, *asked))
     ids = bench.rows().ids[layer_of(bench)]
-    assert np.isin(ids, served.model.asked_rows.always).all()
+    assert np.isin(ids, served.model.required_rows.always).all()
     served.view.clear(served.view.find(ids))
     assert np.any(served.model.predict(served.view, *asked) != answers)
 

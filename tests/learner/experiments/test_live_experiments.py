@@ -21,7 +21,7 @@ from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.live.history_topic import (
     forget,
     request_stop,
-    stop_asked,
+    stop_requested_by,
 )
 from headrace.learner.experiments.live.live_process import no_examples
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
@@ -136,7 +136,7 @@ def asked_to_stop(broker: Broker) -> list[bool | None]:
     """Whether each record of the topic asks the experiment to stop; None: it does neither."""
     sent = broker.experiments.sent
     records = [Record(each.target, 0, 0, each.value, each.key) for each in sent]
-    return [stop_asked(each, "rates") for each in records]
+    return [stop_requested_by(each, "rates") for each in records]
 
 
 def test_partitions_are_merged_in_the_order_of_their_event_times(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_required_rows_are_all_that_a_score_depends_on(text: str, seed: int) -> 
     dice = np.random.default_rng(seed)
     spec = parse_spec(text, "news.toml")
     model, encoder = open_model(spec, BUCKETS), Encoder(spec.fields)
-    asked, whole = model.asked_rows, RowTable(spec.width)
+    asked, whole = model.required_rows, RowTable(spec.width)
     for _ in range(5):
         features = encoder.encode(events(dice, 30))
         times = np.full(30, NOW_MS, np.int64)

@@ -152,7 +152,7 @@ def test_a_server_answers_with_the_score_that_the_learner_gives(seed: int, model
     server = open_model(spec, BUCKETS)
     answer = server.predict(rows, request.features, request.shown_ms)
     np.testing.assert_array_equal(answer, expected)
-    asked, held = server.asked_rows, RowTable(spec.width)
+    asked, held = server.required_rows, RowTable(spec.width)
     for step in range(3):
         if step < 2:
             ids = asked.of_features(request.features) if step else asked.always

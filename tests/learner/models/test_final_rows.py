@@ -72,7 +72,7 @@ def test_final_weights_score_as_the_rows_they_come_from(
     ]
     features = Encoder(spec.fields).encode(events)
     event_ms = np.full(len(features), 1000 * NOW_S, np.int64)
-    asked, table = model.asked_rows, RowTable(spec.width)
+    asked, table = model.required_rows, RowTable(spec.width)
     table.put(learned_rows(spec.width, [*asked.always, *asked.of_features(features)]))
     named = asked.of_statistics(table, features, event_ms)
     table.put(learned_rows(spec.width, named.tolist()))

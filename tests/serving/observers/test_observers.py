@@ -124,7 +124,7 @@ def test_the_prediction_log_goes_on_after_a_request_that_cannot_be_encoded(
     writer, counts = ListWriter(), Counts()
 
     def failing(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
-        if scored.asked.request_id == "bad":
+        if scored.request.request_id == "bad":
             raise ZeroDivisionError("a mistake")
         return messages_of(scored)
 

@@ -71,7 +71,7 @@ class Counts(dict[str, int]):
 
 def bounded_of(store: Any, bounds: CacheBounds = GENEROUS) -> tuple[CachingFollower, Counts]:
     counts, spec = Counts(), news()
-    asked = open_model(spec, store.shape().buckets).asked_rows
+    asked = open_model(spec, store.shape().buckets).required_rows
     following = Following(poll_interval_ms=1)
     made = CachingFollower(
         store, store.shape(), asked, bounds, following, Clock(), lambda _: None, counts
@@ -102,7 +102,7 @@ def predictor() -> Predictor:
 def push_about(pusher: Pusher, bounded: CachingFollower, dice: np.random.Generator) -> None:
     """Gains for most of the rows that a request would read, including statistics."""
     features = asked_of(dice).encode(predictor()._encoder, NOW_MS)
-    asked, times = bounded._asked, np.full(20, NOW_MS, np.int64)
+    asked, times = bounded._required, np.full(20, NOW_MS, np.int64)
     for ids in (
         asked.always,
         asked.of_features(features),
