@@ -200,7 +200,7 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         LearnerPacing(push_interval_ms=0),
         guard=BatchGuard(spec.fields.label.window_ms),
     )
-    learner.view.reserve(learner.view.room + 1)  # compiles the creation of an index too
+    learner.view.reserve(learner.view.capacity + 1)  # compiles the creation of an index too
     for _ in range(8):
         learner.step(0.0)
     learner.finish(steady_ms() + 1000)

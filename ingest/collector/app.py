@@ -55,7 +55,7 @@ class CollectorClients(NamedTuple):
 def make_app(
     topics: Mapping[EventKind, str],
     delivery: Delivery,
-    room: MemoryBound,
+    bound: MemoryBound,
     clients: CollectorClients,
     metrics: CollectorMetrics,
     readiness: Readiness,
@@ -76,7 +76,7 @@ def make_app(
         redirect_slashes=False,  # behind TLS, it would send body and token again over http
     )
     for kind, topic in topics.items():
-        collecting = _Collecting(kind, topic, delivery, room, clients, metrics, now_ms, by_request)
+        collecting = _Collecting(kind, topic, delivery, bound, clients, metrics, now_ms, by_request)
         # a plain Starlette route, before FastAPI's: FastAPI would resolve dependencies first
         app.router.routes.insert(0, Route(PATHS[kind], collecting.answer, methods=["POST"]))
     _add_schemas(app)
@@ -94,7 +94,7 @@ def make_app(
 
     def openapi() -> dict[str, Any]:
         if not app.openapi_schema:
-            app.openapi_schema = document(app, PATHS, room.limits, asks_token=bool(clients.tokens))
+            app.openapi_schema = document(app, PATHS, bound.limits, asks_token=bool(clients.tokens))
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -110,7 +110,7 @@ class _Collecting:
         kind: EventKind,
         topic: str,
         delivery: Delivery,
-        room: MemoryBound,
+        bound: MemoryBound,
         clients: CollectorClients,
         metrics: CollectorMetrics,
         now_ms: Callable[[], int],
@@ -118,7 +118,7 @@ class _Collecting:
     ) -> None:
         self._by_request = by_request
         self._kind, self._topic = kind, topic
-        self._delivery, self._room, self._clients = delivery, room, clients
+        self._delivery, self._bound, self._clients = delivery, bound, clients
         self._metrics, self._now_ms = metrics, now_ms
 
     async def answer(self, request: Request) -> Response:
@@ -139,13 +139,13 @@ class _Collecting:
             self._clients.limits.admit(token)
             kind = bodies.content_type(headers.get("content-type", ""))
             packed = bodies.check_encoding(headers.get("content-encoding", ""))
-            length = bodies.content_length(headers.get("content-length"), self._room.limits)
+            length = bodies.content_length(headers.get("content-length"), self._bound.limits)
             self._check_kafka()
-            self._room.check(length)
+            self._bound.check(length)
         except RequestRefused as refused:
             self._metrics.refused(self._kind, refused.status, client)
             return _refusal(refused)
-        taken = _Taken(self._room)
+        taken = _Taken(self._bound)
         try:
             return await self._take(request, (kind, packed, client), taken)
         except RequestRefused as refused:
@@ -161,7 +161,7 @@ class _Collecting:
         """Answer a request of this content type, packed or not, of this client."""
         kind, packed, client = sent
         began_s = time.perf_counter()
-        limits = self._room.limits
+        limits = self._bound.limits
         body = await _read(request, limits, taken)
         taken.request()
         if packed:
@@ -207,29 +207,29 @@ class _Collecting:
 class _Taken:
     """The share of the limits that one request holds; given back however the request ends."""
 
-    def __init__(self, room: MemoryBound) -> None:
-        self._room = room
+    def __init__(self, bound: MemoryBound) -> None:
+        self._bound = bound
         self._requests = self._bytes = self._events = 0
 
     def more_bytes(self, total: int) -> None:
         """Reserve memory for a body of `total` bytes, beyond the bytes reserved already."""
         if total > self._bytes:
-            self._room.take_bytes(total - self._bytes)
+            self._bound.take_bytes(total - self._bytes)
             self._bytes = total
 
     def request(self) -> None:
         """Reserve a place: the request has arrived completely."""
-        self._room.enter()
+        self._bound.enter()
         self._requests = 1
 
     def events(self, count: int) -> None:
         """Reserve places in the queue."""
-        self._room.take_events(count)
+        self._bound.take_events(count)
         self._events = count
 
     def give_back(self) -> None:
         """Release everything."""
-        self._room.leave(self._requests, self._bytes, self._events)
+        self._bound.leave(self._requests, self._bytes, self._events)
 
 
 async def _read(request: Request, limits: CollectorLimits, taken: _Taken) -> bytes:

@@ -58,11 +58,11 @@ class CollectorMetrics:
             registry=registry,
         )
 
-    def watch(self, room: MemoryBound, delivery: Delivery) -> None:
+    def watch(self, bound: MemoryBound, delivery: Delivery) -> None:
         """Expose from now on what waits, and whether Kafka answers."""
         figures = {
-            "waiting_requests": ("Requests not yet answered.", lambda: room.requests),
-            "waiting_events": ("Events not yet acknowledged.", lambda: room.events),
+            "waiting_requests": ("Requests not yet answered.", lambda: bound.requests),
+            "waiting_events": ("Events not yet acknowledged.", lambda: bound.events),
             "kafka_up": (
                 "Whether a broker answers; 1 until an outage is known.",
                 lambda: delivery.down_since_s is None,

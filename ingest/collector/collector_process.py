@@ -88,7 +88,7 @@ def run_collector(
     client_limits, topics = limits_of(settings), settings.topics
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     registry = new_registry()
-    metrics, room, readiness = (
+    metrics, bound, readiness = (
         CollectorMetrics(registry),
         MemoryBound(settings.limits),
         Readiness(),
@@ -104,10 +104,10 @@ def run_collector(
             objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
         ) as health,
     ):
-        metrics.watch(room, delivery)
+        metrics.watch(bound, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}
         clients = CollectorClients(tokens, client_limits)
-        tools = targets, delivery, room, clients, metrics, readiness, wall_ms
+        tools = targets, delivery, bound, clients, metrics, readiness, wall_ms
         app = make_app(*tools, by_request=settings.by_request)
         listening(listener.getsockname()[1])
         log.info("collecting on http://%s:%d", *listener.getsockname()[:2])

@@ -57,14 +57,14 @@ def common_ends(reached_ms: Sequence[npt.NDArray[np.int64]], rule: Cut) -> npt.N
     reached_ms: for each partition, the greatest event time up to each of its examples.
     """
     times, ends = np.sort(np.concatenate(reached_ms), kind="stable"), []
-    room = min(2 * rule.least * len(reached_ms), max(rule.merged, 2 * rule.least))
+    span = min(2 * rule.least * len(reached_ms), max(rule.merged, 2 * rule.least))
     begin = 0
     while begin < times.shape[0]:
         beyond = int(np.searchsorted(times, times[begin] + rule.span_ms, side="right"))
-        last = max(beyond, begin + room)
+        last = max(beyond, begin + span)
         if last >= times.shape[0]:
             break
-        # in the second half of the room, where the highest bit of event time changes
+        # in the second half of the span, where the highest bit of event time changes
         first = (begin + last + 1) // 2
         _, roundness = np.frexp((times[first - 1 : last] ^ times[first : last + 1]).astype(float))
         begin = first + int(np.argmax(roundness))

@@ -84,12 +84,12 @@ class ListReader:
             (self._ours.add if isinstance(news, PartitionAssigned) else self._ours.discard)(
                 news.source
             )
-        room = self.largest_poll
+        left = self.largest_poll
         for source, position in sorted(self._positions.items()):
             if source in self.paused:
                 continue
-            records = [r for r in self.records[source] if r.offset >= position][:room]
-            room -= len(records)
+            records = [r for r in self.records[source] if r.offset >= position][:left]
+            left -= len(records)
             events += records
             if records:
                 self._positions[source] = records[-1].offset + 1

@@ -65,7 +65,7 @@ class ClickHistories:
         self, view: RowTable, encoded: Encoded, features: FeatureColumns, event_ms: Times
     ) -> Encoded:
         """Return the features with the histories of impressions shown at `event_ms`, (n,)."""
-        bags = self._room(encoded)
+        bags = self._filled_bags(encoded)
         seconds = read_only(event_ms // 1000, np.int64)
         scratch = slot_scratch(max(self._slots))
         fill(view.columns, self._program, features, seconds, scratch, bags)
@@ -84,7 +84,7 @@ class ClickHistories:
 
         Each example has the clicks of the slates before its own.
         """
-        bags = self._room(examples.features)
+        bags = self._filled_bags(examples.features)
         arguments = (active, self._program, features, labelled, slot_scratch(max(self._slots)))
         fill_and_write(view.columns, gaining, *arguments, bags)
         return replace(examples, features=_with_bags(examples.features, bags))
@@ -99,10 +99,10 @@ class ClickHistories:
         list_slots(self._program, read_only(features.ids, np.uint64), slots, clicked)
         return np.concatenate([slots, clicked.reshape(-1)]) if learning else slots
 
-    def _room(self, encoded: Encoded) -> FilledBags:
+    def _filled_bags(self, encoded: Encoded) -> FilledBags:
         count, bags = len(encoded), self._program.of_bag.shape[0]
-        room = encoded.bag_ids.shape[0] + count * self.most_items
-        return FilledBags(np.empty(room, np.uint64), np.empty(count * bags + 1, np.int32))
+        most_ids = encoded.bag_ids.shape[0] + count * self.most_items
+        return FilledBags(np.empty(most_ids, np.uint64), np.empty(count * bags + 1, np.int32))
 
 
 def _with_bags(encoded: Encoded, bags: FilledBags) -> Encoded:

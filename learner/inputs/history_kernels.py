@@ -32,7 +32,7 @@ class HistoryProgram(NamedTuple):
 class FilledBags(NamedTuple):
     """The bags of a batch with the items of its histories."""
 
-    ids: npt.NDArray[np.uint64]  # (room,)
+    ids: npt.NDArray[np.uint64]  # (capacity,)
     offsets: npt.NDArray[np.int32]  # (n * bags + 1,)
 
 

@@ -41,7 +41,9 @@ _PREFIX = "pending "
 class PendingColumns(NamedTuple):
     """Pending deltas, at the same places as the view's rows; a row without any has zeros."""
 
-    order: npt.NDArray[np.int64]  # (room or more,) places touched since the last push, as they came
+    order: npt.NDArray[
+        np.int64
+    ]  # (capacity or more,) touched since the last push, as they came
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
     shows: npt.NDArray[np.uint32]  # (capacity,)
     clicks: npt.NDArray[np.uint32]  # (capacity,)
@@ -163,7 +165,7 @@ class PendingDeltas:
         self._view = view
         self._shape = shape
         self._beside = view.beside
-        self.gaining = self._gaining(np.empty(view.room, np.int64), np.zeros(1, np.int64))
+        self.gaining = self._gaining(np.empty(view.capacity, np.int64), np.zeros(1, np.int64))
 
     def __len__(self) -> int:
         return int(self.gaining.count[0])
@@ -174,8 +176,8 @@ class PendingDeltas:
         Call it again after the view has grown: the columns returned before may be the old ones.
         """
         order, count = self.gaining.order, len(self)
-        if self._view.room > order.shape[0]:
-            order = np.empty(self._view.room, np.int64)
+        if self._view.capacity > order.shape[0]:
+            order = np.empty(self._view.capacity, np.int64)
             order[:count] = self.gaining.order[:count]
         if order is not self.gaining.order or self._beside is not self._view.beside:
             self.gaining = self._gaining(order, self.gaining.count)

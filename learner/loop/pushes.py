@@ -57,8 +57,8 @@ class LearningProgress:
     def clicked(self, name: str, offset: int, append_ms: Sequence[int]) -> None:
         """Note that these clicks were learned from the batch at `offset`."""
         traced = self._clicks.setdefault(name, [])
-        room = _MOST_CLICKS_TRACED - len(traced)
-        traced += [(offset, int(appended)) for appended in append_ms[:room]]
+        left = _MOST_CLICKS_TRACED - len(traced)
+        traced += [(offset, int(appended)) for appended in append_ms[:left]]
 
     def reached(self, spans: Sequence[OffsetSpan]) -> list[SourceReached]:
         """Return the progress in `spans`, for an entry; each click goes into one entry only."""

@@ -119,7 +119,7 @@ class RowPrefetcher:
         self._rows, self._view, self._pending, self._pushes = rows, view, pending, pushes
         self._follow, self._retry_interval_ms = follow, retry_interval_ms
         self._retry_at_ms = 0
-        self._used = np.zeros(0, np.uint32)  # (room,) by place: the last batch that used it
+        self._used = np.zeros(0, np.uint32)  # (capacity,) by place: the last batch that used it
         self._batch = 0
         self._lacked = False  # whether the last batch missed rows
         self.usage = PrefetchUsage()
@@ -203,7 +203,7 @@ class RowPrefetcher:
         return bool(pulled.shape[0] == wanted.shape[0])
 
     def _fit(self) -> None:
-        more = self._view.room - self._used.shape[0]
+        more = self._view.capacity - self._used.shape[0]
         if more > 0:
             self._used = np.concatenate([self._used, np.zeros(more, np.uint32)])
 
@@ -233,7 +233,7 @@ class RowPrefetcher:
         stays[places] = False
         view.clear(places)
         moved = self._pending.compact(stays)
-        used = np.zeros(view.room, np.uint32)
+        used = np.zeros(view.capacity, np.uint32)
         kept = np.flatnonzero(moved >= 0)
         used[moved[kept]] = self._used[kept]
         self._used = used

@@ -76,7 +76,7 @@ class Keeper:
         self._claim_at_ms = 0
         self._expire_at_ms = now_ms() + keeping.expiry.interval_ms
         self._row_limit = 0
-        self._since = np.zeros(0, np.bool_)  # (room,) whether some entry's `places` has it
+        self._since = np.zeros(0, np.bool_)  # (capacity,) whether some entry's `places` has it
 
     @property
     def held(self) -> list[int]:
@@ -188,7 +188,7 @@ class Keeper:
     ) -> None:
         places = self.replica.table.find(ids)
         places = places[places >= 0]  # the replica may never have had a deleted row
-        more = self.replica.table.room - self._since.shape[0]
+        more = self.replica.table.capacity - self._since.shape[0]
         if more:
             self._since = np.concatenate([self._since, np.zeros(more, np.bool_)])
         first = places[~self._since[places]]
@@ -347,12 +347,12 @@ class Keeper:
         # before a bucket is stocked, deleted rows that the store still has are unknown
         if not all(lease.stocked for lease in self._leases.values()):
             return
-        keep = np.zeros(self.replica.table.room, np.bool_)
+        keep = np.zeros(self.replica.table.capacity, np.bool_)
         keep[: self._since.shape[0]] = self._since
         moved = self.replica.compact(keep)
         if moved is None:
             return
-        self._since = np.zeros(self.replica.table.room, np.bool_)
+        self._since = np.zeros(self.replica.table.capacity, np.bool_)
         self._since[moved[np.flatnonzero(keep)]] = True
         for lease in self._leases.values():
             lease.moved(moved)

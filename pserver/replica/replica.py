@@ -322,8 +322,8 @@ class _Copy:
 
     def __init__(self, width: int, position: LogPosition) -> None:
         self.table = RowTable(width)
-        self.versions = np.zeros(self.table.room, np.uint64)  # up to which each place is folded
-        self._unproven = np.zeros(self.table.room, np.bool_)
+        self.versions = np.zeros(self.table.capacity, np.uint64)  # up to which each place is folded
+        self._unproven = np.zeros(self.table.capacity, np.bool_)
         self.newest = 0
         """Greatest version of any row as it was read."""
         self.position = position
@@ -377,7 +377,7 @@ class _Copy:
             self.table.add(content if lacking.all() else content.chosen(lacking))
 
     def _grow(self) -> None:
-        more = self.table.room - self.versions.shape[0]
+        more = self.table.capacity - self.versions.shape[0]
         if more:
             self.versions = np.concatenate([self.versions, np.zeros(more, np.uint64)])
             self._unproven = np.concatenate([self._unproven, np.zeros(more, np.bool_)])

@@ -196,7 +196,7 @@ class RowTable:
         return self.columns.ids[: len(self)]
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Rows that fit before arrays have to be made anew.
 
         Arrays that other classes keep by place have this length.
@@ -206,13 +206,18 @@ class RowTable:
     def reserve(self, more: int) -> TableColumns:
         """Make room for `more` new rows; return the columns, which may be new arrays."""
         needed = len(self) + more
-        if needed > self.room:
+        if needed > self.capacity:
             self._make_room(needed)
         return self.columns
 
     def _make_room(self, needed: int) -> None:
         """Make room for at least `needed` rows; the present columns stay readable."""
-        old, beside, count, rows = self.columns, self.beside, len(self), max(needed, 2 * self.room)
+        old, beside, count, rows = (
+            self.columns,
+            self.beside,
+            len(self),
+            max(needed, 2 * self.capacity),
+        )
         if needed > old.ids.shape[0]:
             new, beside = make_columns(rows, self.width, self._memory, self._kinds)
             new.count[:] = old.count

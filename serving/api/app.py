@@ -133,12 +133,12 @@ def make_app(parts: AppParts) -> App:
         redoc_url=None,
         redirect_slashes=False,  # behind TLS, it would send body and token again over http
     )
-    models, room = parts.models, LoadShedder(parts.limits)
-    parts.metrics.watch(room)
+    models, shedder = parts.models, LoadShedder(parts.limits)
+    parts.metrics.watch(shedder)
     beside = [*parts.beside, *([] if parts.coverage is None else [parts.coverage])]
     client_limits = app.state.client_limits = TokenLimits(parts.grants)
     answering = PredictionHandler(
-        *(models, room, parts.tokens, parts.metrics, parts.now_ms, beside),
+        *(models, shedder, parts.tokens, parts.metrics, parts.now_ms, beside),
         limits=client_limits,
     )
     verbs: dict[str, RequestVerb] = {"predict": PredictVerb(), "rank": RankVerb()}

@@ -106,7 +106,7 @@ class PredictionHandler:
     def __init__(
         self,
         models: ModelRegistry,
-        room: LoadShedder,
+        shedder: LoadShedder,
         tokens: Tokens,
         metrics: RequestMetrics,
         now_ms: Callable[[], int],
@@ -114,7 +114,7 @@ class PredictionHandler:
         *,
         limits: TokenLimits | None = None,
     ) -> None:
-        self._models, self._room, self._tokens = models, room, tokens
+        self._models, self._shedder, self._tokens = models, shedder, tokens
         self._metrics, self._now_ms, self._beside = metrics, now_ms, beside
         self._limits = limits or TokenLimits(())
         self._aside = ThreadPoolExecutor(1, "aside")
@@ -136,7 +136,7 @@ class PredictionHandler:
         4. choose     the model, if the alias splits its requests
         5. compute    decode, check, encode, score, write
         """
-        model, room, client = "", self._room, ""
+        model, shedder, client = "", self._shedder, ""
         try:
             if self._tokens:
                 token = self._tokens.check(request.headers.get("authorization"))
@@ -144,12 +144,12 @@ class PredictionHandler:
                 self._limits.admit(token, name)
             target = self._models.find(name)
             model = target.served.spec.name
-            room.check()
+            shedder.check()
             if isinstance(request, WholeRequest):
-                body = whole_body(request, room.limits)
+                body = whole_body(request, shedder.limits)
             else:
-                body = await read_body(request, room)
-            room.arrive()
+                body = await read_body(request, shedder)
+            shedder.arrive()
             received = ReceivedRequest(target, body, verb, time.monotonic())
             try:
                 if target.split is not None:
@@ -157,7 +157,7 @@ class PredictionHandler:
                     model = received.target.served.spec.name
                 written, seconds, candidates = await self._in_turn(received)
             finally:
-                room.depart()
+                shedder.depart()
         except RequestRefused as refused:
             self._metrics.refused(model, refused.status, client)
             return as_response(refused)
@@ -170,7 +170,7 @@ class PredictionHandler:
     async def _to_arm(self, received: ReceivedRequest, name: str) -> ReceivedRequest:
         """Choose the model by the key `name`. A request without it is split by its body."""
         target, body = received.target, received.body
-        if len(body) > self._room.limits.aside_bytes:
+        if len(body) > self._shedder.limits.aside_bytes:
             loop = asyncio.get_running_loop()
             key = await loop.run_in_executor(self._aside, split_key, body, name)
         else:
@@ -179,28 +179,28 @@ class PredictionHandler:
 
     async def _in_turn(self, received: ReceivedRequest) -> tuple[bytes, float, int]:
         size = len(received.body)
-        self._room.take(size)
+        self._shedder.take(size)
         busy_s = None
         try:
             # count all requests that arrived together before computing the first one
             await asyncio.sleep(0)
             began_s = time.perf_counter()
-            if received.target.served.costly or size > self._room.limits.aside_bytes:
+            if received.target.served.costly or size > self._shedder.limits.aside_bytes:
                 loop = asyncio.get_running_loop()
-                waited_s = self._room.waiting_s
+                waited_s = self._shedder.waiting_s
                 written, candidates = await loop.run_in_executor(
                     self._aside, self._compute, received
                 )
                 seconds = time.perf_counter() - began_s
                 busy_s = min(seconds, max(seconds - waited_s, seconds / 2))
-            elif self._room.waiting == 1:
+            elif self._shedder.waiting == 1:
                 written, candidates = self._compute(received)
                 busy_s = seconds = time.perf_counter() - began_s
             else:
                 written, candidates, busy_s = await self._compute_with_others(received)
                 seconds = time.perf_counter() - began_s
         finally:
-            self._room.done(size, busy_s)
+            self._shedder.done(size, busy_s)
         return written, seconds, candidates
 
     def _compute(self, received: ReceivedRequest) -> tuple[bytes, int]:

@@ -118,9 +118,9 @@ def whole_body(request: WholeRequest, limits: RequestLimits) -> bytes:
     return request.body
 
 
-async def read_body(request: BodySource | WholeRequest, room: LoadShedder) -> bytes:
+async def read_body(request: BodySource | WholeRequest, shedder: LoadShedder) -> bytes:
     """Return the whole body. Raises RequestRefused (408, 413, 415, 503), ClientDisconnect."""
-    limits = room.limits
+    limits = shedder.limits
     if isinstance(request, WholeRequest):
         return whole_body(request, limits)
     _check_encoding(request.headers)
@@ -135,14 +135,14 @@ async def read_body(request: BodySource | WholeRequest, room: LoadShedder) -> by
                 if size > limits.body_bytes:
                     raise too_large(limits)
                 if part:
-                    room.hold(len(part))
+                    shedder.hold(len(part))
                     held += len(part)
                     parts.append(part)
     except TimeoutError:
         expected = f"the whole body within {limits.body_timeout_s:g} s"
         raise RequestRefused(408, "", expected, f"{size} bytes") from None
     finally:
-        room.release(held)
+        shedder.release(held)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -56,9 +56,9 @@ class RequestMetrics(Collector):
             registry=registry,
         )
 
-    def watch(self, room: LoadShedder) -> None:
-        """Export the load of `room`."""
-        self._under_way.set_function(lambda: room.requests)
+    def watch(self, shedder: LoadShedder) -> None:
+        """Export the load of `shedder`."""
+        self._under_way.set_function(lambda: shedder.requests)
 
     def logged(self, outcome: str, candidates: int) -> None:
         """Count candidates by their outcome in the prediction log."""

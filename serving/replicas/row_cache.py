@@ -174,9 +174,9 @@ class RowCache:
         left = max(int(self._most * (1 - _FREED_SHARE)) - more, 0)
         # `ids` is in order of insertion: the newest rows are last
         for some in (read & ~stays, ~read & ~stays):
-            room = left - int(np.count_nonzero(stays))
+            free = left - int(np.count_nonzero(stays))
             newest = np.flatnonzero(some)
-            stays[newest[max(newest.shape[0] - max(room, 0), 0) :]] = True
+            stays[newest[max(newest.shape[0] - max(free, 0), 0) :]] = True
         self._move(np.flatnonzero(stays))
 
     def _move(self, places: npt.NDArray[np.int64]) -> None:

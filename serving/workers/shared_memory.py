@@ -113,10 +113,10 @@ class SharedFiles:
 
     def _no_room(self, size: int) -> NoRoom:
         about = os.statvfs(self._folder)
-        room = about.f_bavail * about.f_frsize
+        free = about.f_bavail * about.f_frsize
         return NoRoom(
             f"--workers / HEADRACE_SERVING_WORKERS: expected room for {size >> 20} MiB of rows "
-            f"in {self._folder.parent}, got {room >> 20} MiB: make it larger "
+            f"in {self._folder.parent}, got {free >> 20} MiB: make it larger "
             "(--shm-size of a container), or use one worker"
         )
 

@@ -86,7 +86,7 @@ class _MetricsServer(ThreadingHTTPServer):
 def _handler(
     registry: CollectorRegistry, probes: Mapping[str, Callable[[], str]]
 ) -> type[BaseHTTPRequestHandler]:
-    room = threading.BoundedSemaphore(_MOST_SCRAPES)
+    slots = threading.BoundedSemaphore(_MOST_SCRAPES)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_S
@@ -104,14 +104,14 @@ def _handler(
                 self._answer(404, "application/json", _json({"expected": served, "got": path}))
 
         def _scraped(self) -> None:
-            if not room.acquire(blocking=False):
+            if not slots.acquire(blocking=False):
                 text = f"expected at most {_MOST_SCRAPES} scrapes at a time, got one more"
                 self._answer(503, "text/plain", text.encode())
                 return
             try:
                 metrics = generate_latest(registry)
             finally:
-                room.release()
+                slots.release()
             self._answer(200, CONTENT_TYPE_LATEST, metrics)
 
         do_HEAD = do_GET  # noqa: N815 - the name of the base class

@@ -48,7 +48,9 @@ class EventColumns(NamedTuple):
     data: npt.NDArray[np.uint8]
     bag_offsets: npt.NDArray[np.int32]  # (n * bags + 1,)
     bag_bytes: npt.NDArray[np.uint8]  # the ids of the bags
-    room: npt.NDArray[np.int64]  # (n + 1,) cumulative: most bytes of strings and bags in the arena
+    most_bytes: npt.NDArray[
+        np.int64
+    ]  # (n + 1,) cumulative: strings and bags in the arena
 
 
 class EventBuffers(NamedTuple):
@@ -105,7 +107,7 @@ class ChunkReader:
         rows, refused = no_rows(), decoded.refused
         if side is EventSide.IMPRESSIONS:
             rows = self._rows(decoded)
-            large = np.flatnonzero(np.diff(rows.room) > LARGEST_EXAMPLE_BYTES)
+            large = np.flatnonzero(np.diff(rows.most_bytes) > LARGEST_EXAMPLE_BYTES)
             if large.shape[0]:
                 refused = refused | dict.fromkeys(large.tolist(), Reason.TOO_LARGE)
             if self._weight:
@@ -146,12 +148,12 @@ class ChunkReader:
         sizes = np.maximum(lengths, 0).sum(axis=1, dtype=np.int64)
         if bags:
             sizes += np.diff(encoded.bag_offsets[::bags]) * ID_BYTES
-        room = np.zeros(count + 1, np.int64)
-        np.cumsum(sizes + LONGEST_LENGTH_BYTES * (lengths.shape[1] + bags), out=room[1:])
+        most_bytes = np.zeros(count + 1, np.int64)
+        np.cumsum(sizes + LONGEST_LENGTH_BYTES * (lengths.shape[1] + bags), out=most_bytes[1:])
         bag_bytes = encoded.bag_ids.view(np.uint8)
         return EventColumns(
             *(encoded.ids, encoded.numbers, begins, lengths, decoded.data),
-            *(encoded.bag_offsets, bag_bytes, room),
+            *(encoded.bag_offsets, bag_bytes, most_bytes),
         )
 
 

@@ -203,7 +203,7 @@ class PartitionJoiner:
         """
         parts: list[Examples] = []
         dead: list[DeadEvents] = []
-        taken, examples, room = 0, 0, limit
+        taken, examples, capacity = 0, 0, limit
         if self._restoring is not None:
             self._read_again()
         while self._restoring is None and max(taken, examples) < limit:
@@ -212,13 +212,13 @@ class PartitionJoiner:
             shown, clicked = (self._floor(source, now_ms) for source in self._sources)
             bounds = shown, clicked, until_ms, at_end_ms, left
             rule = JoinRule(self._window_ms, self._closing, False, *bounds, self._keep_below)
-            joined = _room_for(max(room, left))
+            joined = _result_arrays(max(capacity, left))
             answer = self._run(joined, rule, [len(source.chunk) for source in self._sources], dead)
             if joined.counts[0]:
                 parts.append(gather(self.fields, self._held.rings, joined, self.watermark_ms))
             taken, examples = taken + int(joined.counts[2]), examples + int(joined.counts[0])
             if answer == rules.GROW:
-                room = int(self._state[rules.NEEDED]) + rules.MARGIN
+                capacity = int(self._state[rules.NEEDED]) + rules.MARGIN
             elif answer == rules.BLOCKED and not joined.counts.any():
                 break
         for source in self._sources:
@@ -281,7 +281,7 @@ class PartitionJoiner:
                 int(np.searchsorted(source.chunk.offsets, reading.position))
                 for source, _, reading in self._readings(checkpoint)
             ]
-            joined = _room_for(0)
+            joined = _result_arrays(0)
             self._run(joined, rule, stops, [])
             self._held.release()
             if not joined.counts[2]:
@@ -368,7 +368,7 @@ class PartitionJoiner:
         return InputPosition(position, mark.offset, clock_ms, mark.clock_ms)
 
 
-def _room_for(limit: int) -> JoinedRows:
+def _result_arrays(limit: int) -> JoinedRows:
     size = limit + rules.MARGIN
     return JoinedRows(
         np.empty(size, np.uint8),

@@ -196,8 +196,8 @@ class WindowState:
         self._entries.reserve(more, ends.entry_head, ends.entry_tail, _index_newest)
         tail = int(ends.entry_tail[0])
         self._open.grow(self.pending + more, int(ends.open_head[0]), tail)
-        size = int(rows.room[end] - rows.room[begin])
-        largest = int(np.diff(rows.room[begin : end + 1]).max()) if more else 0
+        size = int(rows.most_bytes[end] - rows.most_bytes[begin])
+        largest = int(np.diff(rows.most_bytes[begin : end + 1]).max()) if more else 0
         # a run never wraps, so it leaves less than the largest run unused at the end of the arena
         arena_tail = int(ends.arena_tail[0])
         needed = arena_tail - self._arena_head() + size + largest
@@ -267,10 +267,10 @@ def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-unt
         held.ids[place, j] = rows.ids[i, j]
     for j in range(rows.numbers.shape[1]):
         held.numbers[place, j] = rows.numbers[i, j]
-    room = rows.room[i + 1] - rows.room[i]
+    most_bytes = rows.most_bytes[i + 1] - rows.most_bytes[i]
     capacity = rings.arena.shape[0]
     start = ends.arena_tail[0]
-    if (start & (capacity - 1)) + room > capacity:
+    if (start & (capacity - 1)) + most_bytes > capacity:
         start = (start // capacity + 1) * capacity
     held.starts[place] = start
     at = start & (capacity - 1)

@@ -222,7 +222,7 @@ class DeepModel(RowModel):
         Returns the columns to learn into, which may be new, and the rows that it names.
         """
         inputs, view = self._inputs, whole.view
-        pulling, turns = inputs.pulling, self._turns(view.room, gathered.targets.shape[0])
+        pulling, turns = inputs.pulling, self._turns(view.capacity, gathered.targets.shape[0])
         first = None if pulling is None else begin
         while True:
             done = gather(
@@ -252,7 +252,7 @@ class DeepModel(RowModel):
             wanted = np.concatenate([lacking, ids])
             pulling.pull_statistics(wanted, whole.examples, done)
             view.reserve(self.rows_needed(whole.examples))
-            turns = turns._replace(turn_of=self._room_for_turns(view.room))
+            turns = turns._replace(turn_of=self._reserve_turns(view.capacity))
             named[:] = view.find(ids)
             turns.turn_of[named] = np.arange(ids.shape[0], dtype=np.int32)
             whole, first = whole._replace(gaining=pulling.gaining), done
@@ -293,17 +293,17 @@ class DeepModel(RowModel):
             np.empty(positions, np.int64),
         )
 
-    def _room_for_turns(self, room: int) -> npt.NDArray[np.int32]:
-        if self._turn_of.shape[0] < room:
-            self._turn_of = np.full(room, -1, np.int32)
+    def _reserve_turns(self, capacity: int) -> npt.NDArray[np.int32]:
+        if self._turn_of.shape[0] < capacity:
+            self._turn_of = np.full(capacity, -1, np.int32)
         return self._turn_of
 
-    def _turns(self, room: int, positions: int) -> Turns:
+    def _turns(self, capacity: int, positions: int) -> Turns:
         rows = 2 * positions  # what is read and what is stepped, where these differ
         weight, weight_gradient, item_gradient = (np.empty((rows, 1), np.float32) for _ in range(3))
         vector, vector_gradient = (np.empty((rows, self._dimensions), np.float32) for _ in range(2))
         return Turns(
-            self._room_for_turns(room),
+            self._reserve_turns(capacity),
             np.empty(rows, np.int64),
             np.empty(rows, np.bool_),
             np.empty(rows, np.bool_),

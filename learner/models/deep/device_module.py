@@ -54,15 +54,15 @@ class DeviceModule:
         """copied: copy between host and device even if the device is the CPU, for tests."""
         self.module, self.device = module, device
         self.parameters = list(module.parameters())
-        self._values, cut_values = layers.room()
-        self._gradient, self._cut_gradient = layers.room()
+        self._values, cut_values = layers.buffers()
+        self._gradient, self._cut_gradient = layers.buffers()
         self._count = layers.count
         self._there: Tensor | None = None
         if copied or device.type != CPU.type:
             self._there = torch.empty(self._values.size, device=device)
             cut_values = _cut(self._there, cut_values)
-        for parameter, room in zip(self.parameters, cut_values, strict=True):
-            parameter.data = room
+        for parameter, buffer in zip(self.parameters, cut_values, strict=True):
+            parameter.data = buffer
         self.together: ProcessGroup | None = None
         """Processes whose gradients `joined` adds up."""
         self._of: weakref.ref[RowTable] | None = None
@@ -116,8 +116,8 @@ class DeviceModule:
             if self.together is not None:
                 self.together.add_tensor(flat)
             gradients = _cut(flat.cpu(), self._cut_gradient)
-        for room, each in zip(self._cut_gradient, gradients, strict=True):
-            room.copy_(each)
+        for buffer, each in zip(self._cut_gradient, gradients, strict=True):
+            buffer.copy_(each)
         if self._there is None and self.together is not None:
             self.together.add(self._gradient.reshape(-1)[: self._count])
         return self._gradient

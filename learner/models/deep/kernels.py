@@ -66,7 +66,7 @@ class InputGradients(NamedTuple):
 class Turns(NamedTuple):
     """The rows that a mini-batch names, in the order in which they were named."""
 
-    turn_of: npt.NDArray[np.int32]  # (room,) by place in the view, -1 where not named
+    turn_of: npt.NDArray[np.int32]  # (capacity,) by place in the view, -1 where not named
     places: Integers  # (rows,)
     read: npt.NDArray[np.bool_]  # (rows,) whether weight and vector were read
     stepped: npt.NDArray[np.bool_]  # (rows,) whether an example that names it counts in it

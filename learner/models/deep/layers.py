@@ -67,7 +67,7 @@ class Layers:
     def __len__(self) -> int:
         return int(self.ids.shape[0])
 
-    def room(self) -> tuple[Floats, list[Tensor]]:
+    def buffers(self) -> tuple[Floats, list[Tensor]]:
         """Return room for values or gradients, (chunks, coordinates), and the same room cut to the
         shapes of the module's parameters, in their order.
         """

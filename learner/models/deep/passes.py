@@ -140,7 +140,7 @@ class WrittenPasses:
         self._biases = [each.bias.detach() for each in linear]
         rooms = iter(own.gradient_rooms)
         self._slopes = list(zip(rooms, rooms, strict=True))
-        self._room = 0
+        self._capacity = 0
         self._outputs: list[Tensor] = []
         self._by_inputs: list[Tensor] = []
         self._totals = np.zeros((0, 0), np.float32)
@@ -200,9 +200,9 @@ class WrittenPasses:
 
     def _reserve(self, count: int) -> None:
         """Make memory for a mini-batch, if the present memory is too small."""
-        if count <= self._room:
+        if count <= self._capacity:
             return
-        self._room = count
+        self._capacity = count
         self._outputs = [torch.empty(count, each.shape[0]) for each in self._weights]
         self._by_inputs = [torch.empty(count, each.shape[1]) for each in self._weights]
         self._totals = np.empty((count, self._arrange.form.dimensions), np.float32)

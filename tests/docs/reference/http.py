@@ -50,9 +50,9 @@ def _collector() -> dict[str, Any]:
     registry = CollectorRegistry()
     delivery = Delivery(KafkaSettings("fake:9092"), 15.0, 2, FakeProducer().make)
     metrics = CollectorMetrics(registry)
-    room, readiness = MemoryBound(CollectorLimits()), Readiness()
+    bound, readiness = MemoryBound(CollectorLimits()), Readiness()
     clients = CollectorClients(Tokens([_TOKEN]))
-    return make_app(TOPICS, delivery, room, clients, metrics, readiness, lambda: 0).openapi()
+    return make_app(TOPICS, delivery, bound, clients, metrics, readiness, lambda: 0).openapi()
 
 
 def _server() -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Collector:
     http: httpx.AsyncClient
     kafka: FakeProducer
     delivery: Delivery
-    room: MemoryBound
+    bound: MemoryBound
     readiness: Readiness
     registry: CollectorRegistry
 
@@ -46,7 +46,7 @@ async def collecting(
     grants: Sequence[TokenGrant] = (),
 ) -> AsyncIterator[Collector]:
     """Yield a collector with a fake producer; check afterwards that every limit is released."""
-    kafka, room, readiness = (
+    kafka, bound, readiness = (
         FakeProducer(),
         MemoryBound(limits or CollectorLimits()),
         Readiness(),
@@ -54,20 +54,20 @@ async def collecting(
     delivery = Delivery(KafkaSettings("fake:9092"), deadline_s, 2, kafka.make)
     registry = CollectorRegistry()
     metrics = CollectorMetrics(registry)
-    metrics.watch(room, delivery)
+    metrics.watch(bound, delivery)
     clients = CollectorClients(Tokens(tokens), TokenLimits(grants))
-    app = make_app(TOPICS, delivery, room, clients, metrics, readiness, lambda: NOW_MS)
+    app = make_app(TOPICS, delivery, bound, clients, metrics, readiness, lambda: NOW_MS)
     tasks = [asyncio.create_task(each) for each in (delivery.run(), delivery.probe())]
     transport = httpx.ASGITransport(app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://collector") as http:
-            yield Collector(http, kafka, delivery, room, readiness, registry)
+            yield Collector(http, kafka, delivery, bound, readiness, registry)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         delivery.close()
-    assert (room.requests, room.events, room.bytes) == (0, 0, 0)
+    assert (bound.requests, bound.events, bound.bytes) == (0, 0, 0)
 
 
 async def until(happened: Callable[[], bool], deadline_s: float = 90.0) -> None:

@@ -187,7 +187,7 @@ def test_the_collector_answers_after_kafka_acknowledged() -> None:
             asked = asyncio.create_task(
                 collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
             )
-            await until(lambda: collector.room.events == 1)
+            await until(lambda: collector.bound.events == 1)
             assert not asked.done()
             assert "headrace_collector_waiting_events 1.0" in collector.metrics()
             collector.kafka.holding = False
@@ -253,7 +253,7 @@ def test_the_collector_answers_429_beyond_its_limits(what: str) -> None:
             first = asyncio.create_task(
                 collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
             )
-            await until(lambda: collector.room.events == 2)
+            await until(lambda: collector.bound.events == 2)
             second = await collector.http.post(CLICKS, content=body, headers=NDJSON)
             assert second.status_code == 429
             assert second.headers["retry-after"] == str(RETRY_AFTER_S[429])

@@ -34,8 +34,8 @@ def test_a_stalled_body_takes_no_place_of_another_request() -> None:
             first = asyncio.create_task(
                 collector.http.post(IMPRESSIONS, content=slowly(), headers=JSON)
             )
-            await until(lambda: collector.room.bytes == 5)
-            assert collector.room.requests == 0
+            await until(lambda: collector.bound.bytes == 5)
+            assert collector.bound.requests == 0
             second = await collector.http.post(IMPRESSIONS, content=line("b"), headers=JSON)
             assert second.status_code == 200
             go_on.set()
@@ -78,7 +78,7 @@ def test_a_fatal_producer_error_fails_waiting_requests_and_stops_the_collector()
             asked = asyncio.create_task(
                 collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
             )
-            await until(lambda: collector.room.events == 1)
+            await until(lambda: collector.bound.events == 1)
             collector.kafka.say(fatal)
             answer = await asked
             assert answer.status_code == 503

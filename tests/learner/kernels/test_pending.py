@@ -54,7 +54,7 @@ def test_deltas_of_a_view_that_has_grown_are_taken_out_once() -> None:
     [place] = view.find_or_add(np.array([17], np.uint64))
     _count_at(view.columns, pending.reserve(), np.array([5], np.uint32))
     pending.gaining.values[place] = 0.5, -2.0
-    view.reserve(50 * view.room)
+    view.reserve(50 * view.capacity)
     assert pending.largest() == 2.0
     assert pending.take([0])[0].values.tolist() == [[0.5, -2.0]]
     assert not pending.touched().any()

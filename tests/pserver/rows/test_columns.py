@@ -34,7 +34,7 @@ def test_table_rows_move_once_and_then_stay_for_eight_times_as_many() -> None:
     rows = 10 * FEW
     table, moved, values = _grown(rows)
     assert moved == [1000]
-    assert rows <= table.room <= 4 * rows
+    assert rows <= table.capacity <= 4 * rows
     ids = _deltas(0, rows).ids
     assert table.find(ids).tolist() == list(range(rows))
     np.testing.assert_array_equal(table.take(table.find(ids)).values, values)
@@ -46,7 +46,7 @@ def test_an_old_index_of_a_table_stays_readable_while_rows_are_added_to_a_new_on
     known = _deltas(0, 2 * FEW)
     table.add(known)
     old = table.columns
-    table.add(_deltas(2 * FEW, table.room))
+    table.add(_deltas(2 * FEW, table.capacity))
     assert table.columns.slots is not old.slots
     assert table.columns.ids is old.ids, "the rows stayed where they were"
     assert [find(old.slots, old.ids, row_id) for row_id in known.ids] == list(range(2 * FEW))

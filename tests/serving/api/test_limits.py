@@ -14,30 +14,30 @@ from tests.serving.served_models import NOW_MS, Serving, memory_store, news
 
 
 def test_a_request_that_would_wait_too_long_is_refused_until_the_queue_is_shorter() -> None:
-    room = LoadShedder(RequestLimits(waiting_ms=50))
-    room.take(8_000)
-    room.done(8_000, 0.1)  # a body of this size takes 100 ms
+    shedder = LoadShedder(RequestLimits(waiting_ms=50))
+    shedder.take(8_000)
+    shedder.done(8_000, 0.1)  # a body of this size takes 100 ms
     taken = 0
-    while room.waiting_s <= 0.05:
-        room.take(8_000)
+    while shedder.waiting_s <= 0.05:
+        shedder.take(8_000)
         taken += 1
     with pytest.raises(RequestRefused) as refused:
-        room.take(8_000)
+        shedder.take(8_000)
     assert refused.value.status == 503
     assert "at most 50 ms of queued work" in refused.value.refusal.expected
-    assert 0.05 < room.waiting_s < 0.15
+    assert 0.05 < shedder.waiting_s < 0.15
     for _ in range(taken):
-        room.done(8_000, None)
-    assert room.waiting_s == 0.0
-    room.take(8_000)
+        shedder.done(8_000, None)
+    assert shedder.waiting_s == 0.0
+    shedder.take(8_000)
 
 
 def test_a_request_to_an_empty_queue_is_admitted_however_long_it_takes() -> None:
-    room = LoadShedder(RequestLimits(waiting_ms=1))
-    room.take(100_000)
-    room.done(100_000, 60.0)
-    room.take(100_000)
-    assert room.waiting_s > 0.001
+    shedder = LoadShedder(RequestLimits(waiting_ms=1))
+    shedder.take(100_000)
+    shedder.done(100_000, 60.0)
+    shedder.take(100_000)
+    assert shedder.waiting_s > 0.001
 
 
 def test_requests_that_arrive_together_are_answered_or_get_503_with_retry_after() -> None:
