@@ -205,7 +205,7 @@ def serve(
     tokens = tokens_of(settings)
     rows = [each.rows for each in served]
     metrics = RequestMetrics(registry)
-    beside = _beside(settings, served, metrics, registry)
+    observers = _observers(settings, served, metrics, registry)
     coverage = RequestCoverage(served, wall_ms)
     registry.register(coverage)
     parts = AppParts(
@@ -214,7 +214,7 @@ def serve(
         admin_tokens=Tokens(settings.admin_tokens),
         admin_grants=settings.admin_grants,
         admin_open=is_this_machine(settings.host),
-        beside=beside,
+        observers=observers,
         coverage=coverage,
         metrics_here=alone,
         deployments=None if deployed is None else lambda: deployed.status,
@@ -229,7 +229,7 @@ def serve(
             settings.metrics_address,
             objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
         ) as health,
-        running([*rows, *([] if deployed is None else [deployed]), *beside]),
+        running([*rows, *([] if deployed is None else [deployed]), *observers]),
         _page_of(settings.told_to) as page,
         _quick_switches(),
     ):
@@ -288,7 +288,7 @@ class _ServerExit:
         return self.failure is not None
 
 
-def _beside(
+def _observers(
     settings: ServerSettings,
     models: ModelRegistry,
     metrics: RequestMetrics,

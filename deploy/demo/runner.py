@@ -97,7 +97,7 @@ class _Demo:
         recorder: RunRecorder,
     ) -> None:
         self._figures, self._recorder = figures, recorder
-        self._settings, self._road, self._observer = settings, pipeline, observer
+        self._settings, self._pipeline, self._observer = settings, pipeline, observer
         self._player = player
         self._console, self._stop = console, stop
         self._frozen_at_s: float | None = None
@@ -112,9 +112,9 @@ class _Demo:
         """Play, freeze the copy, wait until every event is learned, and print the summary."""
         settings, observer = self._settings, self._observer
         observer.poll(0.0)  # move to the end of the topics before the first event is sent
-        command = curl_of(self._road.address, self._road.spec, _sample(settings))
+        command = curl_of(self._pipeline.address, self._pipeline.spec, _sample(settings))
         # not in the table, whose line breaks would make it impossible to paste
-        self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
+        self._console.print(f"\nwatch it learn: {self._pipeline.address}/", soft_wrap=True)
         self._console.print(announcement(self._schedule()), soft_wrap=True, highlight=False)
         self._console.print(
             f"request predictions while the demo runs:\n{command}\n", soft_wrap=True
@@ -155,9 +155,9 @@ class _Demo:
         """Start to copy the rows. The finished copy is the frozen model."""
         if self._copying is None:
             # in a thread: it takes a second or two, and the stream goes on
-            self._copying = self._aside.submit(copy_rows, self._road.store)
+            self._copying = self._aside.submit(copy_rows, self._pipeline.store)
         elif self._frozen_at_s is None and self._copying.done():
-            buckets = self._road.store.shape().buckets
+            buckets = self._pipeline.store.shape().buckets
             self._observer.freeze(self._copying.result(), buckets)
             self._frozen_at_s = self._observer.at_s
 
@@ -171,19 +171,21 @@ class _Demo:
         def tell(_behind: Backlog) -> None:
             self._look("waiting until every event is learned")
 
-        self._road.arrival.wait(self._stop, DrainTimeout(), tell)
+        self._pipeline.arrival.wait(self._stop, DrainTimeout(), tell)
         self._observer.poll(0.2)
 
     def _look(self, phase: str) -> None:
         """Read new messages, and show the figures when they are due."""
         self._observer.poll(0.05)
-        self._road.check()
+        self._pipeline.check()
         if self._player.failure is not None:
             raise self._player.failure
         now_s = self._observer.at_s
         if now_s - self._asked_s >= ASK_EVERY_S:
             self._asked_s = now_s
-            self._server = ask_server(self._road.address, self._road.spec.name) or self._server
+            self._server = (
+                ask_server(self._pipeline.address, self._pipeline.spec.name) or self._server
+            )
         if now_s - self._shown_s >= SHOW_EVERY_S:
             self._shown_s = now_s
             view = self._view(phase, now_s)
@@ -216,11 +218,11 @@ class _Demo:
             p50_ms=server.p50_ms if server else None,
             p99_ms=server.p99_ms if server else None,
             rows=server.rows if server else None,
-            address=self._road.address,
+            address=self._pipeline.address,
         )
 
     def _summarize(self, shown_s: float) -> None:
-        pipeline, part_s = self._road, self._settings.part_s
+        pipeline, part_s = self._pipeline, self._settings.part_s
         state = read_state(pipeline.kafka, pipeline.spec)
         followed = copied(pipeline.store)
         rows = count_rows(followed.table, pipeline.spec.fields)

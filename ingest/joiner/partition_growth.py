@@ -197,14 +197,14 @@ def grow(
     partitions: int,
     looked: OpenWindows,
     topics: EventTopics | None = None,
-    beside: Iterable[str] = (),
+    further: Iterable[str] = (),
 ) -> Growth:
     """Give all topics of the models that many partitions.
 
-    `looked`: the last result of `open_windows`. `beside`: more topics that have the partitions of
+    `looked`: the last result of `open_windows`. `further`: more topics that have the partitions of
     the impressions, if they exist. The caller has checked with `check_growth`.
     """
-    names, outputs = topics or EventTopics(), list(beside)
+    names, outputs = topics or EventTopics(), list(further)
     for model in models:
         outputs += [scores_topic(model), examples_topic(model)]
     grown = grow_topics(kafka, outputs, partitions)

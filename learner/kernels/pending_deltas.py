@@ -41,9 +41,7 @@ _PREFIX = "pending "
 class PendingColumns(NamedTuple):
     """Pending deltas, at the same places as the view's rows; a row without any has zeros."""
 
-    order: npt.NDArray[
-        np.int64
-    ]  # (capacity or more,) touched since the last push, as they came
+    order: npt.NDArray[np.int64]  # (capacity or more,) touched since the last push, as they came
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
     shows: npt.NDArray[np.uint32]  # (capacity,)
     clicks: npt.NDArray[np.uint32]  # (capacity,)
@@ -54,8 +52,8 @@ class PendingColumns(NamedTuple):
 
 def view_of(width: int) -> RowTable:
     """Return an empty view whose rows have room for their pending deltas."""
-    beside = _COUNTERS | {"values": (np.float32, (width,))}
-    return RowTable(width, beside={_PREFIX + name: kind for name, kind in beside.items()})
+    extra = _COUNTERS | {"values": (np.float32, (width,))}
+    return RowTable(width, extra={_PREFIX + name: kind for name, kind in extra.items()})
 
 
 @inlined
@@ -164,7 +162,7 @@ class PendingDeltas:
         """`view`: made by `view_of`."""
         self._view = view
         self._shape = shape
-        self._beside = view.beside
+        self._extra = view.extra
         self.gaining = self._gaining(np.empty(view.capacity, np.int64), np.zeros(1, np.int64))
 
     def __len__(self) -> int:
@@ -179,13 +177,13 @@ class PendingDeltas:
         if self._view.capacity > order.shape[0]:
             order = np.empty(self._view.capacity, np.int64)
             order[:count] = self.gaining.order[:count]
-        if order is not self.gaining.order or self._beside is not self._view.beside:
+        if order is not self.gaining.order or self._extra is not self._view.extra:
             self.gaining = self._gaining(order, self.gaining.count)
         return self.gaining
 
     def _gaining(self, order: Places, count: npt.NDArray[np.int64]) -> PendingColumns:
-        self._beside = beside = self._view.beside
-        columns = {name.removeprefix(_PREFIX): column for name, column in beside.items()}
+        self._extra = extra = self._view.extra
+        columns = {name.removeprefix(_PREFIX): column for name, column in extra.items()}
         return PendingColumns(order=order, count=count, **columns)
 
     def largest(self) -> float:

@@ -99,26 +99,26 @@ class TableColumns(NamedTuple):
 
 
 def make_columns(
-    rows: int, width: int, memory: Memory | None, beside: Kinds
+    rows: int, width: int, memory: Memory | None, extra: Kinds
 ) -> tuple[TableColumns, Arrays]:
-    """Return empty columns with room for at least `rows`, and the columns `beside`, all zeros.
+    """Return empty columns with room for at least `rows`, and the columns `extra`, all zeros.
 
-    memory: allocates shared memory; None for own memory. beside: type, and shape unless it is a
+    memory: allocates shared memory; None for own memory. extra: type, and shape unless it is a
     single number, of further columns in the rows. Raises ValueError if both are given.
     """
     if memory is not None:
-        if beside:
-            raise ValueError(f"expected no columns beside a table in shared memory, got {beside}")
+        if extra:
+            raise ValueError(f"expected no columns beside a table in shared memory, got {extra}")
         columns = columns_in(memory(columns_size(rows, width)), rows, width)
         columns.slots.fill(-1)
         return columns, {}
     ahead = rows if rows <= FEW else _TIMES * rows
-    kinds = _columns(width) | beside
+    kinds = _columns(width) | extra
     try:
-        laid = lay_out(ahead, kinds, in_lines=bool(beside))
+        laid = lay_out(ahead, kinds, in_lines=bool(extra))
     except MemoryError:  # a system without overcommit
-        laid = lay_out(rows, kinds, in_lines=bool(beside))
-    apart = {name: laid.pop(name) for name in beside}
+        laid = lay_out(rows, kinds, in_lines=bool(extra))
+    apart = {name: laid.pop(name) for name in extra}
     return TableColumns(empty_slots(rows), np.zeros(2, np.int64), **laid), apart
 
 

@@ -158,23 +158,23 @@ class RowTable:
         width: int,
         memory: Memory | None = None,
         columns: TableColumns | None = None,
-        beside: Kinds | None = None,
+        extra: Kinds | None = None,
     ) -> None:
         """memory: allocates shared memory; None for this process's own. columns: existing columns.
 
-        beside: further columns in each row, by name (see the attribute). Raises ValueError if they
+        extra: further columns in each row, by name (see the attribute). Raises ValueError if they
         are combined with `memory` or `columns`.
         """
-        if beside and columns is not None:
-            raise ValueError(f"expected no columns beside existing ones, got {beside}")
+        if extra and columns is not None:
+            raise ValueError(f"expected no columns beside existing ones, got {extra}")
         self.width = width
-        self._memory, self._kinds = memory, beside or {}
-        self.beside: Arrays = {}
+        self._memory, self._kinds = memory, extra or {}
+        self.extra: Arrays = {}
         """Further columns in the table's rows, (capacity, ...) by name. A new row has zeros, and a
         moved row takes its values along. `clear` leaves them alone, so their owner keeps rows with
         values (`compact`). New arrays whenever `columns` are."""
         if columns is None:
-            columns, self.beside = make_columns(FEW, width, memory, self._kinds)
+            columns, self.extra = make_columns(FEW, width, memory, self._kinds)
         self.columns = columns
         self._cleared = 0  # since the columns were made; some of these rows may exist again
 
@@ -212,20 +212,20 @@ class RowTable:
 
     def _make_room(self, needed: int) -> None:
         """Make room for at least `needed` rows; the present columns stay readable."""
-        old, beside, count, rows = (
+        old, extra, count, rows = (
             self.columns,
-            self.beside,
+            self.extra,
             len(self),
             max(needed, 2 * self.capacity),
         )
         if needed > old.ids.shape[0]:
-            new, beside = make_columns(rows, self.width, self._memory, self._kinds)
+            new, extra = make_columns(rows, self.width, self._memory, self._kinds)
             new.count[:] = old.count
             copy_first_rows(old, new, count)
         else:
             new = old._replace(slots=empty_slots(rows))
         _index(new.slots, new.ids, count)
-        self.columns, self.beside = new, beside
+        self.columns, self.extra = new, extra
 
     def find(self, ids: Ids) -> Places:
         """Return the place of each id, -1 for missing rows; shape (n,)."""
@@ -291,11 +291,11 @@ class RowTable:
             stays |= keep[:count]
         kept = np.flatnonzero(stays)
         capacity = max(FEW, kept.shape[0] + kept.shape[0] // 4)
-        new, beside = make_columns(capacity, self.width, self._memory, self._kinds)
+        new, extra = make_columns(capacity, self.width, self._memory, self._kinds)
         new.count[:] = kept.shape[0], self.changes
         copy_rows(self.columns, new, kept)
         _index(new.slots, new.ids, kept.shape[0])
-        self.columns, self.beside = new, beside
+        self.columns, self.extra = new, extra
         self._cleared = 0
         moved = np.full(count, -1, np.int64)
         moved[kept] = np.arange(kept.shape[0])

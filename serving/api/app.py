@@ -76,7 +76,7 @@ class AppParts:
     """Limits of administrators, in the order of `admin_tokens`; empty: no limits."""
     admin_open: bool = False
     """Whether aliases may be changed without a token if `admin_tokens` is empty."""
-    beside: Sequence[AnswerObserver] = ()
+    observers: Sequence[AnswerObserver] = ()
     """Receive every answer."""
     coverage: RequestCoverage | None = None
     """Samples the fields of requests; None: no samples."""
@@ -135,10 +135,10 @@ def make_app(parts: AppParts) -> App:
     )
     models, shedder = parts.models, LoadShedder(parts.limits)
     parts.metrics.watch(shedder)
-    beside = [*parts.beside, *([] if parts.coverage is None else [parts.coverage])]
+    observers = [*parts.observers, *([] if parts.coverage is None else [parts.coverage])]
     client_limits = app.state.client_limits = TokenLimits(parts.grants)
     answering = PredictionHandler(
-        *(models, shedder, parts.tokens, parts.metrics, parts.now_ms, beside),
+        *(models, shedder, parts.tokens, parts.metrics, parts.now_ms, observers),
         limits=client_limits,
     )
     verbs: dict[str, RequestVerb] = {"predict": PredictVerb(), "rank": RankVerb()}

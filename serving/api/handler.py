@@ -110,12 +110,12 @@ class PredictionHandler:
         tokens: Tokens,
         metrics: RequestMetrics,
         now_ms: Callable[[], int],
-        beside: Sequence[AnswerObserver] = (),
+        observers: Sequence[AnswerObserver] = (),
         *,
         limits: TokenLimits | None = None,
     ) -> None:
         self._models, self._shedder, self._tokens = models, shedder, tokens
-        self._metrics, self._now_ms, self._beside = metrics, now_ms, beside
+        self._metrics, self._now_ms, self._observers = metrics, now_ms, observers
         self._limits = limits or TokenLimits(())
         self._aside = ThreadPoolExecutor(1, "aside")
         self._names, self._together = RequestNames(), MicroBatcher()
@@ -248,7 +248,7 @@ class PredictionHandler:
         if ready.request.explain:
             scored = scored._replace(explained=explanations(ready, scored))
         written = received.verb.write(scored)
-        for each in self._beside:
+        for each in self._observers:
             each.answered(scored, received.read, received.body)
         return written
 

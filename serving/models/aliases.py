@@ -146,13 +146,13 @@ class Aliases:
 
     def _put(self, table: Mapping[str, Alias]) -> None:
         if self._file is not None:
-            beside = self._file.with_name(f"{self._file.name}.new")
+            temporary = self._file.with_name(f"{self._file.name}.new")
             try:
-                with beside.open("wb") as opened:
+                with temporary.open("wb") as opened:
                     opened.write(msgspec.json.format(msgspec.json.encode(table)))
                     opened.flush()
                     os.fsync(opened.fileno())
-                beside.replace(self._file)
+                temporary.replace(self._file)
             except OSError as error:
                 raise BadAlias(
                     f"expected to write {self._file}, got: {error}; no alias was changed"

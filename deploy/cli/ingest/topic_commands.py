@@ -58,7 +58,7 @@ def grow(
         check_awaited(looked, counts)
         looked = await_closed(look, _report)
     grown = grow_topics(
-        settings, names, options.partitions, looked, beside=map(scored_topic, names)
+        settings, names, options.partitions, looked, further=map(scored_topic, names)
     )
     for topic in grown.grown:
         click.echo(f"{topic}: {counted(options.partitions, 'partition')}")

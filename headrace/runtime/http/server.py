@@ -66,15 +66,15 @@ def run_app(
     app: FastAPI,
     listener: socket.socket,
     leaving: Draining,
-    beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
+    background: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
     protocol: type[BoundedProtocol] | None = None,
     *,
     local_only: bool = False,
 ) -> None:
     """Serve `app` on `listener` until `leaving.stop` is set.
 
-    beside: coroutines that run on the same event loop meanwhile; an error of one ends the server
-    and is raised here. protocol: the class of each connection; None: SingleWriteProtocol.
+    background: coroutines that run on the same event loop meanwhile; an error of one ends the
+    server and is raised here. protocol: the class of each connection; None: SingleWriteProtocol.
     local_only: whether to refuse what pages of other sites send (`local_senders`).
     """
     kind = protocol or SingleWriteProtocol
@@ -101,7 +101,7 @@ def run_app(
         )
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(server, listener, leaving, beside))
+        runner.run(_serve(server, listener, leaving, background))
 
 
 class HeadAsGet:
@@ -240,9 +240,9 @@ async def _serve(
     server: uvicorn.Server,
     listener: socket.socket,
     leaving: Draining,
-    beside: Sequence[Callable[[], Coroutine[None, None, None]]],
+    background: Sequence[Callable[[], Coroutine[None, None, None]]],
 ) -> None:
-    following = [asyncio.create_task(run()) for run in beside]
+    following = [asyncio.create_task(run()) for run in background]
 
     def broken() -> bool:
         return leaving.broken() or any(task.done() for task in following)

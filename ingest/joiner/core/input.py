@@ -48,9 +48,7 @@ class EventColumns(NamedTuple):
     data: npt.NDArray[np.uint8]
     bag_offsets: npt.NDArray[np.int32]  # (n * bags + 1,)
     bag_bytes: npt.NDArray[np.uint8]  # the ids of the bags
-    most_bytes: npt.NDArray[
-        np.int64
-    ]  # (n + 1,) cumulative: strings and bags in the arena
+    most_bytes: npt.NDArray[np.int64]  # (n + 1,) cumulative: strings and bags in the arena
 
 
 class EventBuffers(NamedTuple):

@@ -119,8 +119,8 @@ class StagedLog:
 
     def staged_meanwhile(self, chunk: int, work: Callable[[], T]) -> T:
         """Return what `work` returns, and write the chunk in a thread meanwhile."""
-        with ThreadPoolExecutor(1) as beside:
-            staged = beside.submit(self.stage, chunk)
+        with ThreadPoolExecutor(1) as executor:
+            staged = executor.submit(self.stage, chunk)
             made = work()
             staged.result()
         return made

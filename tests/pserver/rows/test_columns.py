@@ -54,33 +54,33 @@ def test_an_old_index_of_a_table_stays_readable_while_rows_are_added_to_a_new_on
 
 def test_columns_beside_a_table_move_with_their_rows_and_are_zeros_in_new_ones() -> None:
     kinds = {"mark": (np.uint32,), "more": (np.float32, (3,))}
-    table = RowTable(3, beside=kinds)
+    table = RowTable(3, extra=kinds)
     marked = np.zeros(0, np.int64)
     for first in range(0, 20 * FEW, FEW):
         places = table.add(_deltas(first, FEW))
-        beside = table.beside
-        assert not beside["mark"][places].any()
-        assert not beside["more"][places].any()
-        beside["mark"][places] = places + 1
-        beside["more"][places] = places[:, np.newaxis]
+        extra = table.extra
+        assert not extra["mark"][places].any()
+        assert not extra["more"][places].any()
+        extra["mark"][places] = places + 1
+        extra["more"][places] = places[:, np.newaxis]
         marked = np.concatenate([marked, places])
-        assert beside["mark"][marked].tolist() == (marked + 1).tolist()
+        assert extra["mark"][marked].tolist() == (marked + 1).tolist()
     gone = marked[marked % 3 > 0]
     table.clear(gone)
     moved = table.compact()
     stayed = np.flatnonzero(moved >= 0)
     assert stayed.tolist() == marked[marked % 3 == 0].tolist()
-    assert table.beside["mark"][moved[stayed]].tolist() == (stayed + 1).tolist()
-    assert (table.beside["more"][moved[stayed]] == stayed[:, np.newaxis]).all()
-    assert not table.beside["mark"][table.find_or_add(_deltas(0, 3).ids)[1:]].any()
+    assert table.extra["mark"][moved[stayed]].tolist() == (stayed + 1).tolist()
+    assert (table.extra["more"][moved[stayed]] == stayed[:, np.newaxis]).all()
+    assert not table.extra["mark"][table.find_or_add(_deltas(0, 3).ids)[1:]].any()
 
 
 def test_a_table_in_shared_memory_has_no_columns_beside() -> None:
     kinds = {"mark": (np.uint32,)}
     with pytest.raises(ValueError, match="mark"):
-        RowTable(3, memory=own_memory, beside=kinds)
+        RowTable(3, memory=own_memory, extra=kinds)
     with pytest.raises(ValueError, match="mark"):
-        RowTable(3, columns=RowTable(3).columns, beside=kinds)
+        RowTable(3, columns=RowTable(3).columns, extra=kinds)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_table_rows_begin_with_a_cache_line_unless_that_takes_a_third_more(
     floats: int, size: int
 ) -> None:
     pending = {"counters": (np.uint32, (4,)), "gained": (np.float32, (floats,))}
-    table = RowTable(floats, beside=pending)
+    table = RowTable(floats, extra=pending)
     assert table.columns.ids.strides == (size,)
     assert table.columns.ids.ctypes.data % 64 == 0
 

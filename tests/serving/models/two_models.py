@@ -73,7 +73,7 @@ class Two(Serving):
         self.shadows = Shadows(self.models, counts.shadowed, logs)
         parts = replace(
             self.parts(self.models, counts),
-            beside=[*logs, self.shadows],
+            observers=[*logs, self.shadows],
             admin_tokens=Tokens([admin] if admin else []),
             admin_grants=admin_grants,
             admin_open=not admin,
