@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def unlearned_ratio(
-    marks: Mapping[Source, int], held: Mapping[Source, tuple[int, int]]
+    marks: Mapping[Source, int], bounds: Mapping[Source, tuple[int, int]]
 ) -> float | None:
     """Return the share of Kafka's examples that some bucket has not learned, 0 to 1.
 
@@ -33,7 +33,7 @@ def unlearned_ratio(
     """
     ratios = []
     for source, mark in marks.items():
-        first, end = held.get(source, (0, 0))
+        first, end = bounds.get(source, (0, 0))
         if end > first:
             ratios.append((end - max(first, mark)) / (end - first))
     return max(ratios, default=None)
@@ -48,11 +48,11 @@ class LearnerCollector(ModelCollector):
         learner: Learner,
         now_ms: Callable[[], int],
         admissions: Callable[[], AdmissionCounts],
-        held: Callable[[], Mapping[Source, tuple[int, int]]] = dict,
+        bounds: Callable[[], Mapping[Source, tuple[int, int]]] = dict,
     ) -> None:
         """held: first offset and end of each source, as Kafka last answered."""
         super().__init__("learner", model)
-        self._held = held
+        self._bounds = bounds
         self._learner, self._now_ms = learner, now_ms
         self._admissions = admissions
 
@@ -65,9 +65,9 @@ class LearnerCollector(ModelCollector):
         )
         yield self._counter("clicks", "Examples learned with label 1.", figures.clicks)
         yield self._counter("scored", "Impressions scored before learning.", figures.scored)
-        yield self._counter("held_batches", "Batches quarantined.", figures.held_batches)
+        yield self._counter("held_batches", "Batches quarantined.", figures.quarantined_batches)
         yield self._counter(
-            "held_examples", "Examples in quarantined batches.", figures.held_examples
+            "held_examples", "Examples in quarantined batches.", figures.quarantined_examples
         )
         yield self._counter(
             "gap_offsets",
@@ -161,7 +161,7 @@ class LearnerCollector(ModelCollector):
 
     def _retention(self) -> Iterator[Metric]:
         """Yield how near retention is to the marks; nothing while Kafka does not answer."""
-        ratio = unlearned_ratio(self._learner.intake.committed, self._held())
+        ratio = unlearned_ratio(self._learner.intake.committed, self._bounds())
         if ratio is not None:
             yield self._gauge(
                 "unlearned_ratio",

@@ -77,7 +77,7 @@ class Drain:
         # in this order: events joined in between appear at the end of the examples
         lag = self._state.read().lag
         ends = {
-            f"{self._topic_id}/{partition}": self._reader.held(Source(self._topic, partition))[1]
+            f"{self._topic_id}/{partition}": self._reader.bounds(Source(self._topic, partition))[1]
             for partition in range(self._partitions)
         }
         answers = self._store.marks(self._buckets)

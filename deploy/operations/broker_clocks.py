@@ -66,7 +66,7 @@ def measured(
     """Return the clocks of the leaders whose partitions get messages; see `read_clocks`."""
     assigned = [each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)]
     asked_ms = now_ms()
-    reader.start({source: reader.held(source)[1] for source in assigned})
+    reader.start({source: reader.bounds(source)[1] for source in assigned})
     found: dict[int, ClockRange] = {}
     while now_ms() < asked_ms + _WAIT_MS and len(found) < len({*leaders.values()}):
         for event in reader.poll(0.1):

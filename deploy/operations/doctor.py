@@ -24,7 +24,7 @@ from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.inspection.model_survey import Survey
 
 if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations.examples_topic import ExamplesBounds
 
 _STYLES = {Severity.BROKEN: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MOST_PLACES = 6
@@ -55,7 +55,7 @@ class Diagnosis:
 def diagnose(
     survey: Survey,
     spec: ModelSpec,
-    topic: HeldTopic | None,
+    topic: ExamplesBounds | None,
     newest: NewestSnapshot | None = None,
 ) -> Diagnosis:
     """Return the findings of all checks.

@@ -44,14 +44,14 @@ class CutLog:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTopic:
+class ExamplesBounds:
     """Offsets of the topic of a model's examples."""
 
     topic: str
-    held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """`topic id/partition`, as in the marks -> first offset, end offset."""
     trouble: str | None = None
-    """Reason if Kafka did not answer; `held` is empty then."""
+    """Reason if Kafka did not answer; `bounds` is empty then."""
     retention: KafkaRetention | None = None
     """Retention of events, examples and offsets; None if this user may not read it."""
     cut: Sequence[CutLog] = ()
@@ -65,15 +65,15 @@ class HeldTopic:
         """Return the offsets that a bucket with these marks has not learned; None if unknown."""
         if self.trouble is not None:
             return None
-        return sum(max(0, end - marks.get(source, 0)) for source, (_, end) in self.held.items())
+        return sum(max(0, end - marks.get(source, 0)) for source, (_, end) in self.bounds.items())
 
 
-def held_topic(
+def topic_bounds(
     settings: KafkaSettings,
     model: str,
     marks: Sequence[Mapping[str, int]] = (),
     fields: FieldSet | None = None,
-) -> HeldTopic:
+) -> ExamplesBounds:
     """Return the offsets of a model's examples, or the reason why Kafka did not answer.
 
     marks: of the buckets, to compare them and the committed offsets with the logs. fields: of the
@@ -89,7 +89,7 @@ def held_topic(
                 sources = [
                     each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)
                 ]
-                held = {f"{identity}/{each.partition}": reader.held(each) for each in sources}
+                bounds = {f"{identity}/{each.partition}": reader.bounds(each) for each in sources}
                 learned = {
                     each: _learned(f"{identity}/{each.partition}", marks) for each in sources
                 }
@@ -98,11 +98,11 @@ def held_topic(
                 reader.close()
             missing = _missing(settings, learned, fields) if fields and marks else {}
     except StreamError as error:
-        return HeldTopic(topic, trouble=str(error))
+        return ExamplesBounds(topic, trouble=str(error))
     with _silence():
         retention = _retention(settings, topic)
         clocks = _clocks(settings, topic) if fields else {}
-    return HeldTopic(topic, held, None, retention, cut, missing, clocks)
+    return ExamplesBounds(topic, bounds, None, retention, cut, missing, clocks)
 
 
 def _learned(source: str, marks: Sequence[Mapping[str, int]]) -> Committed:
@@ -147,7 +147,7 @@ def _missing(
     with closing(KafkaReader(settings, None, [topic])) as reader:
         reader.poll(0.0)
         for source, (at, _, _) in learned.items():
-            first, stable = reader.held(source)
+            first, stable = reader.bounds(source)
             if first < at < stable:
                 ends[source] = min(stable, at + _NEXT_OFFSETS)
     if not ends:

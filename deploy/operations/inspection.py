@@ -16,7 +16,7 @@ from headrace.learner.loop.marks.topic_marks import offsets_in
 from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations.examples_topic import ExamplesBounds
     from headrace.pserver.inspection.buckets import BucketSurvey
     from headrace.pserver.inspection.model_survey import Survey
 
@@ -30,7 +30,7 @@ def is_complete(survey: Survey) -> bool:
     return survey.shape is not None and all(each.there for each in survey.buckets)
 
 
-def survey_text(survey: Survey, topic: HeldTopic | None) -> Group:
+def survey_text(survey: Survey, topic: ExamplesBounds | None) -> Group:
     """Return a summary and a table of the buckets. `topic` is None if Kafka was not given."""
     table = Table(*_COLUMNS, "marks", box=None)
     for column in table.columns:
@@ -56,7 +56,7 @@ def survey_text(survey: Survey, topic: HeldTopic | None) -> Group:
     return Group(Text(_summary(survey, topic)), table)
 
 
-def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
+def survey_json(survey: Survey, topic: ExamplesBounds | None) -> dict[str, Any]:
     """Return all figures as JSON."""
     shape = survey.shape
     return {
@@ -106,7 +106,7 @@ def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
     }
 
 
-def _summary(survey: Survey, topic: HeldTopic | None) -> str:
+def _summary(survey: Survey, topic: ExamplesBounds | None) -> str:
     """Return the totals of all buckets in one line."""
     shape, buckets = survey.shape, survey.buckets
     if shape is None:
@@ -122,8 +122,8 @@ def _summary(survey: Survey, topic: HeldTopic | None) -> str:
         parts.append(f"{counted(away, 'bucket is', 'buckets are')} missing or unreachable")
     if (total := _total_bytes(buckets)) is not None:
         folded = sum(each.rows for each in buckets)
-        held = sum(each.rows_bytes or 0 for each in buckets)
-        each_row = f", {held / folded:.0f} a folded row" if folded else ""
+        rows_bytes = sum(each.rows_bytes or 0 for each in buckets)
+        each_row = f", {rows_bytes / folded:.0f} a folded row" if folded else ""
         parts.append(f"{total:,} bytes including logs{each_row}")
     parts.append(_spread(buckets))
     if parked := parked_messages(each.marks for each in buckets if each.there):
@@ -193,11 +193,11 @@ def _keeper(bucket: BucketSurvey) -> str:
     return f"{name} ({bucket.lease_left_ms / 1000:.0f} s left)"
 
 
-def _kafka_trouble(topic: HeldTopic | None) -> str | None:
+def _kafka_trouble(topic: ExamplesBounds | None) -> str | None:
     return "give --kafka / HEADRACE_KAFKA" if topic is None else topic.trouble
 
 
-def _lag(bucket: BucketSurvey, topic: HeldTopic | None) -> str:
+def _lag(bucket: BucketSurvey, topic: ExamplesBounds | None) -> str:
     lag = None if topic is None else topic.lag(bucket.marks)
     return "no Kafka" if lag is None else f"{lag:,}"
 

@@ -15,7 +15,7 @@ from headrace.pserver.rows.row_codec import row_bytes
 from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations.examples_topic import ExamplesBounds
     from headrace.pserver.inspection.model_survey import Survey
 
 LARGE_LOG_BYTES = 16 << 20
@@ -143,7 +143,7 @@ def check_layout(survey: Survey) -> Iterator[CheckResult]:
             )
 
 
-def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
+def check_kafka(survey: Survey, topic: ExamplesBounds) -> Iterator[CheckResult]:
     """Check that Kafka still has the examples that the buckets have not learned."""
     if topic.trouble is not None:
         remedy = "--kafka / HEADRACE_KAFKA, --kafka-client; headrace ingest topics"
@@ -159,7 +159,7 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
     yield from _check_retention(topic)
     yield from _check_logs(topic)
     learned = {topic_of(name) for each in survey.buckets for name, to in each.marks.items() if to}
-    now = {topic_of(name) for name in topic.held}
+    now = {topic_of(name) for name in topic.bounds}
     if learned and not learned & now:
         yield CheckResult(
             Severity.BROKEN,
@@ -173,7 +173,7 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
         return
     yield from _check_restored(survey, topic.topic, now)
     for each in survey.buckets:
-        for source, (first, end) in topic.held.items() if each.there else ():
+        for source, (first, end) in topic.bounds.items() if each.there else ():
             mark, partition = each.marks.get(source, 0), source.rpartition("/")[2]
             if first <= mark <= end:
                 continue
@@ -222,7 +222,7 @@ _AFTER_A_LOSS = {
 }
 
 
-def _check_logs(topic: HeldTopic) -> Iterator[CheckResult]:
+def _check_logs(topic: ExamplesBounds) -> Iterator[CheckResult]:
     """Check that Kafka still has what learner, joiner and scorer have read."""
     for each in topic.cut:
         yield CheckResult(
@@ -245,7 +245,7 @@ def _check_logs(topic: HeldTopic) -> Iterator[CheckResult]:
         )
 
 
-def _check_retention(topic: HeldTopic) -> Iterator[CheckResult]:
+def _check_retention(topic: ExamplesBounds) -> Iterator[CheckResult]:
     """Check that Kafka keeps positions for as long as the events that they tell apart."""
     if topic.retention is None:
         return

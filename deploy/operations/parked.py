@@ -15,7 +15,7 @@ from headrace.pserver.store import Store
 from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations.examples_topic import ExamplesBounds
     from headrace.pserver.inspection.model_survey import Survey
 
 _PLACE = re.compile(r"(\d+)@(\d+)")
@@ -74,13 +74,13 @@ def ask_about(store: Store, places: Sequence[str], request: ParkedRequest) -> li
     return chosen
 
 
-def check_parked(survey: Survey, topic: HeldTopic | None) -> Iterator[CheckResult]:
+def check_parked(survey: Survey, topic: ExamplesBounds | None) -> Iterator[CheckResult]:
     """Report what is parked, and what of it Kafka no longer holds."""
     parked = parked_messages(each.marks for each in survey.buckets if each.there)
     if not parked:
         return
-    held = {} if topic is None or topic.trouble is not None else topic.held
-    lost = [each for each in parked if held and each.offset < held.get(each.source, _NONE)[0]]
+    bounds = {} if topic is None or topic.trouble is not None else topic.bounds
+    lost = [each for each in parked if bounds and each.offset < bounds.get(each.source, _NONE)[0]]
     found = parked_summary(parked)
     if lost:
         found += f", {len(lost)} of them lost: Kafka deleted the messages"

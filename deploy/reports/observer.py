@@ -154,7 +154,7 @@ class Observer:
         for happening in self._reader.poll(timeout_s):
             match happening:
                 case PartitionAssigned(source):
-                    self._reader.start({source: self._reader.held(source)[1]})
+                    self._reader.start({source: self._reader.bounds(source)[1]})
                 case Record() if happening.source.topic == self._scores:
                     self.comparison.add_scores(unpack_scores(happening.value))
                 case Record():

@@ -34,7 +34,7 @@ class RefusalReason:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBatches:
+class QuarantinedBatches:
     """Batches that learners quarantined (`headrace.learner.loop.guard.batch_guard`)."""
 
     batches: int
@@ -53,7 +53,7 @@ class _Tally:
 class Refusals:
     """Events and batches that a model refused."""
 
-    held: HeldBatches = field(default_factory=lambda: HeldBatches(0, 0))
+    quarantined: QuarantinedBatches = field(default_factory=lambda: QuarantinedBatches(0, 0))
     events: tuple[RefusalReason, ...] = ()
     """Unusable events, the most frequent reason first."""
     parked: tuple[ParkedMessage, ...] = ()
@@ -66,20 +66,20 @@ def read_refusals(kafka: KafkaSettings, spec: ModelSpec) -> Refusals:
     A group of learners quarantines parts of a batch, with a letter about each.
     """
     topics, examples = EventTopics(), examples_topic(spec.name)
-    held: dict[object, Letter] = {}
+    refused: dict[object, Letter] = {}
     events: dict[object, Letter] = {}
     for record in read_all(kafka, topics.dead_letters):
         letter = unpack_letter(record.value)
         if not isinstance(letter, Letter):
             continue
         if letter.topic == examples:
-            held[letter.origin, letter.value] = letter
+            refused[letter.origin, letter.value] = letter
         elif letter.topic in (topics.impressions, topics.clicks):
             events[letter.origin] = letter
-    quarantined = [(*quarantine_reason(each.reason), str(each.origin)) for each in held.values()]
+    quarantined = [(*quarantine_reason(each.reason), str(each.origin)) for each in refused.values()]
     return Refusals(
-        HeldBatches(
-            len({each.origin for each in held.values()}),
+        QuarantinedBatches(
+            len({each.origin for each in refused.values()}),
             sum(examples for examples, _, _ in quarantined),
             _by_reason(quarantined),
         ),

@@ -53,13 +53,13 @@ class Trimmer:
 
     def look(self) -> None:
         """Trim if the memory has grown since the last trim, or has stayed grown for a pause."""
-        held = self._own_bytes()
-        self._least_bytes = min(self._least_bytes, held)
-        self._left_bytes = min(self._left_bytes, held)
+        own_bytes = self._own_bytes()
+        self._least_bytes = min(self._least_bytes, own_bytes)
+        self._left_bytes = min(self._left_bytes, own_bytes)
         self._looks += 1
-        if held >= self._left_bytes + GROWN_BYTES:
+        if own_bytes >= self._left_bytes + GROWN_BYTES:
             self._pause = 1
-        elif held < self._least_bytes + GROWN_BYTES or self._looks < self._pause:
+        elif own_bytes < self._least_bytes + GROWN_BYTES or self._looks < self._pause:
             return
         else:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)

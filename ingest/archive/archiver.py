@@ -259,7 +259,7 @@ class Archiver:
     def _begin(self, source: Source) -> None:
         topic_id = self._reader.topic_id(source.topic)
         start = self._folder.resume(source, topic_id)
-        first, end = self._reader.held(source, start or 0)
+        first, end = self._reader.bounds(source, start or 0)
         if start is not None and not first <= start <= end:
             raise ArchiveError(
                 f"{source.topic}/{source.partition}: expected to continue at offset {start}, got "

@@ -55,14 +55,14 @@ class ArchiveFolder:
     """
 
     def __init__(self, url: str) -> None:
-        self._held = ExitStack()
+        self._stack = ExitStack()
         try:
             files, root = fsspec.core.url_to_fs(url)
             files.makedirs(root, exist_ok=True)
             if isinstance(files, LocalFileSystem):
                 self._claim(Path(root))
         except (OSError, ImportError, ValueError) as error:
-            self._held.close()
+            self._stack.close()
             raise ArchiveError(f"expected a folder to write to at {url}, got: {error}") from error
         self._files, self._root = files, root.rstrip("/")
         self._remove(self._glob("_writing/*"))
@@ -118,10 +118,10 @@ class ArchiveFolder:
 
     def close(self) -> None:
         """Release the folder."""
-        self._held.close()
+        self._stack.close()
 
     def _claim(self, root: Path) -> None:
-        lock: IO[str] = self._held.enter_context((root / "_in-use").open("w"))
+        lock: IO[str] = self._stack.enter_context((root / "_in-use").open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _progress_path(self, source: Source) -> str:

@@ -83,7 +83,7 @@ class JoinerCollector(ModelCollector):
             if part.core.watermark_ms >= EARLIEST_MS:
                 watermarks.add_metric([self._model, str(number)], part.core.watermark_ms / 1000)
         yield watermarks
-        states = [part.core.held for part in partitions.values()]
+        states = [part.core.window for part in partitions.values()]
         yield self._gauge(
             "pending_impressions",
             "Impressions whose label window is open.",

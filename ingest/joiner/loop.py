@@ -236,11 +236,11 @@ class Joiner:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
             part = JoinerPartition(self.fields, sources, (topic_ids[0], topic_ids[1]))
             last = places[sources[EventSide.IMPRESSIONS]]
-            held = {
-                side: self._reader.held(source, part.joined_to(last.saved, side))
+            bounds = {
+                side: self._reader.bounds(source, part.joined_to(last.saved, side))
                 for side, source in sources.items()
             }
-            starts |= part.restore(last, held)
+            starts |= part.restore(last, bounds)
             if last.saved is not None:
                 positions |= part.positions(last.saved)
             self.partitions[number] = part

@@ -34,7 +34,7 @@ from headrace.ingest.kafka.transactions import Outgoing
 
 log = logging.getLogger(__name__)
 
-Held = dict[EventSide, tuple[int, int]]
+LogBounds = dict[EventSide, tuple[int, int]]
 """By side: the first offset that Kafka has, and the first that it does not have yet."""
 
 
@@ -78,7 +78,7 @@ class JoinerPartition:
         at = saved.checkpoint
         return (at.shown if side is EventSide.IMPRESSIONS else at.clicked).position
 
-    def restore(self, last: LastPosition, held: Held) -> dict[Source, int]:
+    def restore(self, last: LastPosition, bounds: LogBounds) -> dict[Source, int]:
         """Go back to a checkpoint; return the offsets to read from. Raises OffsetGone."""
         saved, self._last, self._written = last.saved, last, WrittenExamples(last.ahead)
         self.sealed = last.in_topic and not last.ahead
@@ -87,7 +87,7 @@ class JoinerPartition:
         self._ends.clear()
         self.core = PartitionJoiner(self._fields)
         self.written = JoinerCounters()
-        self._begins = {side: first for side, (first, _) in held.items()}
+        self._begins = {side: first for side, (first, _) in bounds.items()}
         self._epochs = dict.fromkeys(EventSide, -1)
         self._batch = self._next_batch = "" if saved is None else saved.batch
         if saved is None:
@@ -101,7 +101,7 @@ class JoinerPartition:
         checkpoint = saved.checkpoint
         readings = {EventSide.IMPRESSIONS: checkpoint.shown, EventSide.CLICKS: checkpoint.clicked}
         for side, reading in readings.items():
-            first, end = held[side]
+            first, end = bounds[side]
             begin = reading.rewind if reading.rewind >= 0 else first
             if not first <= begin <= end or reading.position > end:
                 raise OffsetGone(

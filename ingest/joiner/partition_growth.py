@@ -129,7 +129,7 @@ def open_windows(
     `now_ms`: Unix time. Raises KafkaUnreachable, also while a transaction stays open.
     """
     names = topics or EventTopics()
-    shown, clicked = _held(kafka, names.impressions), _held(kafka, names.clicks)
+    shown, clicked = _bounds(kafka, names.impressions), _bounds(kafka, names.clicks)
     appended_ms = max((r.append_ms for r in last_records(kafka, shown).values()), default=0)
     lag, closes_ms = 0, 0
     for model in models:
@@ -164,15 +164,15 @@ def check_awaited(
         )
 
 
-def _held(kafka: KafkaSettings, topic: str) -> dict[Source, tuple[int, int]]:
+def _bounds(kafka: KafkaSettings, topic: str) -> dict[Source, tuple[int, int]]:
     """Return the first offset and the end of each partition, open transactions included."""
     with closing(KafkaReader(kafka, None, [topic], read_committed=False)) as reader:
         gained = [e.source for e in reader.poll(0.0) if isinstance(e, PartitionAssigned)]
-        return {source: reader.held(source) for source in gained}
+        return {source: reader.bounds(source) for source in gained}
 
 
-def _sum_of_ends(held: Mapping[Source, tuple[int, int]]) -> int:
-    return sum(end for _, end in held.values())
+def _sum_of_ends(bounds: Mapping[Source, tuple[int, int]]) -> int:
+    return sum(end for _, end in bounds.values())
 
 
 def await_closed(
@@ -209,4 +209,4 @@ def grow(
         outputs += [scores_topic(model), examples_topic(model)]
     grown = grow_topics(kafka, outputs, partitions)
     grown += grow_topics(kafka, [names.clicks, names.impressions], partitions)
-    return Growth(grown, _sum_of_ends(_held(kafka, names.impressions)) - looked.shown)
+    return Growth(grown, _sum_of_ends(_bounds(kafka, names.impressions)) - looked.shown)

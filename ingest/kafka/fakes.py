@@ -48,7 +48,7 @@ class ListReader:
     def __init__(
         self, records: Mapping[Source, Sequence[Record]], *, largest_poll: int = 1_000
     ) -> None:
-        self.records = {source: list(held) for source, held in records.items()}
+        self.records = {source: list(own) for source, own in records.items()}
         self.largest_poll = largest_poll
         self.committed: dict[Source, int] = {}
         """The last `commit` of each source."""
@@ -63,7 +63,7 @@ class ListReader:
 
     def append(self, source: Source, value: bytes, append_ms: int = 0) -> Record:
         """Append a record to a source and return it."""
-        record = Record(source, self.held(source)[1], append_ms, value)
+        record = Record(source, self.bounds(source)[1], append_ms, value)
         self.records[source].append(record)
         return record
 
@@ -94,7 +94,7 @@ class ListReader:
             if records:
                 self._positions[source] = records[-1].offset + 1
                 self._reported_end.pop(source, None)
-            end = self.held(source)[1]
+            end = self.bounds(source)[1]
             if self._positions[source] >= end and self._reported_end.get(source) != end:
                 self._reported_end[source] = end
                 events.append(AtEnd(source, end))
@@ -128,7 +128,7 @@ class ListReader:
         """Undo `pause`."""
         self.paused.difference_update(sources)
 
-    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:  # noqa: ARG002
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:  # noqa: ARG002
         """Return the first offset of the source, and the first after its last record."""
         records = self.records[source]
         return (records[0].offset, records[-1].offset + 1) if records else (0, 0)
@@ -202,7 +202,7 @@ class ListTransactions:
     ) -> dict[Source, list[bytes]]:
         """Return the last messages of each of these partitions."""
         values = {target: list(self.history(target)) for target in targets}
-        return {target: tail_of(held, enough) for target, held in values.items() if held}
+        return {target: tail_of(written, enough) for target, written in values.items() if written}
 
     def history(self, target: Source) -> Iterator[bytes]:
         """Yield the values of the messages written to a partition."""

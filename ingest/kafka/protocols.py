@@ -146,7 +146,7 @@ class Reader(Protocol):
     def resume(self, sources: Iterable[Source]) -> None:
         """Undo `pause`."""
 
-    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset that Kafka still has, and the first that it does not have yet.
 
         reached: an offset that the end has reached before. A broker that was cut off answers with

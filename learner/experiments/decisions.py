@@ -97,12 +97,12 @@ def look(sums: Reals, weights: Reals, elapsed: int, rules: DecisionRules) -> Loo
     examples, 0 for a batch without any. `elapsed`: batches of event time since the arm's first one,
     empty ones too.
     """
-    held = weights > 0
-    batches = int(held.sum())
+    weighted = weights > 0
+    batches = int(weighted.sum())
     if not batches:
         return Look(Verdict.UNDECIDED, float("nan"), -np.inf, np.inf, 0, "no examples yet")
     # of totals, not of means: each example counts the same, by day and by night
-    values = sums[held] * (batches / weights[held].sum())
+    values = sums[weighted] * (batches / weights[weighted].sum())
     mean = float(values.mean())
     deviation = float(values.std(ddof=1)) if batches > 1 else 0.0
     count, spread = np.array(batches, np.float64), np.array(deviation)

@@ -216,12 +216,12 @@ def _report(
 
 def _interval(sums: Reals, weights: Reals, alpha: float) -> tuple[float, float, float]:
     """Return the mean over examples, and the bounds of its interval."""
-    held = weights > 0
-    batches = int(held.sum())
+    weighted = weights > 0
+    batches = int(weighted.sum())
     if not batches:
         return math.nan, -math.inf, math.inf
     # of totals, not of means: each example counts the same, by day and by night
-    values = sums[held] * (batches / weights[held].sum())
+    values = sums[weighted] * (batches / weights[weighted].sum())
     mean = float(values.mean())
     deviation = float(values.std(ddof=1)) if batches > 1 else 0.0
     precision = mixture_precision(alpha, batches)

@@ -49,17 +49,17 @@ def histories_of(records: Iterable[Record]) -> dict[str, PublishedHistory]:
         elif rest == FRONT or rest.startswith(LATE):
             orders.setdefault(name, {})[rest] = record.value
         elif rest.isdecimal() and len(rest) == len(record_key(0)):
-            held = numbered.setdefault(name, {})
+            by_number = numbered.setdefault(name, {})
             if record.value:
-                held[int(rest)] = record.value
+                by_number[int(rest)] = record.value
             else:
-                held.pop(int(rest), None)
+                by_number.pop(int(rest), None)
     return {
         name: PublishedHistory(
-            _consecutive(held), stops.get(name, False), _present(orders.get(name, {}))
+            _consecutive(by_number), stops.get(name, False), _present(orders.get(name, {}))
         )
-        for name, held in numbered.items()
-        if held
+        for name, by_number in numbered.items()
+        if by_number
     }
 
 
@@ -67,11 +67,11 @@ def _present(order: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
     return tuple((rest, value) for rest, value in order.items() if value)
 
 
-def _consecutive(held: dict[int, bytes]) -> tuple[bytes, ...]:
+def _consecutive(by_number: dict[int, bytes]) -> tuple[bytes, ...]:
     """Return the lines up to the first that is missing: a restart removes the last ones first."""
     lines: list[bytes] = []
-    while len(lines) in held:
-        lines.append(held[len(lines)])
+    while len(lines) in by_number:
+        lines.append(by_number[len(lines)])
     return tuple(lines)
 
 

@@ -122,8 +122,8 @@ class CachedReplica:
         """Look up the present rows of buckets whose history broke."""
         if not self._anew:
             return
-        held = self.table.ids
-        ids = held[np.isin(self.shape.bucket_of(held), list(self._anew))]
+        ids = self.table.ids
+        ids = ids[np.isin(self.shape.bucket_of(ids), list(self._anew))]
         found = self._lookup.rows(ids)
         buckets = self.shape.bucket_of(ids)
         for bucket in sorted(self._anew - set(found.failed)):

@@ -321,7 +321,7 @@ class ExampleQueue:
     def _start(self, source: Source) -> None:
         partition = self._partitions[source]
         offset = self._cursors.resume_at(partition.name)
-        first, end = self._reader.held(source, offset)
+        first, end = self._reader.bounds(source, offset)
         if self._accept_gap and offset < first:
             offset = self._skip_gap(source, partition.name, offset, first)
         if not first <= offset <= end:

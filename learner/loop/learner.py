@@ -32,7 +32,7 @@ from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.guard.batch_guard import BatchGuard, NoGuard, Unlearnable, Verdict
-from headrace.learner.loop.merging import ExampleBatch, HeldExamples, MergedBatches
+from headrace.learner.loop.merging import ExampleBatch, MergedBatches, QuarantinedExamples
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pacing import AT_EASE, LearnerPacing, PushTimer
 from headrace.learner.loop.parked_examples import ParkedExamples
@@ -119,8 +119,8 @@ class Learner:
     def _row_source(self, replica: Replica | CachedReplica) -> AllRows | RowPrefetcher:
         if not isinstance(replica, CachedReplica):
             return AllRows()
-        held = replica, self.view, self._pending, self._pushes
-        return RowPrefetcher(*held, self._follow, self._pace.retry_interval_ms)
+        rows = replica, self.view, self._pending, self._pushes
+        return RowPrefetcher(*rows, self._follow, self._pace.retry_interval_ms)
 
     def step(self, timeout_s: float) -> bool:
         """Do everything once; return whether anything was learned.
@@ -317,8 +317,9 @@ class Learner:
                 self.intake.passed(batch)
             first = self._guard.first_report
             if isinstance(verdict, Unlearnable) and first(batch.name, batch.offset):
-                held = HeldExamples(batch, np.arange(len(batch.examples)), verdict.reason)
-                self._outputs.report(self.figures, [held])
+                places = np.arange(len(batch.examples))
+                examples = QuarantinedExamples(batch, places, verdict.reason)
+                self._outputs.report(self.figures, [examples])
 
     def _learn(self, merged: MergedBatches) -> bool:
         """Learn messages; return whether what was learned stays."""
@@ -337,7 +338,7 @@ class Learner:
             return False
         if not all(self._guard.accepts(batch, own, self._pending) for batch, own in shares):
             return False
-        self._outputs.report(self.figures, merged.held_of_messages(self._group.quarantined()))
+        self._outputs.report(self.figures, merged.by_message(self._group.quarantined()))
         for batch, own in shares:
             self.parked.learned(batch)
             self._count(batch, self._outputs.send_scores(batch, own))

@@ -168,21 +168,21 @@ class MergedBatches:
         for batch, length, end in zip(self.batches, self._lengths, ends.tolist(), strict=True):
             yield batch, scores[end - length : end]
 
-    def held_of_messages(self, held: Sequence[Quarantined]) -> list[HeldExamples]:
+    def by_message(self, quarantined: Sequence[Quarantined]) -> list[QuarantinedExamples]:
         """Return the part of quarantined examples that each message has."""
         order = np.arange(len(self.examples)) if self._order is None else self._order
         found = []
-        for span in held:
+        for span in quarantined:
             places, end = order[span.begin : span.end], 0
             for batch, length in zip(self.batches, self._lengths, strict=True):
                 begin, end = end, end + length
                 own = np.sort(places[(places >= begin) & (places < end)]) - begin
                 if own.shape[0]:
-                    found.append(HeldExamples(batch, own, span.reason))
+                    found.append(QuarantinedExamples(batch, own, span.reason))
         return found
 
 
-class HeldExamples(NamedTuple):
+class QuarantinedExamples(NamedTuple):
     """Examples of one message that were not learned, and why."""
 
     batch: ExampleBatch

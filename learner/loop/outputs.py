@@ -16,7 +16,7 @@ from headrace.ingest.dead_letters.letter import pack as pack_letter
 from headrace.ingest.kafka.protocols import Record, Source, Writer
 from headrace.learner.loop.guard.batch_guard import quarantine_letter
 from headrace.learner.loop.marks.parked_marks import ParkedMessage
-from headrace.learner.loop.merging import ExampleBatch, HeldExamples
+from headrace.learner.loop.merging import ExampleBatch, QuarantinedExamples
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 
@@ -37,9 +37,9 @@ class LearnerTotals:
     unanswered_examples: int = 0
     """Learned since a bucket stopped answering."""
     waiting_for_buckets: bool = False
-    held_batches: int = 0
+    quarantined_batches: int = 0
     """Quarantined, whole or in part."""
-    held_examples: int = 0
+    quarantined_examples: int = 0
     parked: tuple[ParkedMessage, ...] = ()
     """The parked messages of the partitions of this learner; never changed, only replaced."""
     parked_lost: int = 0
@@ -67,11 +67,13 @@ class LearnerOutputs:
         """
         return scores[~np.isnan(scores)]
 
-    def report(self, figures: LearnerTotals, held: Sequence[HeldExamples]) -> None:
+    def report(self, figures: LearnerTotals, quarantined: Sequence[QuarantinedExamples]) -> None:
         """Count quarantined examples and their messages, and send dead letters about them."""
-        figures.held_batches += len({(each.batch.name, each.batch.offset) for each in held})
-        for each in held:
-            figures.held_examples += each.places.shape[0]
+        figures.quarantined_batches += len(
+            {(each.batch.name, each.batch.offset) for each in quarantined}
+        )
+        for each in quarantined:
+            figures.quarantined_examples += each.places.shape[0]
             batch, places = each.batch, each.places
             append_ms = int(batch.examples.append_ms[places].max())
             ids = orjson.dumps(batch.examples.impression_ids.take(places).to_pylist())
@@ -82,8 +84,8 @@ class LearnerOutputs:
         self, figures: LearnerTotals, source: Source, parked: ParkedMessage, reason: str
     ) -> None:
         """Count a parked message that Kafka no longer has, and send a dead letter about it."""
-        figures.held_batches += 1
-        figures.held_examples += parked.examples
+        figures.quarantined_batches += 1
+        figures.quarantined_examples += parked.examples
         self.send_letter(Record(source, parked.offset, 0, b"[]"), parked.examples, reason)
 
     def send_letter(self, record: Record, examples: int, reason: str) -> None:

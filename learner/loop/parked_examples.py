@@ -31,7 +31,7 @@ from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.guard.batch_guard import BatchGuard, NoGuard, Unlearnable, Verdict
 from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
-from headrace.learner.loop.merging import ExampleBatch, HeldExamples
+from headrace.learner.loop.merging import ExampleBatch, QuarantinedExamples
 from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ class ParkedExamples:
         if batch is None:
             outputs.report_gone(figures, self._source(message), message, reason)
         else:
-            outputs.report(figures, [HeldExamples(batch, np.arange(len(batch.examples)), reason)])
+            places = np.arange(len(batch.examples))
+            outputs.report(figures, [QuarantinedExamples(batch, places, reason)])
         self._cursors.parked.end(message.source, message.offset)
         self._current = None
         return None

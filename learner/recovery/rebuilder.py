@@ -119,7 +119,7 @@ class Rebuilder:
         self._starts = {
             each: self._mark(self.manifest, name) for name, each in self._sources.items()
         }
-        self._check_held()
+        self._check_bounds()
 
     def replayed(
         self, answers: Sequence[BucketAnswer | Unreachable], examples: int
@@ -185,9 +185,9 @@ class Rebuilder:
                     )
         return ""
 
-    def _check_held(self) -> None:
+    def _check_bounds(self) -> None:
         for source, start in self._starts.items():
-            first, _ = self.reader.held(source)
+            first, _ = self.reader.bounds(source)
             if start < first and start < self.stops[source]:
                 begin = "the beginning" if self.manifest is None else self.manifest.name
                 raise RecoveryRefused(

@@ -79,7 +79,7 @@ class Keeper:
         self._since = np.zeros(0, np.bool_)  # (capacity,) whether some entry's `places` has it
 
     @property
-    def held(self) -> list[int]:
+    def leased(self) -> list[int]:
         """The buckets that this keeper holds, unless a lease was lost since; ascending."""
         return sorted(self._leases)
 
@@ -193,9 +193,9 @@ class Keeper:
             self._since = np.concatenate([self._since, np.zeros(more, np.bool_)])
         first = places[~self._since[places]]
         self._since[first] = True
-        held = PendingEntry(version, size_bytes, self._now_ms(), first)
+        entry = PendingEntry(version, size_bytes, self._now_ms(), first)
         lease = self._leases[bucket]
-        lease.entries.append(held)
+        lease.entries.append(entry)
         lease.size_bytes += size_bytes
 
     def _forget(self, bucket: int) -> None:

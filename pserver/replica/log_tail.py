@@ -143,7 +143,7 @@ class LogTail:
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._arena = _make(_SMALLEST, shape.width)
-        self._held: list[deque[_TailEntry]] = [deque() for _ in range(shape.buckets)]
+        self._entries: list[deque[_TailEntry]] = [deque() for _ in range(shape.buckets)]
         self._living = 0
         self.floors: Versions = np.zeros(shape.buckets, np.uint64)
         """(buckets,) version up to which each bucket's entries are forgotten."""
@@ -165,15 +165,15 @@ class LogTail:
             _append_deletions(self._arena, np.uint64(version), *content)
         else:
             _append_gains(self._arena, np.uint64(version), *content)
-        self._held[bucket].append(_TailEntry(version, rows))
+        self._entries[bucket].append(_TailEntry(version, rows))
         self._living += rows
 
     def forget(self, bucket: int, through: int) -> None:
         """Forget a bucket's entries up to and including a version."""
         self.floors[bucket] = through
-        held = self._held[bucket]
-        while held and held[0].version <= through:
-            self._living -= held.popleft().rows
+        entries = self._entries[bucket]
+        while entries and entries[0].version <= through:
+            self._living -= entries.popleft().rows
         if int(self._arena.count[0]) - self._living > max(_SMALLEST, self._living):
             self._move(0)
 
@@ -185,8 +185,8 @@ class LogTail:
         """Forget these buckets and all their entries."""
         for bucket in buckets:
             self.floors[bucket] = np.iinfo(np.uint64).max
-            self._living -= sum(entry.rows for entry in self._held[bucket])
-            self._held[bucket].clear()
+            self._living -= sum(entry.rows for entry in self._entries[bucket])
+            self._entries[bucket].clear()
         self._move(0)  # dead items could come to life by the versions of another history
 
     def bring(self, rows: FoldedRows, versions: Versions) -> None:
@@ -194,7 +194,7 @@ class LogTail:
 
         versions: (n,). No entry beyond them that changes the row may have been forgotten.
         """
-        longest = max(len(held) for held in self._held)
+        longest = max(len(entries) for entries in self._entries)
         path = np.empty(longest, np.int64)
         # `path` has no room for dead items, and they are not needed
         floors = self.floors[self._shape.bucket_of(rows.ids)]

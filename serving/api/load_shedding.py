@@ -127,7 +127,7 @@ async def read_body(request: BodySource | WholeRequest, shedder: LoadShedder) ->
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limits.body_bytes:
         raise too_large(limits)
-    parts, size, held = [], 0, 0
+    parts, size, taken = [], 0, 0
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             async for part in request.stream():
@@ -136,13 +136,13 @@ async def read_body(request: BodySource | WholeRequest, shedder: LoadShedder) ->
                     raise too_large(limits)
                 if part:
                     shedder.hold(len(part))
-                    held += len(part)
+                    taken += len(part)
                     parts.append(part)
     except TimeoutError:
         expected = f"the whole body within {limits.body_timeout_s:g} s"
         raise RequestRefused(408, "", expected, f"{size} bytes") from None
     finally:
-        shedder.release(held)
+        shedder.release(taken)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -110,7 +110,7 @@ class TopicFollower(BackgroundThread):
         while not self._ended.is_set():
             for event in reader.poll(_POLL_S):
                 if isinstance(event, PartitionAssigned):
-                    reader.start({event.source: reader.held(event.source)[0]})
+                    reader.start({event.source: reader.bounds(event.source)[0]})
                 elif isinstance(event, Record):
                     self._deployed.take(event.key, event.value)
                 elif isinstance(event, AtEnd):

@@ -178,7 +178,7 @@ class Feeder:
 
     def _start(self, source: Source, stored: Committed | None, state: LogState | None) -> int:
         """Return the offset to read from, and log what is missing before it."""
-        first, end = self._reader.held(source)
+        first, end = self._reader.bounds(source)
         if stored is None or state is None:
             return first
         name, offset = _name(source), stored.offset

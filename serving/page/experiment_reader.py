@@ -95,7 +95,7 @@ class ExperimentReader:
     def _take(self, reader: Reader) -> None:
         for event in reader.poll(_POLL_S):
             if isinstance(event, PartitionAssigned):
-                reader.start({event.source: reader.held(event.source)[0]})
+                reader.start({event.source: reader.bounds(event.source)[0]})
             elif isinstance(event, Record):
                 key = event.source.topic, event.key or b""
                 with self._lock:

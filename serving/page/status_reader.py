@@ -63,7 +63,7 @@ class StatusReader:
                 for happening in reader.poll(0.2):
                     if isinstance(happening, PartitionAssigned):
                         source: Source = happening.source
-                        reader.start({source: reader.held(source)[0]})
+                        reader.start({source: reader.bounds(source)[0]})
                     elif isinstance(happening, Record):
                         values.append(happening.value)
                 self._take(values)

@@ -164,7 +164,7 @@ class KafkaPromotionPorts:
         for event in self._statuses.poll(0.0):
             if isinstance(event, PartitionAssigned):
                 source = event.source
-                self._statuses.start({source: self._statuses.held(source)[0]})
+                self._statuses.start({source: self._statuses.bounds(source)[0]})
             elif isinstance(event, Record) and event.value:
                 try:
                     self._figures.take(unpack(event.value))

@@ -52,7 +52,7 @@ class StatusFigures:
         """By process and instance, oldest first, of the last minute."""
         self._older: dict[tuple[str, str], deque[_Moment]] = defaultdict(deque)
         """The moments before them, one a minute."""
-        self._held: dict[str, float] = {}
+        self._counted: dict[str, float] = {}
         """By learner: its counter of quarantined batches, at its newest status."""
         self._quarantined = 0.0
         """Batches quarantined since the first status, also by learners that restarted or ended."""
@@ -77,11 +77,12 @@ class StatusFigures:
             names = {each.name for each in status.figures}
             self._following[status.instance] = _FOLLOWING in names
         self._keep(key, _Moment(status.time_ms, values))
-        held = values.get((f"{_LEARNER}_held_batches_total", self.model, ""))
-        if held is not None:
-            before = self._held.get(status.instance, held)
-            self._quarantined += held if held < before else held - before  # 0 after a restart
-            self._held[status.instance] = held
+        counted = values.get((f"{_LEARNER}_held_batches_total", self.model, ""))
+        if counted is not None:
+            before = self._counted.get(status.instance, counted)
+            restarted = counted < before  # from 0
+            self._quarantined += counted if restarted else counted - before
+            self._counted[status.instance] = counted
 
     def _keep(self, key: tuple[str, str], moment: _Moment) -> None:
         moments, older = self._moments[key], self._older[key]

@@ -95,7 +95,7 @@ class RelayedRows:
             for event in self._opened().poll(0.0):
                 match event:
                     case PartitionAssigned(source=source):
-                        self._opened().start({source: self._opened().held(source)[0]})
+                        self._opened().start({source: self._opened().bounds(source)[0]})
                     case Record(value=value):
                         changes += self._taken(value)
         except OffsetGone:  # Kafka deleted blocks that were not read: bases follow

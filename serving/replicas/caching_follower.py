@@ -124,7 +124,7 @@ class CachingFollower(Follower):
 
     def _present(self, ids: Ids) -> tuple[RowTable, Ids]:
         """Return the table, and the ids that are not in it."""
-        table, read = self._hot.held
+        table, read = self._hot.cached
         places = table.find(ids)
         here = places >= 0
         read[places[here]] = True

@@ -62,14 +62,14 @@ class RowCache:
         self._lacking = always
         self._was_complete = False
         self._changes: list[Change] = []
-        self.held = self._empty()
+        self.cached = self._empty()
         self.failed: Mapping[int, StoreError] = {}
         """Buckets that failed to respond to the last request."""
 
     @property
     def table(self) -> RowTable:
         """The cached rows. Read only."""
-        return self.held.table
+        return self.cached.table
 
     @property
     def complete(self) -> bool:
@@ -167,7 +167,7 @@ class RowCache:
 
     def _make_room(self, more: int) -> None:
         count = len(self.table)
-        read = self.held.read[:count].copy()
+        read = self.cached.read[:count].copy()
         stays = np.zeros(count, np.bool_)
         always = self.table.find(self._always)
         stays[always[always >= 0]] = True
@@ -184,7 +184,7 @@ class RowCache:
         new = self._empty()
         for start in range(0, places.shape[0], _ROWS_A_MOVE):
             new.table.put(self.table.take(places[start : start + _ROWS_A_MOVE]))
-        self.held = new
+        self.cached = new
 
     def _empty(self) -> CachedRows:
         table = RowTable(self.shape.width)

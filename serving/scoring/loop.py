@@ -148,7 +148,7 @@ class StreamScorer:
         states = log_states(self._reader, found)
         starts: dict[Source, int] = {}
         for source in sources:
-            first, end = self._reader.held(source)
+            first, end = self._reader.bounds(source)
             if source in found:
                 starts[source] = self._start(source, found[source].offset, first, states[source])
             else:

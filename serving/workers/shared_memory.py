@@ -54,14 +54,14 @@ def shared_folder(place: Path) -> Iterator[Path]:
     """Create a folder in `place`. It is removed at the end, or by the next server."""
     remove_left(place)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-    held = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         (folder / _HELD).touch()
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        os.close(descriptor)
 
 
 def remove_left(place: Path) -> None:

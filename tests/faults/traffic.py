@@ -108,7 +108,7 @@ class Traffic:
         try:
             identity = reader.topic_id(self._topic)
             sources = [Source(self._topic, partition) for partition in range(SHARED_PARTITIONS)]
-            return {f"{identity}/{s.partition}": reader.held(s)[1] for s in sources}
+            return {f"{identity}/{s.partition}": reader.bounds(s)[1] for s in sources}
         finally:
             reader.close()
 

@@ -158,7 +158,7 @@ class SimulatedReader:
         """See Reader."""
         self._paused.difference_update(sources)
 
-    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """See Reader. The client asks again, as the product does."""
         return not_before(lambda: self._held(source), reached, _PATIENCE)
 

@@ -78,7 +78,7 @@ PARKING_MUTANTS = (
     Mutant(
         "a dropped message has no dead letter",
         "headrace.learner.loop.parked_examples:ParkedExamples.take",
-        "outputs.report(figures, [HeldExamples(batch, np.arange(len(batch.examples)), reason)])",
+        "outputs.report(figures, [QuarantinedExamples(batch, places, reason)])",
         "pass",
         59,
         "parked",

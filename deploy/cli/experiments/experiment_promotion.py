@@ -214,7 +214,7 @@ def _saved(
     topic = examples_topic(experiment.control.name)
     with closing(KafkaReader(kafka, None, [topic])) as reader:
         sources = {each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)}
-        firsts = {source.partition: reader.held(source)[0] for source in sources}
+        firsts = {source.partition: reader.bounds(source)[0] for source in sources}
         lost = found.lost(reader.topic_id(topic), firsts)
     if lost:
         raise BadOption(

@@ -26,7 +26,7 @@ from headrace.runtime.settings import setting
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations.examples_topic import ExamplesBounds
     from headrace.deploy.operations.model_checks import NewestSnapshot
     from headrace.ingest.features.fields import FieldSet
     from headrace.pserver.redis_backend.redis_store import RedisStore
@@ -160,7 +160,7 @@ def inspect(
 
     name = load_spec(model).name
     # before the marks: what is learned during a long survey must not count as lag
-    topic = _held_topic(name, kafka, kafka_client)
+    topic = _topic_bounds(name, kafka, kafka_client)
     store = open_store(redis, name, read_only=True)
     try:
         with waiting_for("the servers of the store"):
@@ -209,7 +209,7 @@ def doctor(
     finally:
         store.close()
     marks = [each.marks for each in found.buckets if each.there]
-    topic = _held_topic(spec.name, kafka, kafka_client, marks, spec.fields)
+    topic = _topic_bounds(spec.name, kafka, kafka_client, marks, spec.fields)
     diagnosis = diagnose(found, spec, topic, _newest_snapshot(spec.name, snapshots))
     if as_json:
         click.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
@@ -282,18 +282,18 @@ def _newest_snapshot(model: str, place: str | None) -> "NewestSnapshot | None":
         return NewestSnapshot(place, newest_begun_ms(SnapshotStorage(place), model))
 
 
-def _held_topic(
+def _topic_bounds(
     model: str,
     kafka: str | None,
     kafka_client: list[str] | None,
     marks: "Sequence[Mapping[str, int]]" = (),
     fields: "FieldSet | None" = None,
-) -> "HeldTopic | None":
+) -> "ExamplesBounds | None":
     if kafka is None:
         return None
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.operations.examples_topic import held_topic
+    from headrace.deploy.operations.examples_topic import topic_bounds
     from headrace.deploy.terminal.waiting_note import waiting_for
 
     with waiting_for(f"Kafka at {kafka}"):
-        return held_topic(kafka_settings(kafka, kafka_client), model, marks, fields)
+        return topic_bounds(kafka_settings(kafka, kafka_client), model, marks, fields)

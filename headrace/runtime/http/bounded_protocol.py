@@ -110,7 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Whether to refuse requests of pages of other sites, which a browser here would send."""
     proven = False
     """Whether a POST on this connection was answered with success."""
-    _held = 0
+    _queued = 0
     """Pieces of this connection's bytes in the queue."""
     _waiting = False
     """Whether the connection waits in the queue without bytes, and is not read."""
@@ -153,10 +153,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.proven and not self._held:
+        if self.proven and not self._queued:
             self.process(data)
-        elif self._held or not self._admitted(len(data)):
-            self._held += 1
+        elif self._queued or not self._admitted(len(data)):
+            self._queued += 1
             self.transport.pause_reading()
             self._queue.wait(self, data, again=self._reading_s > 0.0)
         else:
@@ -189,7 +189,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def take_turn(self, data: bytes) -> None:
         """Process bytes from the queue; without any, read the next ones."""
         if data:
-            self._held -= 1
+            self._queued -= 1
             if not self.transport.is_closing():
                 self._process_unproven(data)
         else:
@@ -207,7 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        waits = self._held or (self._waiting and not self.proven)
+        waits = self._queued or (self._waiting and not self.proven)
         if not waits and not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 

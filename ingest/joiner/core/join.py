@@ -179,9 +179,9 @@ class PartitionJoiner:
         return JoinerCounters(**{name: int(self._state[at]) for name, at in _COUNTERS.items()})
 
     @property
-    def held(self) -> WindowState:
+    def window(self) -> WindowState:
         """The window state: pending impressions, waiting clicks, their memory. Read-only."""
-        return self._held
+        return self._window
 
     @property
     def restoring(self) -> bool:
@@ -215,7 +215,7 @@ class PartitionJoiner:
             joined = _result_arrays(max(capacity, left))
             answer = self._run(joined, rule, [len(source.chunk) for source in self._sources], dead)
             if joined.counts[0]:
-                parts.append(gather(self.fields, self._held.rings, joined, self.watermark_ms))
+                parts.append(gather(self.fields, self._window.rings, joined, self.watermark_ms))
             taken, examples = taken + int(joined.counts[2]), examples + int(joined.counts[0])
             if answer == rules.GROW:
                 capacity = int(self._state[rules.NEEDED]) + rules.MARGIN
@@ -223,7 +223,7 @@ class PartitionJoiner:
                 break
         for source in self._sources:
             self._floor(source, now_ms)  # records since when a source is at its end
-        self._held.release()
+        self._window.release()
         if not parts:
             parts.append(Examples.empty(self.fields, self.watermark_ms))
         return Joined(concatenate(parts), dead, taken)
@@ -256,7 +256,7 @@ class PartitionJoiner:
 
     def _forget(self) -> None:
         fields = self.fields
-        self._held = WindowState(
+        self._window = WindowState(
             len(fields.singles), len(fields.numbers) + bool(fields.weights.source)
         )
         self._state = np.zeros(rules.STATE_SIZE, np.int64)
@@ -283,7 +283,7 @@ class PartitionJoiner:
             ]
             joined = _result_arrays(0)
             self._run(joined, rule, stops, [])
-            self._held.release()
+            self._window.release()
             if not joined.counts[2]:
                 break
         for source, _, reading in self._readings(checkpoint):
@@ -302,10 +302,10 @@ class PartitionJoiner:
     ) -> int:
         shown, clicked = self._sources
         cursor = np.array([shown.next, stops[0], clicked.next, stops[1]], np.int64)
-        held = self._held
-        held.reserve(shown.chunk.rows, shown.next, max(shown.next, stops[0]), len(clicked.chunk))
+        window = self._window
+        window.reserve(shown.chunk.rows, shown.next, max(shown.next, stops[0]), len(clicked.chunk))
         arrays = shown.chunk.arrays, shown.chunk.rows, clicked.chunk.arrays
-        answer = int(run(held.rings, self._state, *arrays, cursor, joined, rule))
+        answer = int(run(window.rings, self._state, *arrays, cursor, joined, rule))
         for i in range(int(joined.counts[1])):
             chunk = self._sources[joined.dead_sides[i]].chunk
             place = int(joined.dead_places[i])
@@ -318,7 +318,7 @@ class PartitionJoiner:
 
     def _turn(self) -> None:
         for source, clock in zip(self._sources, _CLOCKS, strict=True):
-            source.turn(int(self._held.ends.entry_tail[0]), int(self._state[clock]))
+            source.turn(int(self._window.ends.entry_tail[0]), int(self._state[clock]))
 
     def _floor(self, source: _Source, now_ms: int) -> int:
         """Return how far event time may go without this source; WAIT if it may not go at all."""
@@ -340,7 +340,7 @@ class PartitionJoiner:
         back. But two windows of events, which tell duplicates from first events, and two windows of
         the duplicates themselves contain the same information.
         """
-        ends, marks = self._held.ends, self._sources[EventSide.IMPRESSIONS].marks
+        ends, marks = self._window.ends, self._sources[EventSide.IMPRESSIONS].marks
         head = int(ends.entry_head[0])
         horizon = int(self._state[rules.SHOWN_CLOCK]) - 4 * self._window_ms
         while len(marks) > 1 and marks[1].sequence <= head and marks[1].clock_ms < horizon:

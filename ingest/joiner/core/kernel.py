@@ -187,13 +187,13 @@ def _sweep(rings, state, until_ms, joined, rule):  # type: ignore[no-untyped-def
 
 @inlined
 def _close(rings, state, joined, rule):  # type: ignore[no-untyped-def]
-    held, sequence = rings.open, rings.ends.open_head[0]
-    row = sequence & (held.starts.shape[0] - 1)
+    opened, sequence = rings.open, rings.ends.open_head[0]
+    row = sequence & (opened.starts.shape[0] - 1)
     shown_ms = _shown_ms(rings, sequence, state)
-    times = shown_ms, shown_ms, held.append_ms[row]
+    times = shown_ms, shown_ms, opened.append_ms[row]
     wanted = rings.entries.hashes[sequence & (rings.entries.hashes.shape[0] - 1)]
-    if held.clicked[row] or not _drops(state, wanted, rule):
-        _emit(state, joined, CLOSED, held.clicked[row], sequence, times, rule)
+    if opened.clicked[row] or not _drops(state, wanted, rule):
+        _emit(state, joined, CLOSED, opened.clicked[row], sequence, times, rule)
     rings.ends.open_head[0] += 1
 
 
@@ -331,12 +331,12 @@ def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-un
 @inlined
 def _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule):  # type: ignore[no-untyped-def]
     """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
-    entries, held = rings.entries, rings.open
+    entries, opened = rings.entries, rings.open
     if sequence < 0:
         state[LATE_CLICKS] += 1
         return
     place = sequence & (entries.hashes.shape[0] - 1)
-    row = sequence & (held.starts.shape[0] - 1)
+    row = sequence & (opened.starts.shape[0] - 1)
     shown_clock = whole_clock(entries.clocks[place], state[SHOWN_CLOCK])
     if not _is_open(entries, place, state, rule) or clock < shown_clock - rule.window_ms:
         state[LATE_CLICKS] += 1
@@ -344,10 +344,10 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule):  # 
     shown_ms = _shown_ms(rings, sequence, state)
     if abs(event_ms - shown_ms) > rule.window_ms:
         state[LATE_CLICKS] += 1
-    elif held.clicked[row]:
+    elif opened.clicked[row]:
         state[DUPLICATE_CLICKS] += 1
     else:
-        held.clicked[row] = 1
+        opened.clicked[row] = 1
         if not rule.closing:
             _emit(state, joined, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
 

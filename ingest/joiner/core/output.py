@@ -28,18 +28,18 @@ def gather(fields: FieldSet, rings: WindowRings, joined: JoinedRows, watermark_m
     count = int(joined.counts[0])
     if count == 0:
         return Examples.empty(fields, watermark_ms)
-    held, arena = rings.open, rings.arena
-    places = joined.sequences[:count] & (held.starts.shape[0] - 1)
+    opened, arena = rings.open, rings.arena
+    places = joined.sequences[:count] & (opened.starts.shape[0] - 1)
     strings = 2 + len(fields.slice_by)
     lengths = np.empty((count, strings + len(fields.bags)), np.int32)
-    starts = held.starts[places]
+    starts = opened.starts[places]
     read_lengths(arena, starts, lengths)
     columns = [_strings(arena, starts, lengths[:, j] - 1) for j in range(strings)]
     items = lengths[:, strings:]
     bag_offsets = np.zeros(items.size + 1, np.int32)
     np.cumsum(items.reshape(-1), out=bag_offsets[1:])
     bag_bytes, _ = _bytes(arena, starts, items.sum(axis=1, dtype=np.int32) * np.int32(ID_BYTES))
-    numbers, weights = held.numbers[places], None
+    numbers, weights = opened.numbers[places], None
     if fields.weights.declared:
         own = numbers[:, -1] if fields.weights.source else np.ones(count, np.float32)
         weights = fields.weights.of_kept(joined.labels[:count], own)
@@ -54,7 +54,7 @@ def gather(fields: FieldSet, rings: WindowRings, joined: JoinedRows, watermark_m
         append_ms=joined.append_ms[:count].copy(),
         impression_ids=columns[0],
         request_ids=columns[1],
-        features=Encoded(held.ids[places], bag_bytes.view(np.uint64), bag_offsets, numbers),
+        features=Encoded(opened.ids[places], bag_bytes.view(np.uint64), bag_offsets, numbers),
         slices=dict(zip(fields.slice_by, columns[2:], strict=True)),
         weights=weights,
         negative_rate=fields.weights.negative_rate,

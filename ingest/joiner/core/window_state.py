@@ -258,21 +258,21 @@ def whole_clock(lower, now_ms):  # type: ignore[no-untyped-def]
 @inlined
 def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Copy the features of event `i` of `rows` to the open row of the newest entry."""
-    held, ends = rings.open, rings.ends
-    place = ends.entry_tail[0] & (held.starts.shape[0] - 1)
-    held.later_ms[place] = event_ms - clock
-    held.append_ms[place] = append_ms
-    held.clicked[place] = 0
+    opened, ends = rings.open, rings.ends
+    place = ends.entry_tail[0] & (opened.starts.shape[0] - 1)
+    opened.later_ms[place] = event_ms - clock
+    opened.append_ms[place] = append_ms
+    opened.clicked[place] = 0
     for j in range(rows.ids.shape[1]):
-        held.ids[place, j] = rows.ids[i, j]
+        opened.ids[place, j] = rows.ids[i, j]
     for j in range(rows.numbers.shape[1]):
-        held.numbers[place, j] = rows.numbers[i, j]
+        opened.numbers[place, j] = rows.numbers[i, j]
     most_bytes = rows.most_bytes[i + 1] - rows.most_bytes[i]
     capacity = rings.arena.shape[0]
     start = ends.arena_tail[0]
     if (start & (capacity - 1)) + most_bytes > capacity:
         start = (start // capacity + 1) * capacity
-    held.starts[place] = start
+    opened.starts[place] = start
     at = start & (capacity - 1)
     ends.arena_tail[0] = start + write_run(rings.arena, at, rows, i) - at
 

@@ -84,9 +84,9 @@ class BoundedReader:
         """Undo `pause`."""
         self._reader.resume([source for source in sources if source not in self._ended])
 
-    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset that Kafka still has of the source, and its bound."""
-        return self._reader.held(source, reached)[0], self._stops[source]
+        return self._reader.bounds(source, reached)[0], self._stops[source]
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """Return the sources whose logs lost records before these positions."""
@@ -155,7 +155,7 @@ def read_all(settings: KafkaSettings, topic: str) -> Generator[Record]:
 def high_watermarks(settings: KafkaSettings, topic: str) -> dict[Source, int]:
     """Return the present end of each partition, open transactions included."""
     with closing(KafkaReader(settings, None, [topic], read_committed=False)) as reader:
-        return {source: reader.held(source)[1] for source in _gained(reader)}
+        return {source: reader.bounds(source)[1] for source in _gained(reader)}
 
 
 def read_until(settings: KafkaSettings, topic: str, ends: Mapping[Source, int]) -> Iterator[Record]:
@@ -164,7 +164,7 @@ def read_until(settings: KafkaSettings, topic: str, ends: Mapping[Source, int]) 
     Raises KafkaUnreachable if nothing comes for longer than `patience_s`.
     """
     with closing(KafkaReader(settings, None, [topic])) as reader:
-        firsts = {source: reader.held(source)[0] for source in _gained(reader)}
+        firsts = {source: reader.bounds(source)[0] for source in _gained(reader)}
         yield from _read(settings, reader, firsts, ends)
 
 
@@ -207,8 +207,8 @@ def last_records(settings: KafkaSettings, sources: Iterable[Source]) -> dict[Sou
 
     Raises KafkaUnreachable, also if a transaction stays open.
     """
-    held = _held(settings, sources)
-    ends = {source: end for source, (_, end) in held.items()}
+    bounds = _bounds(settings, sources)
+    ends = {source: end for source, (_, end) in bounds.items()}
     found = records_before(settings, ends, lambda _: True)
     return {source: records[0] for source, records in found.items()}
 
@@ -222,32 +222,34 @@ def records_before(
     back in growing steps, since markers of transactions have offsets too. Raises KafkaUnreachable,
     also if a transaction stays open.
     """
-    held = {source: (first, ends[source]) for source, (first, _) in _held(settings, ends).items()}
-    found: dict[Source, list[Record]] = {source: [] for source in held}
+    bounds = {
+        source: (first, ends[source]) for source, (first, _) in _bounds(settings, ends).items()
+    }
+    found: dict[Source, list[Record]] = {source: [] for source in bounds}
     complete: set[Source] = set()
     step = _FEW_RECORDS
-    while unread := [s for s, (first, end) in held.items() if s not in complete and first < end]:
-        begins = {source: max(held[source][0], held[source][1] - step) for source in unread}
+    while unread := [s for s, (first, end) in bounds.items() if s not in complete and first < end]:
+        begins = {source: max(bounds[source][0], bounds[source][1] - step) for source in unread}
         read: dict[Source, list[Record]] = {source: [] for source in unread}
-        for record in _read_between(settings, begins, {s: held[s][1] for s in unread}):
+        for record in _read_between(settings, begins, {s: bounds[s][1] for s in unread}):
             if enough(record):
                 read[record.source].clear()
                 complete.add(record.source)
             read[record.source].append(record)
         for source, records in read.items():
             found[source] = records + found[source]
-            held[source] = held[source][0], begins[source]
+            bounds[source] = bounds[source][0], begins[source]
         step *= 16
     return {source: records for source, records in found.items() if records}
 
 
-def _held(settings: KafkaSettings, sources: Iterable[Source]) -> dict[Source, tuple[int, int]]:
+def _bounds(settings: KafkaSettings, sources: Iterable[Source]) -> dict[Source, tuple[int, int]]:
     sources = list(sources)
     if not sources:
         return {}
     with closing(KafkaReader(settings, None, [sources[0].topic], read_committed=False)) as reader:
         _gained(reader)
-        return {source: reader.held(source) for source in sources}
+        return {source: reader.bounds(source) for source in sources}
 
 
 def patience_s(settings: KafkaSettings) -> float:

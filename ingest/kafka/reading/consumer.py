@@ -162,14 +162,14 @@ class KafkaReader:
         self._paused.difference_update(ours)
         fetch(self._consumer, {source: self._started[source] for source in ours}, self._settings)
 
-    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset that Kafka still has, and the first that it does not have yet.
 
         For a reader of committed records a source ends at its last stable offset. That is where an
         open transaction begins, or one committed a moment ago whose marker is not yet written.
         """
         asking = retry_for(self._settings.connect_timeout_s)
-        return not_before(partial(asking, self._held, source), reached, retry_for(_STALE_END_S))
+        return not_before(partial(asking, self._bounds, source), reached, retry_for(_STALE_END_S))
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """Return the sources whose logs lost records before these positions."""
@@ -221,7 +221,7 @@ class KafkaReader:
             self._admin = AdminClient(self._settings.connection())
             raise
 
-    def _held(self, source: Source) -> tuple[int, int]:
+    def _bounds(self, source: Source) -> tuple[int, int]:
         timeout_s, address = self._settings.connect_timeout_s, self._settings.bootstrap
         doing, partition = f"asking for the ends of {source}", partition_of(self._settings, source)
         try:
@@ -348,10 +348,10 @@ class KafkaReader:
                 events.append(block)
                 end = self._started[source] = int(block.offsets[-1]) + 1
                 # Kafka had no more when it answered; the client reports that one answer later
-                held = self._consumer.get_watermark_offsets(
+                bounds = self._consumer.get_watermark_offsets(
                     partition_of(self._settings, source), cached=True
                 )
-                if end == held[1]:
+                if end == bounds[1]:
                     ends.setdefault(place, end)
         for place, offset in ends.items():
             source = self._sources[place]

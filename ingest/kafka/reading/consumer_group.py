@@ -120,7 +120,7 @@ def named(partitions: list[TopicPartition]) -> str:
     numbers: dict[str, list[int]] = {}
     for each in sorted(partitions, key=lambda each: each.partition):
         numbers.setdefault(each.topic, []).append(each.partition)
-    texts = (f"{topic}/{','.join(map(str, held))}" for topic, held in numbers.items())
+    texts = (f"{topic}/{','.join(map(str, own))}" for topic, own in numbers.items())
     return " ".join(texts) or "no partitions"
 
 

@@ -25,7 +25,7 @@ class LogBounds:
         self._admin: AdminClient | None = None
 
     def __call__(self, sources: Iterable[Source]) -> dict[Source, tuple[int, int]]:
-        """Return the first offset and the end of each source; it ends where `Reader.held` says.
+        """Return the first offset and the end of each source; it ends where `Reader.bounds` says.
 
         Waits up to `connect_timeout_s` twice. Raises KafkaUnreachable, MissingTopic.
         """

@@ -53,7 +53,7 @@ def log_states(reader: Reader, stored: Mapping[Source, Committed]) -> dict[Sourc
         if position.metadata not in ("", topic_ids[source.topic]):
             found[source] = LogState.RECREATED
             continue
-        first, end = reader.held(source, position.offset)
+        first, end = reader.bounds(source, position.offset)
         if position.offset > end:
             found[source] = LogState.TRUNCATED
         elif position.offset < first:
@@ -152,5 +152,5 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
 
 
 def _is_truncation(error: KafkaError) -> bool:
-    # the client has one code for all resets; an offset outside the log is found by `Reader.held`
+    # the client has one code for all resets; an offset outside the log is found by `Reader.bounds`
     return error.code() == KafkaError._AUTO_OFFSET_RESET and "truncation" in error.str()  # noqa: SLF001

@@ -30,7 +30,7 @@ class RecordFetcher:
             reader.poll(0.0)  # its partitions are assigned with the first poll
         if self._wanted != (source, offset):
             self._stop(reader)
-            if offset < (first := reader.held(source)[0]):
+            if offset < (first := reader.bounds(source)[0]):
                 raise _gone(source, offset, f"a topic that begins at {first}")
             reader.resume([source])
             reader.start({source: offset})

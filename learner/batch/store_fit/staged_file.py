@@ -161,7 +161,7 @@ class StagedFileReader:
         """Undo `pause`."""
         self._paused = self._paused and self._source not in set(sources)
 
-    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:  # noqa: ARG002
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:  # noqa: ARG002
         """Return the offsets at which a learner may begin: none is refused.
 
         A mark below the first row is of an earlier file, one beyond the last of a later file.

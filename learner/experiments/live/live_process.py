@@ -73,7 +73,7 @@ class _StopRequests:
         if time.monotonic() >= self._next_s:
             for event in self._reader.poll(0.0):
                 if isinstance(event, PartitionAssigned):
-                    self._reader.start({event.source: self._reader.held(event.source)[0]})
+                    self._reader.start({event.source: self._reader.bounds(event.source)[0]})
                 elif isinstance(event, Record):
                     request = stop_requested_by(event, self._name)
                     if request is not None:
@@ -100,7 +100,7 @@ def _begins(
     topic = examples_topic(experiment.control.name)
     with closing(KafkaReader(kafka, None, [topic])) as reader:
         sources = {each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)}
-        firsts = {source: reader.held(source)[0] for source in sources}
+        firsts = {source: reader.bounds(source)[0] for source in sources}
     if experiment.from_ms is not None:
         chosen = offsets_at(kafka, topic, experiment.from_ms)
         firsts = {source: max(first, chosen[source]) for source, first in firsts.items()}
@@ -118,19 +118,19 @@ def _open_source(
     with closing(opened()) as reader:
         topic_id = reader.topic_id(topic)
         sources = {each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)}
-        found = [reader.held(source) for source in sources]
+        found = [reader.bounds(source) for source in sources]
     if waits := no_examples(experiment.control.name, found):
         log.warning(waits)
     fields = experiment.control.fields
     return TopicSource(opened, topic, topic_id, fields, begins, hold_s=hold_s, now_ms=wall_ms)
 
 
-def no_examples(control: str, held: Sequence[tuple[int, int]]) -> str:
+def no_examples(control: str, bounds: Sequence[tuple[int, int]]) -> str:
     """Return a warning for a topic of examples without any; empty if it has some.
 
-    held: first offset and end of each partition.
+    bounds: first offset and end of each partition.
     """
-    if any(first < end for first, end in held):
+    if any(first < end for first, end in bounds):
         return ""
     return (
         f"topic {examples_topic(control)}: expected examples of the control {control}, got none; "

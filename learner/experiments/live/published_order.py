@@ -37,20 +37,20 @@ class PublishedOrder:
 
     def __init__(self, records: Mapping[str, bytes] | None = None) -> None:
         """`records`: by the rest of the key behind `NAME/`; a history of 0.1.0 may have none."""
-        held = dict(records or {})
-        self._front = held.get(FRONT, b"")
+        published = dict(records or {})
+        self._front = published.get(FRONT, b"")
         found = msgspec.json.decode(self._front, type=_Front) if self._front else None
         self._chunks = found.chunks if found is not None else 0
         self._late: dict[tuple[int, int], int] = {}
         for number in range(self._chunks):
             for partition, offset, event_ms in msgspec.json.decode(
-                held[_late_key(number)], type=list[tuple[int, int, int]]
+                published[_late_key(number)], type=list[tuple[int, int, int]]
             ):
                 self._late[partition, offset] = event_ms
         self._position = (
             TopicPosition(tuple(found.offsets), tuple(found.reached_ms)) if found else None
         )
-        self.keys = tuple(held)
+        self.keys = tuple(published)
         """Of all records."""
 
     def at_least(self, known: FirstPass) -> FirstPass:

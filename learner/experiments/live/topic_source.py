@@ -163,13 +163,15 @@ class TopicSource:
         """End the topic at a position; the first call decides."""
         self._end = self._end or position
 
-    def held(self, source: Source, reached: int = 0) -> tuple[int, int]:
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset that Kafka has, and the first that it does not have yet."""
-        return self._asking.held(source, reached)
+        return self._asking.bounds(source, reached)
 
     def whole(self) -> bool:
         """Return whether Kafka still has the first examples, which a new arm begins with."""
-        return all(self.held(source)[0] <= self.begins[source.partition] for source in self.sources)
+        return all(
+            self.bounds(source)[0] <= self.begins[source.partition] for source in self.sources
+        )
 
     def passed(self) -> dict[Source, int]:
         """Return the offsets that the cohort in front has passed."""
@@ -210,7 +212,7 @@ class TopicSource:
         return all(offset >= end for offset, end in reached)
 
     def close(self) -> None:
-        """Close the reader that answers `held`. Those of `blocks` close with their iterators."""
+        """Close the reader that answers `bounds`. Those of `blocks` close with their iterators."""
         self._asking.close()
 
 
@@ -236,7 +238,7 @@ class _TopicReading:
             news = reader.poll(_POLL_S)
             assigned |= {each.source for each in news if isinstance(each, PartitionAssigned)}
         for source, partition in zip(sources, self.partitions, strict=True):
-            first, _ = reader.held(source)
+            first, _ = reader.bounds(source)
             if first > partition.offset:
                 raise ExamplesExpired(
                     f"topic {source.topic}, partition {source.partition}: expected examples from "

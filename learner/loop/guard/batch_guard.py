@@ -90,7 +90,7 @@ class BatchGuard:
         self.limits = limits or GuardLimits()
         self.careful = False
         """Whether deltas are checked after every batch, to find the one that broke them."""
-        self._held: dict[tuple[str, int], Verdict] = {}
+        self._verdicts: dict[tuple[str, int], Verdict] = {}
         self._reported: dict[tuple[str, int], None] = {}
         self._looked_at: dict[str, int] = {}  # source -> offset up to which inputs were judged
         self._judged: dict[str, int] = {}  # source -> offset up to which labels were judged
@@ -113,8 +113,8 @@ class BatchGuard:
 
     def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:
         """Return why the batch at an offset of this source must be left out, or None."""
-        if (held := self._held.get((name, offset))) is not None:
-            return held
+        if (verdict := self._verdicts.get((name, offset))) is not None:
+            return verdict
         numbers = examples.features.numbers
         bad = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
         if bad.shape[0]:
@@ -234,13 +234,13 @@ class BatchGuard:
     def hold(self, name: str, offset: int, verdict: Verdict) -> None:
         """Leave out the batch at this offset when it is read again."""
         self.careful = False
-        self._held[name, offset] = verdict
-        if len(self._held) > _REMEMBERED:
-            del self._held[next(iter(self._held))]
+        self._verdicts[name, offset] = verdict
+        if len(self._verdicts) > _REMEMBERED:
+            del self._verdicts[next(iter(self._verdicts))]
 
     def release(self, name: str, offset: int) -> None:
         """Learn the batch at this offset when it is read again; its labels count as judged."""
-        self._held.pop((name, offset), None)
+        self._verdicts.pop((name, offset), None)
         self._judged[name] = max(offset, self._judged.get(name, -1))
 
     def first_report(self, name: str, offset: int) -> bool:

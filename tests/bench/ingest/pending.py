@@ -43,7 +43,7 @@ def _fill(fields: FieldSet, some: EventChunk, pending: int) -> int:
     joiner, window_ms = PartitionJoiner(fields), fields.label.window_ms
     joiner.ended(EventSide.CLICKS)
     taken, step = 0, np.arange(_CHUNK)
-    while joiner.held.known < 2 * pending or joiner.held.pending < pending:
+    while joiner.window.known < 2 * pending or joiner.window.pending < pending:
         event_ms = joining.START_MS + (taken + step) * window_ms // pending
         offsets = taken + step
         taken += _CHUNK
@@ -58,8 +58,8 @@ def _fill(fields: FieldSet, some: EventChunk, pending: int) -> int:
         largest = max(largest, process.memory_info().rss)
         if taken > 2.1 * pending:
             break
-    assert joiner.held.pending >= 0.99 * pending, (joiner.held.pending, joiner.held.known)
-    assert joiner.held.known >= 1.98 * pending, (joiner.held.pending, joiner.held.known)
+    assert joiner.window.pending >= 0.99 * pending, (joiner.window.pending, joiner.window.known)
+    assert joiner.window.known >= 1.98 * pending, (joiner.window.pending, joiner.window.known)
     return largest
 
 

@@ -153,7 +153,7 @@ class Bench:
     def fold_everything(self) -> tuple[float, float]:
         """Fold full logs; return the time before and after, both when the logs were followed."""
         lazy = self.keeper(FoldPolicy(keep_bytes=1 << 40))
-        while lazy.held != list(self.buckets) or not lazy.replica.complete or lazy.step():
+        while lazy.leased != list(self.buckets) or not lazy.replica.complete or lazy.step():
             lazy.step()
         lazy._keeping = FoldPolicy(keep_ms=0, keep_bytes=0)
         began = time.perf_counter()

@@ -12,7 +12,7 @@ import pytest
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations import doctor
 from headrace.deploy.operations.check_result import SUBJECTS, Severity
-from headrace.deploy.operations.examples_topic import CutLog, HeldTopic
+from headrace.deploy.operations.examples_topic import CutLog, ExamplesBounds
 from headrace.deploy.operations.model_checks import (
     LARGEST_LOG_BYTES,
     NewestSnapshot,
@@ -58,7 +58,7 @@ SETTINGS = {
     "cluster-require-full-coverage": "no",
     "cluster-node-timeout": "5000",
 }
-TOPIC = HeldTopic("examples.demo", {"uuid/0": (0, 100), "uuid/1": (10, 100)})
+TOPIC = ExamplesBounds("examples.demo", {"uuid/0": (0, 100), "uuid/1": (10, 100)})
 
 
 def node(number: int, **changes: Any) -> NodeSurvey:
@@ -291,7 +291,7 @@ def test_doctor_names_the_next_step_for_a_model_that_cannot_be_read(
 
 
 def test_doctor_reports_a_recreated_topic_once_and_not_for_each_bucket() -> None:
-    again = HeldTopic("examples.demo", {"new-uuid/0": (0, 3)})
+    again = ExamplesBounds("examples.demo", {"new-uuid/0": (0, 3)})
     [found] = doctor.diagnose(well(), SPEC, again).findings
     assert found.severity == Severity.BROKEN
     assert "--accept-topic new-uuid" in found.remedy
@@ -309,7 +309,7 @@ def test_doctor_names_the_place_of_missing_examples_and_the_way_on() -> None:
 
 
 def test_doctor_finds_a_bucket_restored_from_before_an_accepted_topic() -> None:
-    again = HeldTopic("examples.demo", {"new-uuid/0": (0, 3)})
+    again = ExamplesBounds("examples.demo", {"new-uuid/0": (0, 3)})
     gone_on = [replace(each, marks={**each.marks, "new-uuid/0": 2}) for each in well().buckets]
     earlier = {name: mark - 1 for name, mark in well().buckets[3].marks.items()}
     gone_on[3] = replace(gone_on[3], marks=earlier)
@@ -335,7 +335,7 @@ def test_doctor_finds_a_log_that_lost_records_before_a_stored_position(
 
 
 def test_doctor_warns_of_an_unreachable_kafka_and_lists_an_unchecked_one() -> None:
-    silent = doctor.diagnose(well(), SPEC, HeldTopic("examples.demo", trouble="no broker"))
+    silent = doctor.diagnose(well(), SPEC, ExamplesBounds("examples.demo", trouble="no broker"))
     assert [each.subject for each in silent.findings] == ["kafka"]
     assert silent.exit_code == 1
     unasked = doctor.diagnose(well(), SPEC, None)

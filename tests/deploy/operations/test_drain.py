@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.deploy.local.drain import Drain
-from headrace.deploy.operations.examples_topic import held_topic
+from headrace.deploy.operations.examples_topic import topic_bounds
 from headrace.ingest.examples.batch import Examples, pack
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.store import Shape
@@ -44,19 +44,19 @@ def test_a_batch_in_an_open_transaction_is_awaited(
     producer.produce(model.topic, b"a batch", partition=0)
     assert producer.flush(TIMEOUT_S) == 0
     assert drain.behind().batches == 1
-    assert held_topic(model.kafka, model.spec.name).lag({}) == 1
+    assert topic_bounds(model.kafka, model.spec.name).lag({}) == 1
     producer.close()
 
 
 def test_examples_that_kafka_lost_before_they_were_learned_are_found(model: LearnedModel) -> None:
-    spec, source = model.spec, min(held_topic(model.kafka, model.spec.name).held)
+    spec, source = model.spec, min(topic_bounds(model.kafka, model.spec.name).bounds)
     producer = Producer({"bootstrap.servers": model.kafka.bootstrap})
     for before in (0, 0, 5, 5):
         batch = replace(Examples.empty(spec.fields), before=before)
         producer.produce(model.topic, pack(batch), partition=0)
     assert producer.flush(TIMEOUT_S) == 0
     for mark, missing in ((1, {f"{model.topic}/0@2": 5}), (3, {}), (4, {})):
-        found = held_topic(model.kafka, spec.name, [{source: mark}], spec.fields)
+        found = topic_bounds(model.kafka, spec.name, [{source: mark}], spec.fields)
         assert (found.trouble, found.missing) == (None, missing), mark
 
 
@@ -64,7 +64,7 @@ def test_a_mark_past_the_end_of_one_partition_hides_no_batch_of_another(
     model: LearnedModel, kafka: str
 ) -> None:
     """Markers of transactions move an end between reading the ends and reading the marks."""
-    spec, source = model.spec, min(held_topic(model.kafka, model.spec.name).held)
+    spec, source = model.spec, min(topic_bounds(model.kafka, model.spec.name).bounds)
     store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"bucket00")
     store.begin(Shape(spec.name, 1, spec.width, spec.fingerprint, spec.text))
     store.load(0, 1, {source: 1}, [])

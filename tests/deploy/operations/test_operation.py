@@ -11,7 +11,7 @@ import pytest
 
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.operations.examples_topic import held_topic
+from headrace.deploy.operations.examples_topic import topic_bounds
 from headrace.deploy.terminal import waiting_note
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
@@ -74,7 +74,7 @@ def store(spec: ModelSpec, cluster: ValkeyCluster) -> Iterator[RedisStore]:
     keeping = FoldPolicy(keep_ms=0)
     keeper = Keeper(store, shape, name="tender", keeping=keeping, now_ms=ticks.__next__,
                     draw_nonce=lambda: b"12345678")  # fmt: skip
-    while keeper.held != list(range(BUCKETS)) or keeper.step():
+    while keeper.leased != list(range(BUCKETS)) or keeper.step():
         keeper.step()
     keeper.release()
     yield store
@@ -195,7 +195,7 @@ def test_inspect_counts_unfolded_rows_once(
 def test_an_unreachable_kafka_is_in_the_result_and_not_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    topic = held_topic(KafkaSettings("127.0.0.1:1", connect_timeout_s=0.3), "demo")
+    topic = topic_bounds(KafkaSettings("127.0.0.1:1", connect_timeout_s=0.3), "demo")
     assert topic.trouble is not None
     assert "127.0.0.1:1" in topic.trouble
     assert topic.lag({"uuid/0": 3}) is None

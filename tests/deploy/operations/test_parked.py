@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from headrace.deploy.errors import BadOption
-from headrace.deploy.operations.examples_topic import HeldTopic
+from headrace.deploy.operations.examples_topic import ExamplesBounds
 from headrace.deploy.operations.inspection import survey_json
 from headrace.deploy.operations.parked import ask_about, check_parked, parked_text
 from headrace.learner.loop.marks.parked_marks import (
@@ -85,9 +85,9 @@ def test_doctor_and_inspect_name_what_is_parked_and_what_kafka_deleted() -> None
     survey = Survey("m", 0.0, [], buckets, None)
     [finding] = check_parked(survey, None)
     assert finding.found == "40 examples parked in 1 message"
-    [lost] = check_parked(survey, HeldTopic("examples.m", {SOURCE: (5, 9)}))
+    [lost] = check_parked(survey, ExamplesBounds("examples.m", {SOURCE: (5, 9)}))
     assert lost.found == f"{finding.found}, 1 of them lost: Kafka deleted the messages"
-    [held] = check_parked(survey, HeldTopic("examples.m", {SOURCE: (4, 9)}))
+    [held] = check_parked(survey, ExamplesBounds("examples.m", {SOURCE: (4, 9)}))
     assert held == finding
     assert list(check_parked(Survey("m", 0.0, [], [], None), None)) == []
     assert [each["offset"] for each in survey_json(survey, None)["parked"]] == [4]

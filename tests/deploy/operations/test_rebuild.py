@@ -173,7 +173,7 @@ def test_a_bounded_reader_ends_each_source_at_its_bound_whatever_lies_beyond() -
     inner = reader_of(5, 2)
     reader = BoundedReader(inner, {SOURCES[0]: 3, SOURCES[1]: 2})
     assert reader.poll(0.0) == [PartitionAssigned(source) for source in SOURCES]
-    assert reader.held(SOURCES[0]) == (0, 3)
+    assert reader.bounds(SOURCES[0]) == (0, 3)
     for _ in range(2):  # and again from the start
         reader.start(dict.fromkeys(SOURCES, 0))
         happened = [each for _ in range(6) for each in reader.poll(0.0)]

@@ -18,7 +18,7 @@ from headrace.deploy.reports.event_log import (
 )
 from headrace.deploy.reports.observer import curl_of, fields_of_requests
 from headrace.deploy.reports.refusals import (
-    HeldBatches,
+    QuarantinedBatches,
     RefusalReason,
     Refusals,
     read_refusals,
@@ -176,7 +176,9 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     report = make_report(
         state=JoinerState(4, 5, 1, 1, 6, 1, 0, unmatched_clicks=2),
         refusals=Refusals(
-            HeldBatches(2, 300, (RefusalReason("gradients explode", 300, "examples.m/0@7"),)),
+            QuarantinedBatches(
+                2, 300, (RefusalReason("gradients explode", 300, "examples.m/0@7"),)
+            ),
             (RefusalReason(Reason.BEFORE_2000, 1, '{"timestamp_ms":1700000000}'),),
             (ParkedMessage("id/3", 7, 120, ParkedRequest.NOTHING, 8, ParkedCause.NUMBERS),),
         ),
@@ -262,7 +264,7 @@ def test_a_quarantined_batch_counts_once_even_with_several_dead_letters(
         writer.send(Source(letters, 0), pack_letter(Record(source, offset, 1, b"[]"), reason))
     writer.flush()
     writer.close()
-    held = read_refusals(settings, spec).held
+    held = read_refusals(settings, spec).quarantined
     assert (held.batches, held.examples) == (2, 150)
     assert [(each.count, each.reason) for each in held.reasons] == [
         (120, "gradients explode"),

@@ -56,7 +56,7 @@ class JoinerRun:
     def done(self) -> bool:
         return all(
             source in self.transactions.offsets
-            and self.transactions.offsets[source].offset == self.reader.held(source)[1]
+            and self.transactions.offsets[source].offset == self.reader.bounds(source)[1]
             for source in self.reader.records
         )
 

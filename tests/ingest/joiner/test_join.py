@@ -49,7 +49,7 @@ def test_a_click_waits_for_its_impression_up_to_the_window(
     made = partition.join([shown("a", early_ms), END], [clicked("a", 0), END])
     assert sum(label for _, _, label in made) == 1 - late
     assert partition.joiner.counters.unmatched_clicks == late
-    assert partition.joiner.held.waiting_clicks == 0
+    assert partition.joiner.window.waiting_clicks == 0
 
 
 def test_a_click_without_an_impression_is_unmatched_and_not_late() -> None:
@@ -72,7 +72,7 @@ def test_a_constantly_repeated_impression_id_is_one_impression_and_blocks_nothin
         partition.advance()
     counters = partition.joiner.counters
     assert (counters.impressions, counters.duplicate_impressions) == (101, 99)
-    assert partition.joiner.held.known <= 2 * WINDOW_MS // 50 + 1
+    assert partition.joiner.window.known <= 2 * WINDOW_MS // 50 + 1
     assert partition.joiner.checkpoint().shown.rewind >= 5000 - 5 * WINDOW_MS
 
 

@@ -18,7 +18,7 @@ class Seen:
         self.registry = CollectorRegistry()
         self.registry.register(JoinerCollector(MODEL, joiner_run.joiner))
         self.lag = ReadLag("headrace_joiner_lag", {"model": MODEL})
-        held, positions = joiner_run.reader.held, joiner_run.joiner.positions
+        held, positions = joiner_run.reader.bounds, joiner_run.joiner.positions
         self.lag.follow(lambda sources: {each: held(each) for each in sources}, positions)
         self.registry.register(self.lag)
 

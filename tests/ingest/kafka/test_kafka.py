@@ -126,7 +126,7 @@ def test_the_end_of_a_source_is_past_the_transaction_marker(
     producer.produce(topic, b"seen", partition=0)
     producer.commit_transaction(10)
     assert values(until_end(reader, source, 4)) == [b"seen"]
-    assert reader.held(source) == (0, 4)
+    assert reader.bounds(source) == (0, 4)
     assert [(r.offset, r.value) for r in read_all(settings, topic)] == [(2, b"seen")]
     producer.close()
 
@@ -137,7 +137,7 @@ def test_an_end_below_one_that_was_reached_before_is_asked_for_again(
     source = Source(topic, 0)
     reader.poll(0.0)
     with ThreadPoolExecutor(1) as aside:
-        asked = aside.submit(reader.held, source, 2)  # as if a broker that was cut off answered
+        asked = aside.submit(reader.bounds, source, 2)  # as if a broker that was cut off answered
         write(settings, source, numbered(2))
         assert asked.result(DEADLINE_S) == (0, 2)
 
@@ -164,11 +164,11 @@ def test_a_reader_waits_for_partitions_that_its_client_does_not_have_after_an_ou
     reader.poll(0.0)
     consumer = WithoutPartitions(reader._consumer, times=2)
     reader._consumer = cast("Any", consumer)
-    assert reader.held(Source(topic, 0)) == (0, 0)
+    assert reader.bounds(Source(topic, 0)) == (0, 0)
     assert not consumer.times
     consumer.times = 1
     with pytest.raises(MissingTopic, match="absent"):
-        reader.held(Source("absent", 0))
+        reader.bounds(Source("absent", 0))
 
 
 def test_a_thread_that_asks_a_closed_reader_gets_an_error_that_metrics_expect(
@@ -177,7 +177,7 @@ def test_a_thread_that_asks_a_closed_reader_gets_an_error_that_metrics_expect(
     reader = KafkaReader(settings, None, [topic])
     reader.close()
     with pytest.raises(StreamError, match="expected an open client, got a closed one"):
-        reader.held(Source(topic, 0))
+        reader.bounds(Source(topic, 0))
 
 
 def test_a_reader_stops_at_a_deleted_offset_and_skips_no_gap(
@@ -285,7 +285,7 @@ def test_an_instance_called_fenced_without_a_successor_joins_again(
     write(settings, source, numbered(7))
     reader.start({source: 0})
     assert values(until_end(reader, source, 7)) == numbered(7)
-    assert reader.held(source) == (0, 7)
+    assert reader.bounds(source) == (0, 7)
     reader.close()
 
 

@@ -136,7 +136,10 @@ class AbortedMeanwhile:
 
     def group_metadata(self) -> object:
         deadline_s = time.monotonic() + 30.0
-        while self._reader.held(self._source) != (0, 2):  # the message and the marker of its abort
+        while self._reader.bounds(self._source) != (
+            0,
+            2,
+        ):  # the message and the marker of its abort
             assert time.monotonic() < deadline_s
         return self._reader.group_metadata()
 

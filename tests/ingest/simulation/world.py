@@ -132,7 +132,7 @@ class World:
             self._advance()
             self._restart()
         self._compare()
-        if self.partition.joiner.held.pending * (self.policy == "window"):
+        if self.partition.joiner.window.pending * (self.policy == "window"):
             raise Broken(f"seed {self.seed} {self.policy}: windows stayed open")
 
     def _happen(self) -> None:
@@ -212,7 +212,7 @@ class World:
         if not joiner.restoring and _exact(found) != wanted:
             raise Broken(f"seed {self.seed} {self.policy}: expected {wanted}, found {found}")
         waiting = sum(not click.over for click in reference.waiting)
-        if not joiner.restoring and joiner.held.waiting_clicks != waiting:
+        if not joiner.restoring and joiner.window.waiting_clicks != waiting:
             raise Broken(f"seed {self.seed} {self.policy}: {waiting} clicks should wait")
 
     def _row(self, made: Made) -> tuple[object, ...]:

@@ -209,7 +209,7 @@ def test_a_quarantined_batch_leaves_no_trace_in_the_model(
     assert (letter.topic, letter.partition, letter.offset) == ("examples.test", 0, BAD)
     assert letter.event is None
     figures = stage.learner.figures
-    assert (figures.held_batches, figures.held_examples) == (1, BATCH)
+    assert (figures.quarantined_batches, figures.quarantined_examples) == (1, BATCH)
     # scores of a batch found by its deltas were sent before; an inspection comes before the scores
     told_late = reason == EXPLODED and model != JOINT
     learned = batches if told_late else [*batches[:BAD], *batches[BAD + 1 :]]
@@ -264,7 +264,7 @@ def test_a_group_quarantines_one_mini_batch_and_learns_the_rest_of_its_batch() -
     items = (rows.ids & np.uint64(1023)) == spec.fields["item"].number
     assert rows.shows[items].sum() == learned
     figures = stage.learner.figures
-    assert (figures.held_batches, figures.held_examples) == (1, 40)
+    assert (figures.quarantined_batches, figures.quarantined_examples) == (1, 40)
 
 
 def test_every_mini_batch_of_a_batch_with_exploding_gradients_is_quarantined() -> None:
@@ -276,7 +276,10 @@ def test_every_mini_batch_of_a_batch_with_exploding_gradients_is_quarantined() -
     stage = Stage(spec, _spoiled(batches, "times 1000"), limits=limits)
     _assert_as_if_never_come(stage.run(), expected)
     assert all(EXPLODED in each.reason for each in stage.letters())
-    assert (stage.learner.figures.held_batches, stage.learner.figures.held_examples) == (1, BATCH)
+    assert (
+        stage.learner.figures.quarantined_batches,
+        stage.learner.figures.quarantined_examples,
+    ) == (1, BATCH)
 
 
 def test_a_mini_batch_is_inspected_by_scores_and_gradients() -> None:

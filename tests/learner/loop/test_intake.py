@@ -339,8 +339,8 @@ def test_an_accepted_topic_is_used_up_once_every_bucket_has_learned_from_it() ->
 
 def _delete_before(scenery: Scenery, first: int) -> None:
     """Let retention take the records before `first`."""
-    held = scenery.reader.held
-    scenery.reader.held = lambda source, reached=0: (first, held(source)[1])  # type: ignore[method-assign]
+    held = scenery.reader.bounds
+    scenery.reader.bounds = lambda source, reached=0: (first, held(source)[1])  # type: ignore[method-assign]
 
 
 def test_examples_that_retention_took_are_refused_and_the_message_names_the_flag() -> None:
@@ -405,10 +405,10 @@ def test_an_old_end_from_a_broker_that_wakes_up_does_not_stop_the_learner(
 ) -> None:
     scenery = Scenery()
 
-    def held(_: Source, reached: int = 0) -> tuple[int, int]:
+    def bounds(_: Source, reached: int = 0) -> tuple[int, int]:
         return 0, max(4, reached)  # asked again until the end is where it was
 
-    monkeypatch.setattr(scenery.reader, "held", held)
+    monkeypatch.setattr(scenery.reader, "bounds", bounds)
     scenery.begin({"old/0": 6})
     assert scenery.cursors.resume_at("old/0") == 6
 

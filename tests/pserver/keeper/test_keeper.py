@@ -59,7 +59,7 @@ class World:
         for _ in range(BUCKETS):
             keeper.step()
             self.now_ms += keeping.lease_ms // 100
-        assert keeper.held == list(range(BUCKETS))
+        assert keeper.leased == list(range(BUCKETS))
         return keeper
 
     def log_versions(self, bucket: int) -> list[int]:
@@ -138,7 +138,7 @@ def test_a_hot_row_is_written_once_for_all_the_entries_that_touch_it() -> None:
     metrics = KeeperMetrics("m")
     keeper = world.keeper(keeping=FoldPolicy(keep_ms=100, keep_bytes=1 << 20, lease_ms=10_000))
     keeper._metrics = metrics
-    while len(keeper.held) < BUCKETS:
+    while len(keeper.leased) < BUCKETS:
         keeper.step()
         world.now_ms += 100
     for _ in range(50):
@@ -256,8 +256,8 @@ def test_two_keepers_that_both_think_they_hold_a_bucket_lose_nothing() -> None:
         heir.step()
         world.push(1)
         world.check()
-    assert stalled.held == []
-    assert heir.held == [0, 1]
+    assert stalled.leased == []
+    assert heir.leased == [0, 1]
 
 
 def test_a_keeper_whose_store_went_back_starts_afresh() -> None:
@@ -382,14 +382,14 @@ def test_keepers_that_start_together_share_the_buckets() -> None:
         now[0] += 20
         for keeper in both:
             keeper.step()
-    held_by = [keeper.held for keeper in both]
+    held_by = [keeper.leased for keeper in both]
     assert sorted(held_by[0] + held_by[1]) == list(range(64))
     assert min(map(len, held_by)) >= 16
     both[0].release()
     for _ in range(20):
         now[0] += 20
         both[1].step()
-    assert both[1].held == list(range(64))
+    assert both[1].leased == list(range(64))
 
 
 def test_a_lost_lease_is_counted_and_its_bucket_released() -> None:
@@ -398,5 +398,5 @@ def test_a_lost_lease_is_counted_and_its_bucket_released() -> None:
     keeper = world.claimed()
     keeper._metrics = metrics
     keeper._refused(0, LostLease("taken"))
-    assert keeper.held == [1]
+    assert keeper.leased == [1]
     assert metrics.lost_leases._value.get() == 1

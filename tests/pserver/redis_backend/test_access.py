@@ -90,7 +90,7 @@ def test_every_acl_role_can_do_its_work(valkey_node: str, shape: Shape) -> None:
         )
         for _ in range(200):
             keeper_of.step()
-        assert keeper_of.held == list(range(BUCKETS))
+        assert keeper_of.leased == list(range(BUCKETS))
         keeper_of.release()
         replicas = [Replica(store, store.shape()) for store in (learner, server)]
         for replica in replicas:

@@ -55,7 +55,7 @@ class Topic(ListReader):
 
     def write(self, *changes: DeploymentChange) -> None:
         for each in changes:
-            self.records[ONLY].append(Record(ONLY, self.held(ONLY)[1], 0, each.value, each.key))
+            self.records[ONLY].append(Record(ONLY, self.bounds(ONLY)[1], 0, each.value, each.key))
 
 
 class DeployingServer(Serving):

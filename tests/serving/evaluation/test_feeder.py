@@ -141,7 +141,7 @@ def test_a_log_that_lost_evaluated_records_is_named_and_read_on(
 ) -> None:
     evaluated, source = EvaluatedModel(), Source("scores", 0)
     evaluated.steps(200)
-    end = evaluated.reader.held(source)[1]
+    end = evaluated.reader.bounds(source)[1]
     evaluated.reader.cut[source] = end - 3
     last = Committed(end, "id-of-scores", 5)
     assert _restarted_with(evaluated, last) == [("id-of-scores", end)]
@@ -154,7 +154,7 @@ def test_a_recreated_topic_is_named_and_evaluated_from_its_start(
 ) -> None:
     evaluated, source = EvaluatedModel(), Source("scores", 0)
     evaluated.steps(200)
-    end = evaluated.reader.held(source)[1]
+    end = evaluated.reader.bounds(source)[1]
     again = sum(len(unpack_scores(each.value)) for each in evaluated.reader.records[source])
     assert _restarted_with(evaluated, Committed(7, "id-of-another"))[-1] == ("id-of-scores", end)
     assert evaluated.feeder.figures.scores == again
@@ -250,7 +250,7 @@ def test_invalid_messages_are_counted_and_those_of_other_models_ignored() -> Non
     evaluated.steps(20)
     assert evaluated.feeder.figures.unusable == 5
     assert evaluated.folded() == before
-    assert evaluated.transactions.offsets[source].offset == evaluated.reader.held(source)[1]
+    assert evaluated.transactions.offsets[source].offset == evaluated.reader.bounds(source)[1]
 
 
 def test_a_prediction_for_tomorrow_ends_no_minute_before_its_append() -> None:

@@ -47,8 +47,8 @@ class Looking(Fallible):
     def __init__(self, store: Any) -> None:
         super().__init__(store)
         self.looks = 0
-        self.held = threading.Event()
-        self.held.set()
+        self.cached = threading.Event()
+        self.cached.set()
 
     def swap(self, store: Any) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Looking(Fallible):
         self, wanted: Mapping[int, Any], after: Mapping[int, int], limit: int
     ) -> list[LookResult | Unreachable]:
         self.looks += 1
-        assert self.held.wait(60)
+        assert self.cached.wait(60)
         return [
             Unreachable(f"bucket {bucket}") if bucket in self.away else answer
             for bucket, answer in zip(wanted, self._store.look(wanted, after, limit), strict=True)
@@ -183,12 +183,12 @@ def test_a_request_waits_until_the_deadline_and_late_rows_serve_the_next_request
     bounded.start()
     try:
         eventually(lambda: bounded.status.complete)
-        store.held.clear()
+        store.cached.clear()
         reading = bounded.reading()
         scorer.predict(reading, asked, NOW_MS)  # comes back, though no row does
         assert reading.defaulted > 20
         assert counts["defaulted"] == reading.defaulted
-        store.held.set()
+        store.cached.set()
 
         def known() -> bool:
             again = bounded.reading()
@@ -199,7 +199,7 @@ def test_a_request_waits_until_the_deadline_and_late_rows_serve_the_next_request
         looks = store.looks
         assert known() and store.looks == looks
     finally:
-        store.held.set()
+        store.cached.set()
         bounded.stop()
 
 
@@ -248,12 +248,12 @@ def test_eviction_from_the_row_cache_keeps_rows_that_were_read() -> None:
     rows = hot(memory_store(news()), always)
     first = some_ids(0, 400)
     rows.fetch(first)
-    table, read = rows.held
+    table, read = rows.cached
     read[table.find(first[:100])] = True
     for start in range(400, 4_000, 300):
         rows.fetch(some_ids(start, 300))
         assert len(rows.table) <= LEAST_ROWS + always.shape[0]
-        table, read = rows.held
+        table, read = rows.cached
         places = table.find(first[:100])
         assert (places >= 0).all()
         read[places] = True
