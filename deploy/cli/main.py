@@ -134,11 +134,10 @@ app = group(
     ),
     group(
         "evaluate",
-        "Evaluate predictions and inputs.",
+        "Evaluate predictions.",
         evaluate.run,
         evaluate.show,
         evaluate.compare,
-        evaluate.importance,
     ),
     spec.spec,
     group(

@@ -133,15 +133,6 @@ class StepView:
 
         return tell
 
-    def importance(self, name: str) -> Callable[[float, int], None]:
-        """Return the progress callback of a measurement of what inputs are worth."""
-        update, rate = self._bar(f"importance of {name}"), ShownRate(self._clock_s)
-
-        def tell(read: float, steps: int) -> None:
-            update(int(100 * read), 100, f"%{rate.text(steps, 'examples/s of all models')}")
-
-        return tell
-
     def __enter__(self) -> Self:
         self._bars.start()
         return self

@@ -30,7 +30,6 @@ control: its sums by batch are kept. *Refused:* arms that begin at the head of t
 would be compared with those of a control that has learned for longer.
 
 `published_history` is the history of a live experiment as servers and reports read it.
-`promotion_rules` says how a winning arm takes over traffic, and `field_importance` measures the
-worth of each input by arms without it. `executors` learns the arms by tasks, and `live` runs an
-experiment on a topic.
+`promotion_rules` says how a winning arm takes over traffic. `executors` learns the arms by tasks,
+and `live` runs an experiment on a topic.
 """
