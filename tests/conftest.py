@@ -20,10 +20,11 @@ from hypothesis import HealthCheck, settings
 
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.ingest.kafka.client_log import client_log
 from tests.effort import LONG, QUICK, QUICK_EXAMPLES
 from tests.running_server import jars, running_server
+from tests.valkey_cluster import ValkeyCluster
 
 ROOT = Path(__file__).parents[1]
 SERVERS = {

@@ -229,7 +229,7 @@ class PipelineOptions:
     """Kafka bootstrap servers. Default: start a Kafka."""
     kafka_client: list[str] | None = same(KAFKA_CLIENT)
     redis: str | None = setting(None, env="HEADRACE_REDIS", metavar="URL")
-    """URL of a Redis or Valkey, one server or a cluster. Default: start a cluster."""
+    """URL of a Redis or Valkey, one server or a cluster. Default: start a Valkey."""
     kafka_jars: Path | None = setting(None, env="HEADRACE_KAFKA_JARS", metavar="DIR")
     """Directory with the jars of Kafka. Default: fetch them once."""
     state: Path | None = setting(None, env="HEADRACE_STATE", metavar="DIR")

@@ -34,10 +34,10 @@ from tests.faults.shards import (
 )
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyNode
     from tests.chaos.fleet import Fleet
     from tests.chaos.servers import Servers
     from tests.faults.kafka_cluster import KafkaClusterNode
+    from tests.valkey_cluster import ClusterNode
 
 SPARE_BYTES = 8 << 20
 """A process under a memory limit may take this much more than it has."""
@@ -163,7 +163,7 @@ class Injector:
     # ---------------------------------------------------------------- Valkey
 
     @contextlib.contextmanager
-    def _kill_node(self, node: ValkeyNode) -> Iterator[None]:
+    def _kill_node(self, node: ClusterNode) -> Iterator[None]:
         index = self._servers.valkey.nodes.index(node)
         self._servers.valkey.kill(index)
         yield

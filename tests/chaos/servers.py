@@ -15,10 +15,10 @@ from headrace.deploy.local.services.kafka import HOST, KafkaNodeSettings
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.server_process import ServerProcess
-from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster, ValkeySettings
 from tests.chaos.links import Links
 from tests.faults.kafka_cluster import KafkaCluster, KafkaClusterNode
 from tests.faults.shards import IGNORING_XFSZ, wait_healthy
+from tests.valkey_cluster import FAILING_OVER, ClusterSettings, ValkeyCluster
 
 PRIMARIES = 3
 HEAP_MB = 256
@@ -29,7 +29,7 @@ _BACKLOG_MB = 16
 
 
 @dataclass(frozen=True)
-class LinkedValkeySettings(ValkeySettings):
+class LinkedValkeySettings(ClusterSettings):
     """Settings of a node that tells clients the port of its link."""
 
     client_port: int = 0

@@ -23,7 +23,6 @@ from rich.table import Table
 
 from headrace.deploy.local.drain import Drain, DrainTimeout
 from headrace.deploy.local.services.kafka import KafkaNodeSettings
-from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.kafka.settings import KafkaSettings
@@ -40,6 +39,7 @@ from tests.cluster.site_traffic import MODEL, SiteTraffic
 from tests.faults.kafka_cluster import BROKERS, KafkaCluster
 from tests.faults.shards import shards_of, wait_healthy, wait_promoted
 from tests.running_server import jars, running_server
+from tests.valkey_cluster import FAILING_OVER, ValkeyCluster
 
 IMAGE, TAG, NEXT_TAG = "localhost/headrace", "plain", "next"
 EVENTS_S = 200.0

@@ -13,10 +13,10 @@ import pyarrow.dataset
 import pytest
 
 from headrace.deploy.local.services.ports import free_port
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from tests.deploy.command import GENEROUS_S, Running, headrace, running
 from tests.docs.pages import DOCS, blocks
 from tests.docs.walk import EXAMPLES
+from tests.valkey_cluster import ValkeyCluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -10,11 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
 from headrace.learner import process
 from tests.faults.pipeline import Pipeline
 from tests.faults.shards import IGNORING_XFSZ, wait_healthy
 from tests.faults.traffic import spec_of
+from tests.valkey_cluster import FAILING_OVER, ValkeyCluster
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import redis
 from headrace.deploy.local.services.waiting import wait_until
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+    from tests.valkey_cluster import ClusterNode, ValkeyCluster
 
 DEADLINE_S = 90.0
 """For anything that is waited for: ten times what it takes on an idle machine."""
@@ -31,8 +31,8 @@ Head = dict[str, str]
 class Shard(NamedTuple):
     """A primary and its replica."""
 
-    primary: ValkeyNode
-    replica: ValkeyNode
+    primary: ClusterNode
+    replica: ClusterNode
 
 
 def shards_of(cluster: ValkeyCluster) -> list[Shard]:
@@ -74,11 +74,11 @@ def wait_healthy(cluster: ValkeyCluster) -> None:
     expect(wait_until(healthy, DEADLINE_S), "a healthy cluster")
 
 
-def is_primary(node: ValkeyNode) -> bool:
+def is_primary(node: ClusterNode) -> bool:
     return "role:master" in _role(node)
 
 
-def wait_promoted(node: ValkeyNode) -> None:
+def wait_promoted(node: ClusterNode) -> None:
     """Return when this replica is a primary."""
     expect(wait_until(lambda: is_primary(node), DEADLINE_S), f"{node.address} promoted")
 
@@ -96,17 +96,17 @@ def cut_link(shard: Shard) -> None:
     )
 
 
-def mend_link(replica: ValkeyNode) -> None:
+def mend_link(replica: ClusterNode) -> None:
     """Take `cut_link` back."""
     replica.call("CONFIG", "SET", "primaryuser", "", "primaryauth", "")
 
 
-def lose_files(node: ValkeyNode) -> None:
+def lose_files(node: ClusterNode) -> None:
     """Simulate a lost disk of a dead node that keeps its place in the cluster."""
     shutil.rmtree(node.directory / "appendonlydir")
 
 
-def head_of(node: ValkeyNode, key: bytes) -> Head:
+def head_of(node: ClusterNode, key: bytes) -> Head:
     """Return a bucket's head as this node has it, primary or replica."""
     with redis.Redis(host="127.0.0.1", port=node.port, single_connection_client=True) as client:
         client.execute_command("READONLY")
@@ -115,7 +115,7 @@ def head_of(node: ValkeyNode, key: bytes) -> Head:
 
 
 @contextlib.contextmanager
-def standing_still(node: ValkeyNode) -> Iterator[None]:
+def standing_still(node: ClusterNode) -> Iterator[None]:
     """The process of the node neither answers nor ends."""
     os.kill(node.pid, signal.SIGSTOP)
     try:
@@ -125,7 +125,7 @@ def standing_still(node: ValkeyNode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_disk(node: ValkeyNode) -> Iterator[None]:
+def full_disk(node: ClusterNode) -> Iterator[None]:
     """The files of the node cannot grow: what it writes fails, as on a disk that is full.
 
     A cut write may leave a hole in the append-only file, and the node would refuse the file at its
@@ -151,12 +151,12 @@ def full_disk(node: ValkeyNode) -> Iterator[None]:
     )
 
 
-def _persistence(node: ValkeyNode, name: str) -> str:
+def _persistence(node: ClusterNode, name: str) -> str:
     lines = node.call("INFO", "persistence").splitlines()
     return next(line.partition(":")[2] for line in lines if line.startswith(f"{name}:"))
 
 
-def used_memory(node: ValkeyNode) -> int:
+def used_memory(node: ClusterNode) -> int:
     lines = node.call("INFO", "memory").splitlines()
     return next(int(line.split(":")[1]) for line in lines if line.startswith("used_memory:"))
 
@@ -165,11 +165,11 @@ def expect(held: bool, what: str) -> None:
     assert held, f"expected {what} within {DEADLINE_S:g} s"
 
 
-def _role(node: ValkeyNode) -> str:
+def _role(node: ClusterNode) -> str:
     return node.call("INFO", "replication")
 
 
-def _primary_port(node: ValkeyNode) -> str:
+def _primary_port(node: ClusterNode) -> str:
     return next(
         (line.split(":")[1] for line in _role(node).splitlines() if "master_port" in line), ""
     )

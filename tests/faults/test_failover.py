@@ -18,11 +18,11 @@ from tests.faults.shards import (
 )
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
     from tests.faults.pipeline import Pipeline
+    from tests.valkey_cluster import ClusterNode, ValkeyCluster
 
 
-def index_of(cluster: ValkeyCluster, node: ValkeyNode) -> int:
+def index_of(cluster: ValkeyCluster, node: ClusterNode) -> int:
     return cluster.nodes.index(node)
 
 

@@ -10,11 +10,11 @@ import pytest
 from tests.faults.shards import full_disk, head_of, shard_at, used_memory
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
     from tests.faults.pipeline import Pipeline
+    from tests.valkey_cluster import ClusterNode, ValkeyCluster
 
 
-def until_refused(pipeline: Pipeline, node: ValkeyNode, word: str) -> None:
+def until_refused(pipeline: Pipeline, node: ClusterNode, word: str) -> None:
     """Return when the node refuses pushes with this error and its buckets make no progress."""
 
     def refused() -> bool:

@@ -8,8 +8,8 @@ from headrace.pserver.errors import MissingBucket
 from tests.faults.shards import lose_files, shard_at
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster
     from tests.faults.pipeline import Pipeline
+    from tests.valkey_cluster import ValkeyCluster
 
 
 def test_an_empty_shard_stops_learners_until_kafka_refills_the_restored_buckets(

@@ -11,20 +11,22 @@ from headrace.deploy.local.services.waiting import wait_until
 from tests.faults.shards import DEADLINE_S, expect, shard_at, shards_of
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
     from tests.faults.pipeline import Pipeline
+    from tests.valkey_cluster import ClusterNode, ValkeyCluster
 
 MOVED = 3
 """Buckets moved in a test, so that others of the same learner stay where they are."""
 
 
-def source_and_target(cluster: ValkeyCluster, pipeline: Pipeline) -> tuple[ValkeyNode, ValkeyNode]:
+def source_and_target(
+    cluster: ValkeyCluster, pipeline: Pipeline
+) -> tuple[ClusterNode, ClusterNode]:
     source = shard_at(cluster, pipeline.store.node_of(0)).primary
     target = next(s.primary for s in shards_of(cluster) if s.primary is not source)
     return source, target
 
 
-def slots_of(pipeline: Pipeline, source: ValkeyNode) -> dict[int, int]:
+def slots_of(pipeline: Pipeline, source: ClusterNode) -> dict[int, int]:
     """Some buckets on this node, and the slot of each."""
     buckets = pipeline.buckets_on(source.address)[:MOVED]
     return {bucket: key_slot(pipeline.store.key(bucket, "marks")) for bucket in buckets}

@@ -28,6 +28,8 @@ from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.runtime.clock import wall_ms
+from tests.running_server import running_server
+from tests.valkey_cluster import ValkeyCluster
 
 SPEC = Path(__file__).parents[2] / "deploy" / "models" / "demo.toml"
 EVENTS_PER_S, REQUESTS_PER_S = 300, 100
@@ -130,8 +132,8 @@ class Requests(Repeating):
 class Site:
     """A pipeline with its events and requests."""
 
-    def __init__(self, machine: LocalServices) -> None:
-        self.machine = machine
+    def __init__(self, machine: LocalServices, cluster: ValkeyCluster) -> None:
+        self.machine, self.cluster = machine, cluster
         settings = PipelineSettings(
             model=SPEC, kafka=machine.kafka, redis=machine.redis, evaluated=False
         )
@@ -159,16 +161,18 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    with LocalServices() as machine, Site(machine) as site:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with (
+        running_server(ValkeyCluster(tmp_path_factory.mktemp("cluster"))) as cluster,
+        LocalServices(redis=cluster.url) as machine,
+        Site(machine, cluster) as site,
+    ):
         yield site
 
 
 def shard_killed(site: Site) -> Callable[[], None]:
-    cluster = site.machine.valkey_cluster
-    assert cluster is not None
-    cluster.kill(0)
-    return lambda: cluster.restart(0)
+    site.cluster.kill(0)
+    return lambda: site.cluster.restart(0)
 
 
 def kafka_killed(site: Site) -> Callable[[], None]:
@@ -189,8 +193,7 @@ def frozen(pid: int) -> Callable[[], None]:
 
 
 def shard_frozen(site: Site) -> Callable[[], None]:
-    assert site.machine.valkey_cluster is not None
-    return frozen(site.machine.valkey_cluster.nodes[1].pid)
+    return frozen(site.cluster.nodes[1].pid)
 
 
 def kafka_frozen(site: Site) -> Callable[[], None]:

@@ -10,7 +10,7 @@ from tests.faults.pipeline import Pipeline
 from tests.faults.shards import shard_at
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.services.valkey import ValkeyCluster
+    from tests.valkey_cluster import ValkeyCluster
 
 LIMIT = 2_000
 """Examples, about a second of the traffic."""

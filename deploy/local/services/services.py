@@ -1,8 +1,8 @@
-"""Starts Kafka and a Valkey Cluster on this machine, or uses those at given addresses.
+"""Starts Kafka and Valkey on this machine, or uses those at given addresses.
 
     with LocalServices() as machine:
         machine.kafka   # "127.0.0.1:21001"
-        machine.redis   # "redis+cluster://127.0.0.1:21002,127.0.0.1:21003"
+        machine.redis   # "redis://127.0.0.1:21002"
 
 Both are launched before the wait for either, so that they start together. Their data is in one
 directory: that of the caller, which the next start uses again, or a temporary one, which is removed
@@ -21,7 +21,7 @@ from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.progress import SetupProgress, SilentSetupProgress
-from headrace.deploy.local.services.valkey import ValkeyCluster
+from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver.redis_backend.address import without_login
 
 
@@ -50,7 +50,7 @@ class LocalServices:
         self._steps = steps or SilentSetupProgress()
         self._cleanup = contextlib.ExitStack()
         self.kafka_node: KafkaNode | None = None
-        self.valkey_cluster: ValkeyCluster | None = None
+        self.valkey_node: ValkeyNode | None = None
         self.temporary = directory is None
         self.directory: Path = directory or Path()
 
@@ -81,11 +81,11 @@ class LocalServices:
             self.directory = self._made_directory()
             started.enter_context(_claimed(self.directory))
             if self._redis is None:
-                self.valkey_cluster = ValkeyCluster(self.directory, remove=self.remove)
-                started.callback(self.valkey_cluster.stop)
-                self._steps.step("starting a Valkey Cluster of two primaries", long=True)
-                self.valkey_cluster.launch()
-                self._redis = self.valkey_cluster.url
+                self.valkey_node = ValkeyNode(self.directory / "valkey", remove=self.remove)
+                started.callback(self.valkey_node.stop)
+                self._steps.step("starting Valkey", long=True)
+                self.valkey_node.launch()
+                self._redis = self.valkey_node.url
             if self._kafka is None:
                 jars = kafka_jars(self._jars_directory, self._steps.fetched)
                 self.kafka_node = KafkaNode(self.directory / "kafka", jars, remove=self.remove)
@@ -93,10 +93,10 @@ class LocalServices:
                 self._steps.step("starting Kafka", long=True)
                 self.kafka_node.launch()
                 self._kafka = self.kafka_node.bootstrap
-            if self.valkey_cluster is not None:
-                # stop the nodes at the same time as Kafka
-                started.callback(self.valkey_cluster.ask_to_stop)
-                self.valkey_cluster.wait_ready()
+            if self.valkey_node is not None:
+                # stop it at the same time as Kafka
+                started.callback(self.valkey_node.ask_to_stop)
+                self.valkey_node.wait_ready()
             if self.kafka_node is not None:
                 self.kafka_node.wait_ready()
             shown = without_login(self.redis)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.learner.experiments.promotion_rules import PromotionRules
 from headrace.serving.promotion.promotion_controller import KafkaPromotionPorts
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 from tests.running_server import jars, running_server
 from tests.serving.promotion.promotion_site import Site, roll_back_bad_canary, running_site
 from tests.serving.served_models import eventually
+from tests.valkey_cluster import ValkeyCluster
 
 _IN_A_ROW = 50
 

@@ -1,6 +1,6 @@
 """Measures a learner process: examples in Kafka become rows gained in two Valkey shards.
 
-Kafka and the Valkey Cluster are real, on this machine. The learner is that of `headrace learner
+Kafka and Valkey are real, on this machine. The learner is that of `headrace learner
 run`, in a process of its own. All examples are in the topic before it starts to read. The clock
 starts when its first read returns something, with kernels compiled. It stops when the marks of
 every bucket are at the end of the topic, which is polled every 20 ms. From then on, a killed

@@ -3,7 +3,7 @@
     python -m tests.bench.start [--quick] [--json] [--unrehearsed]
 
 Every part of the pipeline starts as in `headrace demo`, live evaluation included, on a Kafka and a
-Valkey Cluster that start with it. Once every part is ready, 2,000 events a second begin at once.
+Valkey that start with it. Once every part is ready, 2,000 events a second begin at once.
 Clicks are then counted by the time since the pipeline was ready.
 
 `server`: all clicks, by the server's histogram of the time from a click's append to its replica:

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.node_connection import Call
@@ -24,6 +23,7 @@ from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.running_server import running_server
+from tests.valkey_cluster import ValkeyCluster
 
 ROWS_A_PUSH = 1000
 SOURCE = "bench/0"

@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.replica.partial_replica import PartialReplica
 from tests.bench.pserver.bench_cluster import ROWS_A_PUSH, Bench
+from tests.valkey_cluster import ValkeyCluster
 
 
 def measure_lookups(nodes: ValkeyCluster, rows: int, rounds: int, repeats: int) -> dict[str, float]:

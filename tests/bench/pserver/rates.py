@@ -3,11 +3,11 @@
 import statistics
 import time
 
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import row_bytes
 from tests.bench.pserver.bench_cluster import ROWS_A_PUSH, Bench, ratio, turns
+from tests.valkey_cluster import ValkeyCluster
 
 
 def measure_push(nodes: ValkeyCluster, width: int, count: int) -> dict[str, float]:

@@ -31,7 +31,6 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.deploy.local.services.services import LocalServices
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import parse_spec
@@ -46,6 +45,7 @@ from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
 from headrace.serving.replicas.follower import Follower, Following
 from tests.bench.bench_options import bench_parser
+from tests.valkey_cluster import ValkeyCluster
 
 MODEL = parse_spec(
     """

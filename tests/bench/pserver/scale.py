@@ -6,9 +6,9 @@ lengthens less.
 
 import time
 
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.replica.replica import Replica
 from tests.bench.pserver.bench_cluster import Bench, flush, used_bytes
+from tests.valkey_cluster import ValkeyCluster
 
 
 def measure_memory(nodes: ValkeyCluster, rounds: int) -> dict[str, float]:

@@ -19,13 +19,13 @@ from pathlib import Path
 import psutil
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
 from tests.deploy.command import Running
 from tests.deploy.image.build import DEEP, PLAIN, missing, size_mb
 from tests.deploy.image.container import unpacked
 from tests.deploy.image.parts import COMMANDS, PartsInContainers
 from tests.running_server import jars, running_server
+from tests.valkey_cluster import ValkeyCluster
 
 
 def measured(folder: Path, image: str, model: str) -> dict[str, dict[str, float]]:

@@ -17,13 +17,7 @@ from headrace.deploy.local.services import ports
 from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
 from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
 from headrace.deploy.local.services.services import LocalServices
-from headrace.deploy.local.services.valkey import (
-    SLOTS,
-    ValkeyCluster,
-    ValkeyNode,
-    ValkeySettings,
-    call,
-)
+from headrace.deploy.local.services.valkey import ValkeyNode, ValkeySettings, call
 from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.local.processes import ENDED_WITHIN_S, descendants, parent, still_running
 from tests.running_server import jars, running_server
@@ -40,15 +34,6 @@ with LocalServices(kafka=kafka) as machine:
 """
 
 
-def keys_of(cluster: ValkeyCluster) -> list[str]:
-    """A key for each node, which that node serves."""
-    found: dict[int, str] = {}
-    for number in range(1000):
-        slot = int(cluster.nodes[0].call("CLUSTER", "KEYSLOT", f"key-{number}"))
-        found.setdefault(slot * len(cluster.nodes) // SLOTS, f"key-{number}")
-    return [found[index] for index in range(len(cluster.nodes))]
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A directory to keep data in, not made yet."""
@@ -61,36 +46,24 @@ def test_kafka_and_valkey_are_where_their_settings_say_and_not_on_the_usual_addr
 ) -> None:
     elsewhere = "127.0.0.2"
     kafka = KafkaNode(directory / "kafka", jars(), KafkaNodeSettings(host=elsewhere))
-    # one node: several would meet by the address of their outgoing connections, the usual loopback
-    cluster = ValkeyCluster(directory / "valkey", 1, ValkeySettings(host=elsewhere))
-    with running_server(kafka), running_server(cluster):
+    valkey = ValkeyNode(directory / "valkey", ValkeySettings(host=elsewhere))
+    with running_server(kafka), running_server(valkey):
         brokers = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30)
         assert [each.host for each in brokers.brokers.values()] == [elsewhere]
-        assert call(elsewhere, cluster.nodes[0].port, "PING") == "PONG"
-        for port in (kafka.port, cluster.nodes[0].port):
+        assert call(elsewhere, valkey.port, "PING") == "PONG"
+        for port in (kafka.port, valkey.port):
             assert is_free(port, HOST)
 
 
-def test_a_cluster_serves_other_slots_while_a_node_is_dead_and_the_node_returns(
-    directory: Path,
-) -> None:
-    cluster = ValkeyCluster(directory, primaries=2)
-    try:
-        cluster.launch()
-        cluster.wait_ready()
-        keys = keys_of(cluster)
-        for node, key in zip(cluster.nodes, keys, strict=True):
-            assert node.call("SET", key, "kept") == "OK"
-
-        cluster.kill(0)
-        with pytest.raises(ConnectionError):
-            cluster.nodes[0].call("PING")
-        assert cluster.nodes[1].call("SET", keys[1], "while the other is away") == "OK"
-        cluster.restart(0)
-
-        assert cluster.nodes[0].call("GET", keys[0]) == "kept"
-    finally:
-        cluster.stop()
+def test_a_used_directory_keeps_its_keys_after_a_kill_and_under_a_new_port(directory: Path) -> None:
+    for number in (1, 3):
+        node = ValkeyNode(directory)
+        with running_server(node):
+            assert node.call("INCR", "key") == str(number)
+            node.kill()
+            node.launch()
+            node.wait_ready()
+            assert node.call("INCR", "key") == str(number + 1)
 
 
 def test_a_single_node_is_not_a_cluster_and_never_evicts(valkey_node: str) -> None:
@@ -136,7 +109,7 @@ def test_given_addresses_of_services_are_used_without_starting_any(directory: Pa
     with LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory) as machine:
         assert (machine.kafka, machine.redis) == ("kafka:9092", "redis://redis")
         assert machine.kafka_node is None
-        assert machine.valkey_cluster is None
+        assert machine.valkey_node is None
 
 
 def test_a_state_directory_is_locked_for_one_headrace(directory: Path) -> None:
@@ -169,7 +142,7 @@ def test_a_signal_to_the_parent_leaves_no_process_and_no_directory(
 ) -> None:
     with parent(ONE_MACHINE, kafka) as (process, directory):
         everything = descendants(process.pid)
-        assert len(everything) == (4 if kafka else 6)
+        assert len(everything) == (2 if kafka else 4)
         assert Path(directory).is_dir()
 
         os.killpg(process.pid, number)  # a terminal signals the group

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.deploy.local.services.waiting import wait_until
+from tests.valkey_cluster import ValkeyCluster
 
 DEADLINE_S = 90.0
 

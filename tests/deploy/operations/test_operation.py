@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations.examples_topic import topic_bounds
 from headrace.deploy.terminal import waiting_note
@@ -32,6 +31,7 @@ from headrace.runtime.termination import UNREACHABLE
 from tests.deploy.in_process import Commands, headrace
 from tests.pserver.rows.entries import Pusher, blob_of, deltas_of
 from tests.running_server import running_server
+from tests.valkey_cluster import ValkeyCluster
 
 __all__ = ["headrace"]
 

@@ -13,7 +13,7 @@ import redis
 from redis import exceptions
 from redis.crc import key_slot
 
-from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver.errors import AccessRefused, OutOfMemory, StoreError, Unreachable
 from headrace.pserver.redis_backend.address import parse_address
 from headrace.pserver.redis_backend.error_translation import translated
@@ -24,6 +24,7 @@ from headrace.pserver.store import BucketAnswer, Fold, OffsetSpan, PollResult, P
 from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.rows.truth import rows_of, truth
 from tests.running_server import running_server
+from tests.valkey_cluster import ValkeyCluster
 
 BUCKETS = 16
 WAITING = WaitLimits(connect_timeout_ms=3000, answer_timeout_ms=3000)

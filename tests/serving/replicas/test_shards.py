@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import httpx
 
-from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.node_connection import WaitLimits
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
@@ -21,6 +20,7 @@ from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.row_cache import LEAST_ROWS
 from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
 from tests.serving.server_in_thread import ready, running
+from tests.valkey_cluster import ValkeyCluster
 
 WAITING = StoreSettings(WaitLimits(connect_timeout_ms=500, answer_timeout_ms=300))
 
