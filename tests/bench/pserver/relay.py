@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.deploy.local.services.services import LocalServices
+from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import parse_spec
@@ -45,7 +46,6 @@ from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
 from headrace.serving.replicas.follower import Follower, Following
 from tests.bench.bench_options import bench_parser
-from tests.valkey_cluster import ValkeyCluster
 
 MODEL = parse_spec(
     """
@@ -124,7 +124,7 @@ class CountingReplica(Replica):
 
 
 def measure(
-    nodes: ValkeyCluster,
+    node: ValkeyNode,
     pusher: PushThread,
     sources: Sequence[CountingReplica | RelayedRows],
     seconds: float,
@@ -134,15 +134,15 @@ def measure(
     followers = [Follower(source, Following(), wall_ms, samples.extend) for source in sources]
     for follower in followers:
         follower.start()
-    while not all(follower.standing.complete for follower in followers):
+    while not all(follower.status.complete for follower in followers):
         time.sleep(0.05)
     time.sleep(_WARM_S)
     samples.clear()
-    before, began_s, pushed = _sent_mb(nodes), time.monotonic(), pusher.pushed_bytes
+    before, began_s, pushed = _sent_mb(node), time.monotonic(), pusher.pushed_bytes
     read_mb = sum(source.bytes_read for source in sources) / 1e6
     time.sleep(seconds)
     lasted_s = time.monotonic() - began_s
-    sent = (_sent_mb(nodes) - before) / lasted_s
+    sent = (_sent_mb(node) - before) / lasted_s
     read = (sum(source.bytes_read for source in sources) / 1e6 - read_mb) / lasted_s
     pushed_mb = (pusher.pushed_bytes - pushed) / 1e6 / lasted_s
     for follower in followers:
@@ -158,8 +158,8 @@ def measure(
     }
 
 
-def _sent_mb(nodes: ValkeyCluster) -> float:
-    lines = [line for node in nodes.nodes for line in node.call("INFO", "stats").splitlines()]
+def _sent_mb(node: ValkeyNode) -> float:
+    lines = node.call("INFO", "stats").splitlines()
     name = "total_net_output_bytes:"
     return sum(int(line[len(name) :]) for line in lines if line.startswith(name)) / 1e6
 
@@ -179,8 +179,8 @@ def _measured(
     form: RelayForm | None = None,
 ) -> dict[str, float]:
     """Measure a new model; interval_ms: of its relay, None for followers of the logs."""
-    nodes, kafka = machine.valkey_cluster, KafkaSettings(machine.kafka)
-    assert nodes is not None
+    node, kafka = machine.valkey_node, KafkaSettings(machine.kafka)
+    assert node is not None
     shape = Shape(f"relayed-{name}", BUCKETS, WIDTH, "fingerprint", "spec")
     with ExitStack() as stack:
         stores = [open_store(machine.redis, shape.model) for _ in range(FOLLOWERS + 1)]
@@ -190,7 +190,7 @@ def _measured(
         pusher = stack.enter_context(PushThread(machine.redis, shape))
         if interval_ms is None:
             replicas = [CountingReplica(each, shape) for each in stores[1:]]
-            return measure(nodes, pusher, replicas, seconds)
+            return measure(node, pusher, replicas, seconds)
         stop = threading.Event()
         settings = RelaySettings(RelayPolicy(interval_ms))
         thread = threading.Thread(target=run_relay, args=(settings, kafka, stores[0], stop, form))
@@ -202,7 +202,7 @@ def _measured(
         rows = [RelayedRows(shape, opened, restored=restored) for _ in range(FOLLOWERS)]
         for each in rows:
             stack.callback(each.close)
-        return measure(nodes, pusher, rows, seconds)
+        return measure(node, pusher, rows, seconds)
 
 
 def measure_all(*, quick: bool) -> dict[str, dict[str, float]]:
