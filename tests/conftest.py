@@ -40,7 +40,6 @@ THOROUGH = (
     "tests/faults",
     "tests/simulation",
     "tests/chaos/test_run",
-    "tests/runtime/http/test_java",
     "tests/ingest/joiner/test_hostile_events",
     "tests/ingest/joiner/test_join_week",
     "tests/ingest/kafka/test_hanging_calls",

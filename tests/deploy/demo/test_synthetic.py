@@ -1,14 +1,11 @@
 """The synthetic stream: its truth is true, it moves, and a seed gives it again."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 
 from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticSite, SyntheticStream
-from tests.deploy.demo.written_log import write_log
 
 START_MS = 1_700_000_000_000
 SEEDS = (1, 2, 3)
@@ -86,18 +83,6 @@ def test_a_synthetic_stream_refuses_time_that_goes_back() -> None:
     stream = SyntheticStream(SyntheticSite(), 1, START_MS)
     with pytest.raises(ValueError, match=f"expected a time of {START_MS} or later"):
         stream.step(START_MS - 1, 1)
-
-
-def test_a_written_synthetic_log_has_the_counted_events_in_the_order_of_time(
-    tmp_path: Path,
-) -> None:
-    written = write_log(tmp_path, SyntheticStream(SyntheticSite(), 3, START_MS), 10, requests_s=20)
-    for name, count in (("impressions", written.impressions), ("clicks", written.clicks)):
-        lines = (tmp_path / f"{name}.ndjson").read_bytes().splitlines()
-        times = [orjson.loads(line)["timestamp_ms"] for line in lines]
-        assert len(lines) == count > 0
-        assert times == sorted(times)
-    assert written.impressions == 10 * 20 * SyntheticSite().slate == written.truth.size
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -10,17 +10,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services import ports
-from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
+from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
 from headrace.deploy.local.services.services import LocalServices
-from headrace.deploy.local.services.valkey import ValkeyNode, ValkeySettings, call
-from headrace.deploy.local.services.waiting import wait_until
-from tests.deploy.local.processes import ENDED_WITHIN_S, descendants, parent, still_running
-from tests.running_server import jars, running_server
+from headrace.deploy.local.services.valkey import ValkeyNode
+from tests.deploy.local.processes import descendants, parent, still_running
+from tests.running_server import running_server
 
 ONE_MACHINE = """
 import signal, sys, time
@@ -40,21 +38,6 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address")
-def test_kafka_and_valkey_are_where_their_settings_say_and_not_on_the_usual_address(
-    directory: Path,
-) -> None:
-    elsewhere = "127.0.0.2"
-    kafka = KafkaNode(directory / "kafka", jars(), KafkaNodeSettings(host=elsewhere))
-    valkey = ValkeyNode(directory / "valkey", ValkeySettings(host=elsewhere))
-    with running_server(kafka), running_server(valkey):
-        brokers = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30)
-        assert [each.host for each in brokers.brokers.values()] == [elsewhere]
-        assert call(elsewhere, valkey.port, "PING") == "PONG"
-        for port in (kafka.port, valkey.port):
-            assert is_free(port, HOST)
-
-
 def test_a_used_directory_keeps_its_keys_after_a_kill_and_under_a_new_port(directory: Path) -> None:
     for number in (1, 3):
         node = ValkeyNode(directory)
@@ -64,34 +47,6 @@ def test_a_used_directory_keeps_its_keys_after_a_kill_and_under_a_new_port(direc
             node.launch()
             node.wait_ready()
             assert node.call("INCR", "key") == str(number + 1)
-
-
-def test_a_single_node_is_not_a_cluster_and_never_evicts(valkey_node: str) -> None:
-    host, _, port = valkey_node.removeprefix("redis://").partition(":")
-
-    assert "cluster_enabled:0" in call(host, int(port), "INFO", "cluster")
-    policy = call(host, int(port), "CONFIG", "GET", "maxmemory-policy")
-    assert policy.splitlines() == ["maxmemory-policy", "noeviction"]
-    with pytest.raises(ValueError, match="unknown command"):
-        call(host, int(port), "NO-SUCH-COMMAND")
-
-
-def test_a_node_that_cannot_start_is_reported_with_the_end_of_its_log(directory: Path) -> None:
-    node = ValkeyNode(directory)
-    other = ValkeyNode(directory.with_name("other"))
-    other.port = node.port
-    try:
-        node.launch()
-        node.wait_ready()
-        other.launch()
-        assert wait_until(lambda: not other.alive, ENDED_WITHIN_S)
-        node.stop()
-
-        with pytest.raises(DeployError, match=r"(?s)ended with status 1.*in use"):
-            other.wait_ready()
-    finally:
-        node.stop()
-        other.stop()
 
 
 def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -138,14 +138,6 @@ def test_a_part_waiting_for_its_restart_can_be_stopped(tmp_path: Path) -> None:
     assert supervisor.restarts("learner") == 0
 
 
-def test_a_second_part_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    with Supervisor(tmp_path, command=PYTHON) as supervisor:
-        supervisor.start(SupervisedPart("learner", (SLEEP,)))
-
-        with pytest.raises(ValueError, match="learner"):
-            supervisor.start(SupervisedPart("learner", (SLEEP,)))
-
-
 def test_a_part_that_lost_kafka_is_restarted_until_kafka_is_back(tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     program = f"""

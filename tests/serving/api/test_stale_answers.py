@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.pserver.errors import MissingBucket
-from tests.serving.api.app_client import PREDICT, RANK, ask, complete
+from tests.serving.api.app_client import PREDICT, RANK, ask
 from tests.serving.served_models import (
     BUCKETS,
     NOW_MS,
@@ -14,16 +14,6 @@ from tests.serving.served_models import (
     memory_store,
     news,
 )
-
-
-def test_predictions_continue_after_an_error_of_the_store() -> None:
-    store = Fallible(memory_store(news()))
-    serving = Serving(store)  # type: ignore[arg-type]
-    serving.follow()
-    store.failure = MissingBucket("bucket 2 of news has no version: restore it")
-    with pytest.raises(MissingBucket):
-        serving.follower.step()
-    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
 
 
 def test_a_request_that_demands_more_freshness_than_available_gets_412() -> None:
@@ -86,14 +76,9 @@ def test_answers_and_metrics_have_the_state_of_the_replica() -> None:
     store.away = {1}
     serving.follower.step()
     assert state() == "unreachable"
-
-
-def test_an_answer_has_the_event_times_learned() -> None:
-    serving, pusher = complete()
-    nothing = deltas_of_article(serving.spec, 1, -1.0)
-    pusher.push(nothing, append_ms=NOW_MS - 700)  # the pusher's events happen as they are appended
-    pusher.push(nothing, append_ms=NOW_MS - 200, buckets=[0])
-    serving.follow()
-    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]}).json()
-    assert answer["event_ms"] == {"newest": NOW_MS - 200, "oldest": NOW_MS - 700}
-    assert answer["event_age_ms"] == {"newest": 200, "oldest": 700}
+    assert serving.sample("headrace_server_unreachable_buckets") == 1.0
+    assert ask(serving, "GET", "/health/ready").status_code == 200
+    store.failure = MissingBucket("bucket 2 of news has no version: restore it")
+    with pytest.raises(MissingBucket):
+        serving.follower.step()
+    assert state() == "unreachable", "answers go on"

@@ -1,21 +1,18 @@
 """Aliases that split their traffic among models, on a running application."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.ingest.kafka.fakes import ListWriter
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.traffic_split import split_of
-from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
 from headrace.serving.requests.splitting_key import split_key
 from tests.serving.api.app_client import ask
 from tests.serving.models.two_models import Two
-from tests.serving.served_models import NOW_MS, Clock, eventually
+from tests.serving.served_models import NOW_MS, Clock
 
 HALVES = "news=1 news-2=1"
 BY_USER = f"{HALVES} by user_id"
@@ -110,23 +107,6 @@ def test_an_incomplete_model_of_a_split_leaves_its_requests_to_the_others() -> N
         body = {"request_id": name, "candidates": [{"article_id": "hot"}]}
         said = ask(serving, "POST", "/v1/models/production:predict", json=body)
         assert said.json()["model"] == "news"
-
-
-def test_the_log_of_predictions_has_the_model_that_the_split_chose() -> None:
-    writer = ListWriter()
-    serving = Two(log := PredictionLog(PredictionLogSettings(), lambda: writer, lambda *_: None))
-    put(serving, HALVES)
-    log.start()
-    try:
-        for name in IDS:
-            body = {"request_id": name, "candidates": [{"article_id": "hot"}]}
-            ask(serving, "POST", "/v1/models/production:predict", json=body)
-        eventually(lambda: writer.flushed == len(IDS))
-    finally:
-        log.stop()
-    for message in map(json.loads, (each.value for each in writer.sent)):
-        assert message["alias"] == "production"
-        assert message["model"] == chosen(HALVES, message["request_id"])
 
 
 def test_a_split_is_switched_expected_reverted_and_kept_as_a_model_is(tmp_path: Path) -> None:

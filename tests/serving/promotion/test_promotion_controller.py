@@ -83,25 +83,6 @@ def test_a_good_model_ends_with_all_requests_and_its_decisions() -> None:
     assert any("time: " in each for each in said)
 
 
-@pytest.mark.parametrize("stage", [PromotionStage.SHADOW, PromotionStage.CANARY])
-def test_a_model_whose_learner_quarantines_more_batches_than_allowed_is_rolled_back(
-    stage: PromotionStage,
-) -> None:
-    rules = msgspec.structs.replace(RULES, quarantined=1)
-    ports = MemoryPorts()
-    ports.write(Promotion.begin(MODEL, "spec", CONTROL, rules, 0))
-
-    def quarantining(state: Promotion, _: str) -> None:
-        quarantined = 2 if state.stage is stage else 1
-        ports.served = ports.served._replace(quarantined=quarantined)
-
-    ended = drive(ports, quarantining)
-    assert ended.stage is PromotionStage.ROLLED_BACK
-    assert ended.decisions[-1].reason == "quarantined: 2 batches, expected at most 1"
-    assert ended.decisions[-2].stage is stage, "one batch is allowed"
-    assert ports.deployments.aliases == {"production": CONTROL}
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_write_that_kafka_did_not_acknowledge_is_read_from_the_topic(when: str) -> None:
     ports = MemoryPorts().begin()

@@ -21,8 +21,10 @@ from headrace.serving.promotion.promotion_steps import (
     waits_for,
 )
 
-RULES = PromotionRules(steps=(1.0, 10.0, 50.0, 100.0), shadow_s=60, step_s=60, longest_s=600)
-GOOD = ServedFigures(-0.002, -0.001, 400, 400.0, 1.0, 20.0, 1.0, 0)
+RULES = PromotionRules(
+    steps=(1.0, 10.0, 50.0, 100.0), shadow_s=60, step_s=60, longest_s=600, quarantined=1
+)
+GOOD = ServedFigures(-0.002, -0.001, 400, 400.0, 1.0, 20.0, 1.0, 1)
 MODEL, CONTROL = "news-fast", "news"
 
 
@@ -125,7 +127,7 @@ def test_traffic_rises_by_one_step_at_a_time_and_never_returns_after_a_rollback(
         ({"p99_ms": 51.0}, "p99: 51 ms, expected at most 50"),
         ({"freshness_s": float("inf")}, "freshness: more than 10 s, expected at most 10"),
         ({"p99_ms": float("inf")}, "p99: more than 1000 ms, expected at most 50"),
-        ({"quarantined": 1}, "quarantined: 1 batch,"),
+        ({"quarantined": 2}, "quarantined: 2 batches, expected at most 1"),
     ],
 )
 @pytest.mark.parametrize("stage", [PromotionStage.SHADOW, PromotionStage.CANARY])

@@ -2,23 +2,17 @@
 
 import threading
 
-import numpy as np
 import pytest
 
-from headrace.ingest.features.encoder import Encoder
-from headrace.learner.models.logistic import LogisticRegression
 from headrace.pserver.errors import MissingBucket
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.table import RowTable
 from headrace.serving.replicas.follower import Follower, Following
 from tests.serving.served_models import (
     NOW_MS,
     Clock,
     Fallible,
     Pusher,
-    Serving,
     deltas_of_article,
-    deltas_of_ids,
     eventually,
     follow,
     memory_store,
@@ -48,7 +42,7 @@ def test_the_follower_thread_folds_pushes_until_it_is_stopped() -> None:
     assert follower.status.rows == 1
 
 
-def test_clicks_pushed_before_the_first_copy_give_no_freshness_samples() -> None:
+def test_clicks_appended_before_the_first_copy_ended_give_no_freshness_samples() -> None:
     store = Fallible(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
     deltas = deltas_of_article(news(), 1, -1.0)
@@ -63,31 +57,16 @@ def test_clicks_pushed_before_the_first_copy_give_no_freshness_samples() -> None
     for _ in range(3):
         follower.step()
     store.away = set()
+    clock.ms += 37_000  # the copy takes this long
     follow(follower)
+    pusher.push(deltas, clicks=[NOW_MS + 5_000])  # appended meanwhile
+    follower.step()
+    assert arrived == []
     clock.ms += 100
     pusher.push(deltas, clicks=[clock.ms - 70])
     follower.step()
     assert arrived == [70]
     assert follower.freshness().count == 1
-
-
-def test_clicks_appended_while_the_copy_was_made_give_no_freshness_samples() -> None:
-    store = Fallible(memory_store(news()))
-    pusher = Pusher(store)  # type: ignore[arg-type]
-    deltas = deltas_of_article(news(), 1, -1.0)
-    arrived: list[int] = []
-    clock = Clock()
-    follower = follower_of(store, arrived, clock)
-    clock.ms += 37_000  # the copy takes this long
-    while not follower.status.complete:
-        follower.step()
-    pusher.push(deltas, clicks=[NOW_MS + 5_000])  # the copy began before this click
-    follower.step()
-    assert arrived == []
-    clock.ms += 300
-    pusher.push(deltas, clicks=[clock.ms - 200])
-    follower.step()
-    assert arrived == [200]
 
 
 def test_a_store_error_before_the_first_copy_is_a_failure_until_it_is_fixed(
@@ -135,51 +114,3 @@ def test_the_follower_leaves_processor_time_to_requests() -> None:
     follow(follower)
     assert follower._rest_s(0.0) == pytest.approx(0.001)
     assert follower._rest_s(0.3) == pytest.approx(0.3)
-
-
-def test_scores_computed_during_folds_are_those_of_one_moment() -> None:
-    """The table grows many times meanwhile; the rows read have one of three values."""
-    serving = Serving(memory_store(news()))
-    fields, model = serving.spec.fields, LogisticRegression(serving.spec)
-    event = [{"article_id": "watched", "timestamp_ms": NOW_MS}]
-    features = Encoder(fields).encode(event)
-    times = np.full(1, NOW_MS, np.int64)
-    table = RowTable(serving.spec.width)
-    watched = deltas_of_ids(features.ids[0, :1], -2.0)
-
-    def score(of: RowTable) -> float:
-        return float(model.predict(of, features, times)[0])
-
-    # the values that the watched row passes through, as one thread alone would see them
-    alone = RowTable(serving.spec.width)
-    moments = [score(alone)]
-    for _ in range(2):
-        alone.add(watched)
-        moments.append(score(alone))
-    # and in between: some columns of the row changed, others not yet
-    least, most = min(moments), max(moments)
-    seen: list[float] = []
-    folding = threading.Event()
-    folding.set()
-
-    def read() -> None:
-        while folding.is_set():
-            seen.append(score(table))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    dice = np.random.default_rng(7)
-    for part in range(60):
-        if part in (20, 40):
-            table.add(watched)
-        ids = np.unique(dice.integers(0, 2**63, 4_000).astype(np.uint64) << np.uint64(1))
-        table.add(deltas_of_ids(ids, -1.0))
-    # at least one score begins after the last fold, however long the reader did not run
-    folded = len(seen)
-    eventually(lambda: len(seen) > max(200, folded + 1))
-    folding.clear()
-    reader.join()
-    assert len(table) > 200_000
-    assert seen[-1] == moments[-1]
-    spread = most - least
-    assert all(least - spread <= each <= most + spread for each in seen)

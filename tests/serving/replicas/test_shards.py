@@ -1,7 +1,6 @@
 """A server over two real shards, one of which freezes and recovers."""
 
 import contextlib
-import itertools
 import os
 import signal
 from collections.abc import Callable
@@ -15,9 +14,7 @@ from headrace.pserver.store import Shape
 from headrace.runtime.clock import wall_ms
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import ServerSettings
-from headrace.serving.replicas.caching_follower import CacheBounds
 from headrace.serving.replicas.follower import Following
-from headrace.serving.replicas.row_cache import LEAST_ROWS
 from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
 from tests.serving.server_in_thread import ready, running
 from tests.valkey_cluster import ValkeyCluster
@@ -42,43 +39,6 @@ def test_a_frozen_shard_makes_answers_stale_until_it_recovers(
     ):
         eventually(lambda: ready(server.url))
         _freeze_and_thaw(client, name, Pusher(store), valkey_cluster.nodes[0].pid)
-
-
-def test_a_row_cache_answers_without_the_rows_of_a_frozen_shard_and_counts_them(
-    valkey_cluster: ValkeyCluster, fresh_name: Callable[[str], str]
-) -> None:
-    name = fresh_name("bounded")
-    spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
-    store = open_store(valkey_cluster.url, name, WAITING)
-    store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
-    Pusher(store).push(deltas_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0))
-    following, bounds = (
-        Following(poll_interval_ms=5),
-        CacheBounds(LEAST_ROWS, miss_deadline_ms=2_000),
-    )
-    settings = ServerSettings(port=0, following=following, bounds=bounds)
-    users = itertools.count()
-    with (
-        contextlib.closing(store),
-        running([StoreModel(spec, store)], settings) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
-    ):
-
-        def defaulted() -> int:
-            body = {"context": {"user_id": next(users)}, "candidates": [{"article_id": "hot"}]}
-            answer = client.post(f"/v1/models/{name}:predict", json=body)
-            assert answer.status_code == 200
-            return int(answer.json().get("defaulted_rows", 0))
-
-        eventually(lambda: ready(server.url))
-        eventually(lambda: defaulted() == 0)  # a loaded machine may exceed the short timeouts
-        os.kill(valkey_cluster.nodes[0].pid, signal.SIGSTOP)
-        try:
-            eventually(lambda: defaulted() > 0)
-            assert ready(server.url)
-        finally:
-            os.kill(valkey_cluster.nodes[0].pid, signal.SIGCONT)
-        eventually(lambda: [defaulted() for _ in range(8)] == [0] * 8)
 
 
 def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) -> None:

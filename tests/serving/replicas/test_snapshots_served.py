@@ -35,7 +35,27 @@ def predict(client: httpx.Client, model: str, **more: object) -> httpx.Response:
     return client.post(f"/v1/models/{model}:predict", json={**ASKED, **more})
 
 
-def test_a_snapshot_answers_unchanged_beside_the_live_model(
+def _check_demands(client: httpx.Client, name: str) -> None:
+    """Check that a request that demands another snapshot gets 412, which names the served one."""
+    assert predict(client, "frozen", snapshot=name).status_code == 200
+    assert (
+        predict(client, name).json()["snapshot"] == name
+    )  # a snapshot's name works like a model's
+    refused = predict(client, "news", snapshot=name)
+    assert refused.status_code == 412
+    error = refused.json()["error"]
+    assert (error["field"], error["expected"]) == ("snapshot", f"snapshot {name}")
+    assert error["found"] == "a model that follows the logs, version 8"
+    other = predict(client, "frozen", snapshot="20200101T000000.000Z-news-0000")
+    assert other.status_code == 412 and other.json()["error"]["found"] == name
+    assert predict(client, "20200101T000000.000Z-news-0000").status_code == 404
+    old = predict(client, "frozen", max_age_ms=1_000)
+    assert old.status_code == 412 and "(snapshot)" in old.json()["error"]["found"]
+    wrong = predict(client, "frozen", snapshot=7)
+    assert wrong.status_code == 422 and wrong.json()["error"]["field"] == "snapshot"
+
+
+def test_a_snapshot_answers_unchanged_beside_the_live_model_and_by_its_name(
     tmp_path: Path,
 ) -> None:
     store = learned(news())
@@ -56,38 +76,13 @@ def test_a_snapshot_answers_unchanged_beside_the_live_model(
         assert predict(client, "news").json()["predictions"] != frozen["predictions"]
         again = predict(client, "frozen").json()
         assert again["predictions"][0]["score"] == frozen["predictions"][0]["score"]
+        _check_demands(client, name)
         status = client.get("/v1/models/frozen").json()
         assert (status["snapshot"], status["rows"], status["model"]) == (name, 1, "frozen")
         lines = client.get("/metrics").text.splitlines()
     assert 'headrace_server_state{model="frozen",state="snapshot"} 1.0' in lines
     assert 'headrace_server_buckets{model="news"} 4.0' in lines
     assert not [each for each in lines if each.startswith('headrace_server_buckets{model="frozen"')]
-
-
-def test_a_request_that_demands_another_snapshot_gets_412_naming_the_served_one(
-    tmp_path: Path,
-) -> None:
-    store = learned(news())
-    name = snapshot_of(store, tmp_path).name
-    models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path / name))]
-    with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        eventually(lambda: ready(server.url))
-        assert predict(client, "frozen", snapshot=name).status_code == 200
-        assert (
-            predict(client, name).json()["snapshot"] == name
-        )  # a snapshot's name works like a model's
-        refused = predict(client, "news", snapshot=name)
-        assert refused.status_code == 412
-        error = refused.json()["error"]
-        assert (error["field"], error["expected"]) == ("snapshot", f"snapshot {name}")
-        assert error["found"] == "a model that follows the logs, version 4"
-        other = predict(client, "frozen", snapshot="20200101T000000.000Z-news-0000")
-        assert other.status_code == 412 and other.json()["error"]["found"] == name
-        assert predict(client, "20200101T000000.000Z-news-0000").status_code == 404
-        old = predict(client, "frozen", max_age_ms=1_000)
-        assert old.status_code == 412 and "(snapshot)" in old.json()["error"]["found"]
-        wrong = predict(client, "frozen", snapshot=7)
-        assert wrong.status_code == 422 and wrong.json()["error"]["field"] == "snapshot"
 
 
 def test_a_snapshot_whose_spec_names_a_torch_module_imports_it_only_if_allowed(
