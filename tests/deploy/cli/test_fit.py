@@ -20,7 +20,7 @@ __all__ = ["headrace"]
 pytestmark = pytest.mark.thorough
 
 ROWS, FEW_ROWS = 400_000, 4_000
-"""Of a fit that is killed, which has to take a while, and of the others."""
+"""A fit that is killed has to take a while; the others need few rows."""
 SPEC = """
 [model]
 name = "shop"
