@@ -122,8 +122,6 @@ class Growth:
 
     name: str
     lives: int
-    first_mb: float
-    last_mb: float
     most_mb: float
     slope_mb_h: float | None
     """Steepest growth of a life after its warm time. None: no life was long enough."""
@@ -157,8 +155,8 @@ def growth(
             if slope is None or steepness > slope:
                 slope = steepness
                 grown = _grown_mb(warm)
-    sizes = [resident for *_, resident in weighed]
-    return Growth(name, len(lives), sizes[0], sizes[-1], max(sizes), slope, grown, ceiling_mb)
+    most_mb = max(resident for *_, resident in weighed)
+    return Growth(name, len(lives), most_mb, slope, grown, ceiling_mb)
 
 
 def _grown_mb(points: Sequence[tuple[float, float]]) -> float:

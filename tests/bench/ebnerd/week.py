@@ -33,21 +33,18 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.features.hashing import hash_strings
 from headrace.ingest.features.label_policy import Policy
-from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
-from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 from headrace.pserver.rows.table import RowTable
-from headrace.pserver.store import Shape
 from tests.bench.bench_options import bench_parser
 from tests.bench.ebnerd.week_history import events_for
+from tests.bench.learner.core import Core
 
 Integers = npt.NDArray[np.int64]
 
 _ROOT = Path(__file__).resolve().parents[3]
 WEEK = Path(os.environ.get("HEADRACE_WEEK", _ROOT.parent / "shared/data/ebnerd_week1"))
 _BATCH = 4096
-_BUCKETS = 64
 _MINUTE_MS = 60_000
 
 
@@ -128,9 +125,7 @@ def learn(
     which, kinds, labels, times = join(spec, events)
     order = _order(events, which, times, partitions)
     which, kinds, labels, times = which[order], kinds[order], labels[order], times[order]
-    model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending = PendingDeltas(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
-    active = np.ones(_BUCKETS, np.bool_)
+    core = Core(spec)
     scores = np.full(len(events.impressions), np.nan)
     seconds = 0.0
     for begin in range(0, which.shape[0], batch):
@@ -139,8 +134,7 @@ def learn(
             spec, events, encoded, which[part], kinds[part], labels[part], times[part]
         )
         started = time.perf_counter()
-        view.reserve(model.rows_needed(examples))
-        made = model.learn(view, pending.reserve(), active, examples)
+        made = core.learn_batch(examples)
         seconds += time.perf_counter() - started
         scored = ~np.isnan(made)
         scores[which[part][scored]] = made[scored]
@@ -153,7 +147,9 @@ def learn(
         progressive(outcome[half], scores[half], requests[half])
         for half in (slice(middle), slice(middle, None))
     )
-    return Outcome(figures, (first, second), seconds, which.shape[0], len(view), scores, view)
+    return Outcome(
+        figures, (first, second), seconds, which.shape[0], len(core.view), scores, core.view
+    )
 
 
 def rows_of(encoded: Encoded, part: slice | Integers) -> Encoded:

@@ -7,7 +7,6 @@ stream has.
 """
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,16 +17,14 @@ from vowpalwabbit import Workspace
 
 from headrace.ingest.events.contract import REQUEST_ID
 from headrace.ingest.examples.batch import Examples, Kind
-from headrace.ingest.examples.ordering import reordered
 from headrace.ingest.examples.splitting import part_of
-from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.loop.guard.batch_guard import BatchGuard
-from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion.robust_constants import robust_constants
-from headrace.pserver.store import Shape
+from tests.bench.generated.joined_examples import Clicks, joined
 from tests.bench.generated.log_generator import GeneratedLog
+from tests.bench.learner.core import Core
 
 Floats = npt.NDArray[np.float64]
 
@@ -100,30 +97,18 @@ def stream_of(log: GeneratedLog, spec: ModelSpec) -> Examples:
         columns["bag"] = pa.ListArray.from_arrays(offsets, pa.array(log.bag_ids))
     nothing = np.zeros(len(log), np.uint8)
     shown = TableEncoder(spec.fields).examples(columns, log.shown_ms, nothing)
-    late_ms = log.click_ms - log.shown_ms
-    clicked = np.flatnonzero((log.click_ms >= 0) & (late_ms <= 1000 * log.plan.window_s))
-    both = np.concatenate((np.arange(len(log)), clicked))
-    event_ms = np.concatenate((log.shown_ms, log.click_ms[clicked]))
-    kinds = np.repeat(np.array([Kind.SHOWN, Kind.CLICKED], np.uint8), [len(log), clicked.size])
-    order = np.argsort(event_ms, kind="stable")
-    whole = reordered(shown, both[order])
-    labels = (kinds == Kind.CLICKED).astype(np.uint8)
-    times = event_ms[order]
-    return replace(whole, kinds=kinds[order], labels=labels[order], event_ms=times, append_ms=times)
+    return joined(spec, shown, Clicks(log.shown_ms, log.click_ms))[0]
 
 
 def learn_spec(spec: ModelSpec, stream: Examples) -> LearnedLog:
     """Learn a stream by a spec, as a learner of all rows does."""
-    shape = Shape(spec.name, _BUCKETS, spec.width, spec.fingerprint, spec.text)
-    model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending, guard = PendingDeltas(view, shape), BatchGuard(spec.fields.label.window_ms)
-    active, scores, held = np.ones(_BUCKETS, np.bool_), [], 0
+    core, guard = Core(spec, _BUCKETS), BatchGuard(spec.fields.label.window_ms)
+    scores, held = [], 0
     for begin in range(0, len(stream), _BATCH):
         batch = part_of(stream, begin, min(begin + _BATCH, len(stream)))
-        view.reserve(model.rows_needed(batch))
-        scores.append(model.learn(view, pending.reserve(), active, batch))
-        held += guard.judge("log", begin, batch, scores[-1], pending.largest()) is not None
-        pending.take(range(_BUCKETS))
+        scores.append(core.learn_batch(batch))
+        held += guard.judge("log", begin, batch, scores[-1], core.pending.largest()) is not None
+        core.push()
     return LearnedLog(np.concatenate(scores)[stream.kinds != Kind.CLICKED], held)
 
 

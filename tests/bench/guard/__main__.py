@@ -119,7 +119,7 @@ def _warm(stream: GuardStream, arrival: Arrival) -> tuple[BenchLearner, BatchGua
     for offset, (begin, until) in enumerate(arrival.messages(end)):
         batch = part_of(examples, begin, until)
         guard.before(_SOURCE, offset, batch)
-        scores = learner.learn(batch)
+        scores = learner.learn_batch(batch)
         guard.judge(_SOURCE, offset, batch, scores, 0.0)
         learner.push()
     return learner, guard
@@ -137,7 +137,7 @@ def cost_figures() -> dict[str, Any]:
         for offset, begin in enumerate(messages):
             batch = part_of(examples, begin, begin + size)
             began = time.thread_time()
-            scores = learner.learn(batch)
+            scores = learner.learn_batch(batch)
             learned = time.thread_time()
             guard.before(_SOURCE, offset, batch)
             guard.judge(_SOURCE, offset, batch, scores, 0.0)

@@ -9,7 +9,8 @@ from headrace.ingest.examples.batch import Examples, concatenate
 from headrace.ingest.examples.ordering import reordered
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoded
-from tests.bench.guard.guard_streams import Clicks, GuardStream
+from tests.bench.generated.joined_examples import Clicks
+from tests.bench.guard.guard_streams import GuardStream
 
 UNIT = 1000.0
 

@@ -42,7 +42,7 @@ def judged(stream: GuardStream, arrivals: Sequence[Arrival]) -> Iterator[tuple[A
     learner, scores = BenchLearner(stream.spec), []
     for begin in range(0, len(examples), _LEARNED):
         batch = part_of(examples, begin, min(begin + _LEARNED, len(examples)))
-        scores.append(learner.learn(batch))
+        scores.append(learner.learn_batch(batch))
         learner.push()
     made = np.concatenate(scores)
     for arrival in arrivals:

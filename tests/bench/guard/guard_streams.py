@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,15 +18,13 @@ import pyarrow as pa
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.events.contract import REQUEST_ID
 from headrace.ingest.examples.batch import Examples, Kind
-from headrace.ingest.examples.ordering import reordered
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.local.table_examples import TableEncoder
-from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.pserver.store import Shape
 from tests.bench.generated.contenders import spec_text
+from tests.bench.generated.joined_examples import Clicks, joined
 from tests.bench.generated.log_generator import GeneratedLog, LogPlan, generate
+from tests.bench.learner.core import Core
 
 if TYPE_CHECKING:
     from tests.bench.ebnerd import week
@@ -38,7 +35,6 @@ Ints = npt.NDArray[np.int64]
 
 POLICIES = ("window", "immediate")
 MODELS = ("lr", "fm", "dcn_v2")
-BUCKETS = 16
 NUMBER = "price"
 """A plain number that carries some of the log-odds: faults can change its unit."""
 _SITE_FIELDS = ("user_id", "item_id", "category", "position", "device")
@@ -48,13 +44,6 @@ _ARCHITECTURES = {
     "dcn_v2": 'architecture = "dcn_v2"\ndimensions = 8\ninit_scale = 0.05\nlayers = [32, 16]\n'
     "mini_batch = 32\n",
 }
-
-
-class Clicks(NamedTuple):
-    """The outcomes of n impressions: what a fault may change."""
-
-    shown_ms: Ints  # (n,)
-    click_ms: Ints  # (n,) -1 without a click
 
 
 class GuardStream(NamedTuple):
@@ -71,38 +60,6 @@ class GuardStream(NamedTuple):
         clicks: other outcomes than those of the log.
         """
         return joined(self.spec, self.impressions, clicks or self.clicks)
-
-
-def joined(spec: ModelSpec, shown: Examples, clicks: Clicks) -> tuple[Examples, Ints]:
-    """Return the examples of impressions in the order in which a joiner writes them."""
-    label, count = spec.fields.label, len(shown)
-    late_ms = clicks.click_ms - clicks.shown_ms
-    clicked = (clicks.click_ms >= 0) & (late_ms <= label.window_ms)
-    if label.policy == "window":
-        order = np.argsort(clicks.shown_ms, kind="stable")
-        times = clicks.shown_ms[order]
-        examples = replace(
-            reordered(shown, order),
-            labels=clicked[order].astype(np.uint8),
-            event_ms=times,
-            shown_ms=times,
-            append_ms=times + label.window_ms,
-        )
-        return examples, order
-    which = np.flatnonzero(clicked)
-    both = np.concatenate((np.arange(count), which))
-    times = np.concatenate((clicks.shown_ms, clicks.click_ms[which]))
-    kinds = np.repeat(np.array([Kind.SHOWN, Kind.CLICKED], np.uint8), [count, which.size])
-    order = np.lexsort((kinds, times))
-    examples = replace(
-        reordered(shown, both[order]),
-        kinds=kinds[order],
-        labels=(kinds[order] == Kind.CLICKED).astype(np.uint8),
-        event_ms=times[order],
-        shown_ms=clicks.shown_ms[both[order]],
-        append_ms=times[order],
-    )
-    return examples, both[order]
 
 
 def scaled(clicks: Clicks, rate: float) -> tuple[Clicks, float]:
@@ -217,33 +174,17 @@ def _encoded(spec: ModelSpec, events: list[dict[str, object]], shown_ms: Ints) -
     )
 
 
-class BenchLearner:
-    """A model and its rows in memory, as a learner holds them."""
+class BenchLearner(Core):
+    """A model and its rows that can be copied."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self._spec, self.model, self.view = spec, open_model(spec, BUCKETS), view_of(spec.width)
-        shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text)
-        self.pending = PendingDeltas(self.view, shape)
-        self._active = np.ones(BUCKETS, np.bool_)
-
-    def learn(self, examples: Examples) -> Floats:
-        """Score examples, then learn them; return the scores, NaN for clicks."""
-        self.view.reserve(self.model.rows_needed(examples))
-        return self.model.learn(self.view, self.pending.reserve(), self._active, examples)
-
-    def predict(self, examples: Examples) -> Floats:
-        """Return the scores that the model would give now."""
-        return self.model.predict(self.view, examples.features, examples.event_ms)
+    def __init__(self, spec: ModelSpec, buckets: int = 16) -> None:
+        super().__init__(spec, buckets)
 
     def copied(self) -> BenchLearner:
         """Return a copy that learns on by itself."""
-        other = BenchLearner(self._spec)
+        other = BenchLearner(self.spec, self.buckets)
         rows = self.view.everything()
         other.view.reserve(len(rows.ids))
         other.view.put(rows)
         other.model.memory = copy.deepcopy(self.model.memory)
         return other
-
-    def push(self) -> None:
-        """Forget what is pending: it is part of the rows."""
-        self.pending.take(range(BUCKETS))

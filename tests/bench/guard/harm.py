@@ -72,7 +72,7 @@ class Harmed:
             ):
                 self._park(examples)
                 return None
-        scores = self.learner.learn(examples)
+        scores = self.learner.learn_batch(examples)
         if guard is not None:
             verdict = guard.judge(batch.name, offset, examples, scores, 0.0)
             if verdict is not None:
@@ -99,7 +99,7 @@ class Harmed:
         again, self._since = self._since, []
         self.learner = self._pushed.copied()
         for examples in again:
-            self.learner.learn(examples)
+            self.learner.learn_batch(examples)
             self._since.append(examples)
 
     def _park(self, examples: Examples) -> None:
@@ -115,7 +115,7 @@ class Harmed:
         left = []
         for each in self.parked:
             if guard.reconsider(each, self.learner.predict(each)):
-                self.learner.learn(each)
+                self.learner.learn_batch(each)
             else:
                 left.append(each)
         self.parked = left

@@ -9,6 +9,7 @@ import statistics
 import time
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Examples
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
@@ -18,25 +19,33 @@ from headrace.pserver.store import Shape
 from tests.bench.learner.alone import Learned
 from tests.bench.learner.stream import Stream, batches_of
 
-_BUCKETS = 64
-
 
 class Core:
     """A model and its rows, as a learner holds them."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self.model, self.view = open_model(spec, _BUCKETS), view_of(spec.width)
-        self.pending = PendingDeltas(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
-        self.active = np.ones(_BUCKETS, np.bool_)
+    def __init__(self, spec: ModelSpec, buckets: int = 64) -> None:
+        self.spec, self.buckets = spec, buckets
+        self.model, self.view = open_model(spec, buckets), view_of(spec.width)
+        self.pending = PendingDeltas(self.view, Shape(spec.name, buckets, spec.width, "", ""))
+        self._active = np.ones(buckets, np.bool_)
+
+    def learn_batch(self, examples: Examples) -> npt.NDArray[np.float64]:
+        """Score examples, then learn them; return the scores, NaN for clicks."""
+        self.view.reserve(self.model.rows_needed(examples))
+        return self.model.learn(self.view, self.pending.reserve(), self._active, examples)
+
+    def predict(self, examples: Examples) -> npt.NDArray[np.float64]:
+        """Return the scores that the model would give now."""
+        return self.model.predict(self.view, examples.features, examples.event_ms)
+
+    def push(self) -> None:
+        """Forget what is pending: it is part of the rows."""
+        self.pending.take(range(self.buckets))
 
     def learn(self, batches: list[Examples]) -> Learned:
         """Learn a stream."""
-        scores = []
         began = time.perf_counter()
-        for batch in batches:
-            self.view.reserve(self.model.rows_needed(batch))
-            made = self.model.learn(self.view, self.pending.reserve(), self.active, batch)
-            scores.append(made)
+        scores = [self.learn_batch(batch) for batch in batches]
         seconds = time.perf_counter() - began
         return Learned(sum(map(len, batches)), seconds, np.concatenate(scores))
 
