@@ -51,9 +51,9 @@ def choose_protocol(
 
 
 class _ProbeApp:
-    """Answers by ASGI; `asked_at` offers a handler for the fast path."""
+    """Answers by ASGI; `handler_at` offers a handler for the fast path."""
 
-    def asked_at(self, _: bytes) -> tuple[Ask, str]:
+    def handler_at(self, _: bytes) -> tuple[Ask, str]:
         return self.answer, "probe"
 
     async def answer(self, request: BodySource | WholeRequest, _: str) -> Response:
