@@ -299,13 +299,28 @@ def test_doctor_reports_a_recreated_topic_once_and_not_for_each_bucket() -> None
     assert not doctor.diagnose(replace(well(), buckets=both), SPEC, again).findings
 
 
-def test_doctor_names_the_place_of_missing_examples_and_the_way_on() -> None:
-    [found] = doctor.diagnose(
-        well(), SPEC, replace(TOPIC, missing={"examples.demo/1@7": 3})
-    ).findings
-    assert (found.severity, found.where) == (Severity.BROKEN, "examples.demo/1@7")
-    assert "3 examples missing before it" in found.found
-    assert "--accept-gap" in found.remedy
+def cut(reader: str) -> ExamplesBounds:
+    return replace(TOPIC, cut=[CutLog(reader, Source("impressions", 2), 1_234)])
+
+
+@pytest.mark.parametrize(
+    ("topic", "where", "expected", "remedy"),
+    [
+        (replace(TOPIC, missing={"examples.demo/1@7": 3}), "examples.demo/1@7",
+         "3 examples missing before it", "--accept-gap"),
+        (cut("learner"), "impressions/2", "learner has read up to offset 1,234", "snapshot"),
+        (cut("joiner"), "impressions/2", "joiner has read up to offset 1,234", "a new model"),
+        (cut("scorer"), "impressions/2", "scorer has read up to offset 1,234", "--score-again"),
+    ],
+    ids=["missing", "learner", "joiner", "scorer"],
+)  # fmt: skip
+def test_doctor_names_the_place_of_lost_records_and_the_way_on(
+    topic: ExamplesBounds, where: str, expected: str, remedy: str
+) -> None:
+    [found] = doctor.diagnose(well(), SPEC, topic).findings
+    assert (found.severity, found.where) == (Severity.BROKEN, where)
+    assert expected in found.expected + found.found
+    assert remedy in found.remedy
 
 
 def test_doctor_finds_a_bucket_restored_from_before_an_accepted_topic() -> None:
@@ -318,20 +333,6 @@ def test_doctor_finds_a_bucket_restored_from_before_an_accepted_topic() -> None:
         (Severity.BROKEN, "kafka", "bucket 3")
     }
     assert all("--accept-topic new-uuid" in each.remedy for each in found)
-
-
-@pytest.mark.parametrize(
-    ("reader", "remedy"),
-    [("learner", "snapshot"), ("joiner", "a new model"), ("scorer", "--score-again")],
-)
-def test_doctor_finds_a_log_that_lost_records_before_a_stored_position(
-    reader: str, remedy: str
-) -> None:
-    cut = replace(TOPIC, cut=[CutLog(reader, Source("impressions", 2), 1_234)])
-    [found] = doctor.diagnose(well(), SPEC, cut).findings
-    assert (found.severity, found.where) == (Severity.BROKEN, "impressions/2")
-    assert f"{reader} has read up to offset 1,234" in found.expected
-    assert remedy in found.remedy
 
 
 def test_doctor_warns_of_an_unreachable_kafka_and_lists_an_unchecked_one() -> None:

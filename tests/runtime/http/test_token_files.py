@@ -1,5 +1,7 @@
-"""Files of tokens that change while a server runs."""
+"""Tokens: their comparison, and files of them that change while a server runs."""
 
+import hashlib
+import itertools
 import json
 import urllib.error
 import urllib.request
@@ -130,3 +132,16 @@ def _settings(kafka: str, prefix: str) -> KafkaSettings:
     from headrace.ingest.kafka.settings import TopicNames
 
     return KafkaSettings(kafka, names=TopicNames(prefix))
+
+
+@pytest.mark.parametrize("place", [0, 31])
+def test_a_token_whose_digest_equals_the_valid_one_in_a_byte_is_refused(place: int) -> None:
+    def digest(token: str) -> bytes:
+        return hashlib.sha256(token.encode()).digest()
+
+    guesses = (f"another-token-{number}" for number in itertools.count())
+    like = next(guess for guess in guesses if digest(guess)[place] == digest(OLD)[place])
+    tokens = Tokens([OLD])
+    assert tokens.check(f"Bearer {OLD}") == 0
+    with pytest.raises(RequestRefused, match="expected Bearer and a valid token"):
+        tokens.check(f"Bearer {like}")

@@ -275,6 +275,23 @@ def test_a_connection_that_proves_itself_while_it_waits_is_read_at_once() -> Non
     asyncio.run(talk())
 
 
+def test_bytes_of_a_connection_that_waits_stay_in_the_system() -> None:
+    async def talk() -> None:
+        client = _client()
+        queue = client.protocol._queue
+        steady_s, stopped_s = queue._now_s, queue._credited_s
+        queue._now_s = lambda: stopped_s  # time that passes would earn a share
+        client.protocol._reading_s = 1e-9  # its turn has begun
+        queue._credit_s = 1e-9  # and uses up the share
+        client.protocol.data_received(POST[:10])  # the begin of a head
+        assert client.paused
+        assert queue._held_bytes == 0
+        queue._now_s = steady_s
+        await client.received_once(lambda: True)
+
+    asyncio.run(talk())
+
+
 def test_a_server_reads_little_of_a_connection_that_waits() -> None:
     async def talk() -> None:
         config, state = _config(), ServerState()
