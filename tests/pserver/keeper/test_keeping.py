@@ -6,8 +6,6 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 
-import pytest
-
 from headrace.deploy.local.services.ports import free_port
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
@@ -21,9 +19,8 @@ BUCKETS = 8
 DEADLINE_S = 60
 
 
-@pytest.mark.parametrize("keepers", [1, 3])
-def test_a_keeper_process_keeps_logs_short_and_loses_nothing(
-    valkey: str, fresh_name: Callable[[str], str], keepers: int
+def test_three_keeper_processes_keep_logs_short_and_lose_nothing(
+    valkey: str, fresh_name: Callable[[str], str]
 ) -> None:
     shape = Shape(fresh_name("keeping"), BUCKETS, WIDTH, "fingerprint", "spec")
     store = open_store(valkey, shape.model, StoreSettings(sub_hashes=4))
@@ -31,7 +28,7 @@ def test_a_keeper_process_keeps_logs_short_and_loses_nothing(
     stop = threading.Event()
     port = free_port()
     threads, stores = [], []
-    for index in range(keepers):
+    for index in range(3):
         settings = KeeperSettings(
             name=f"keeper-{index}",
             idle_s=0.001,

@@ -159,15 +159,6 @@ class KeeperLaws:
             assert refused(world.store.trim([Trim(0, keeper, folds, 1, nonce, 1, 0)]))
         assert len(polled(world.store, 0, 0).entries) == 1
 
-    def test_a_failover_that_loses_folds_stops_the_trim(self, world: World) -> None:
-        answered(world.store, Pusher(0, BUCKETS).next())
-        world.store.claim(0, "k", LONG_MS)
-        before = world.checkpoint(0)
-        fold = fold_all(world, 0, "k")
-        world.revert(0, before)  # the entry is still there, the rows are not
-        assert refused(world.store.trim([trim_through(fold, 1)]))
-        assert len(polled(world.store, 0, 0).entries) == 1
-
     def test_a_failover_that_brings_trimmed_entries_back_stops_the_trim(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
         answered(world.store, pusher.next(), pusher.next())
@@ -181,19 +172,3 @@ class KeeperLaws:
         world.store.claim(0, "heir", LONG_MS)  # renews; it has no folds that could be lost
         assert refused(world.store.trim([Trim(0, "heir", 0, 2, nonce, 2, 1)]))
         assert len(polled(world.store, 0, 0).entries) == 2
-
-    def test_a_fold_of_a_lost_history_is_refused(self, world: World) -> None:
-        pusher = Pusher(0, BUCKETS)
-        answered(world.store, pusher.next())
-        world.store.claim(0, "k", LONG_MS)
-        before, offset = world.checkpoint(0), pusher.offset
-        answered(world.store, pusher.next())
-        replica, rows = rows_at(world, 0)
-        position = replica.position(0)
-        fold = Fold(0, "k", 1, position.version, position.nonce, rows)
-        world.revert(0, before)
-        assert refused(world.store.fold([fold]))
-        other = Pusher(0, BUCKETS, seed=9)
-        other.offset = offset
-        answered(world.store, other.next())  # version 2 again, of another history
-        assert refused(world.store.fold([fold]))

@@ -33,13 +33,6 @@ __all__ = ["BUCKETS", "StoreLaws", "World"]
 class StoreLaws(MakingLaws, KeeperLaws, DeletionLaws, ReshardLaws):
     """The laws. A subclass provides the fixture `world`."""
 
-    def test_creating_a_model_again_changes_nothing(self, world: World) -> None:
-        answered(world.store, Pusher(1, BUCKETS).next())
-        before = standing(world.store, 1)
-        world.store.create(world.shape)
-        assert standing(world.store, 1) == before
-        assert world.store.shape() == world.shape
-
     @pytest.mark.parametrize(
         "other", [{"buckets": 8}, {"width": 3}, {"fingerprint": "else"}, {"spec": "else"}]
     )
@@ -141,17 +134,6 @@ class StoreLaws(MakingLaws, KeeperLaws, DeletionLaws, ReshardLaws):
         [answer] = answered(world.store, Push(0, ends, b"n2", b"y"))
         assert answer.covers(ends)
         assert standing(world.store, 0).marks == {}
-
-    def test_a_late_push_of_a_replaced_learner_is_refused(self, world: World) -> None:
-        zombie, heir = Pusher(1, BUCKETS, seed=1), Pusher(1, BUCKETS, seed=2)
-        answered(world.store, zombie.next())
-        heir.offset = zombie.offset
-        late = zombie.next()
-        push = heir.next()
-        answered(world.store, push)
-        [answer] = answered(world.store, late)
-        assert answer.nonce == push.nonce
-        assert [e.nonce for e in polled(world.store, 1, 1).entries] == [push.nonce]
 
     def test_pushes_to_several_buckets_are_answered_in_order(self, world: World) -> None:
         pushes = [Pusher(bucket, BUCKETS).next() for bucket in (3, 0, 2, 1)]

@@ -140,22 +140,6 @@ def test_a_node_that_forgot_the_functions_gets_them_again(
     assert all("headrace" in node.call("FUNCTION", "LIST") for node in own_cluster.nodes)
 
 
-def test_functions_of_a_newer_version_are_left_alone(
-    own_cluster: ValkeyCluster, shape: Shape, store: RedisStore
-) -> None:
-    node = own_cluster.nodes[1]
-    newer = (
-        "#!lua name=headrace\nredis.register_function{function_name='headrace_version', "
-        "callback=function() return 999 end, flags={'no-writes'}}"
-    )
-    node.call("FUNCTION", "LOAD", "REPLACE", newer)
-    try:
-        with pytest.raises(StoreError, match="got 999"):
-            open_store(own_cluster.url, shape.model)
-    finally:
-        node.call("FUNCTION", "FLUSH", "SYNC")
-
-
 def test_a_full_node_refuses_pushes_and_still_folds_and_trims(
     own_cluster: ValkeyCluster, store: RedisStore, shape: Shape
 ) -> None:

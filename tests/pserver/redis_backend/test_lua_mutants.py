@@ -1,22 +1,18 @@
-"""Every check of functions.lua is needed: without it, a law of the store fails on a real server.
+"""Every check of functions.lua is needed: without it, a law of the store fails.
 
-A mutant is the library with one check taken out by text. It replaces the library on a server of its
-own, and on an embedded one; the law that should notice has to fail on both. The mutants of the
-simulation take some of these checks out under faults (tests/simulation/test_mutants.py).
+A mutant is the library with one check taken out by text, on an embedded server, which answers as a
+real one does (tests/embedded_valkey/test_same_answers.py). The mutants of the simulation take some
+of these checks out under faults (tests/simulation/test_mutants.py).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver import redis_backend
 from tests.pserver.laws.redis_laws import RedisLaws
-from tests.pserver.laws.store_worlds import EmbeddedWorld, RedisWorld
-from tests.running_server import running_server
+from tests.pserver.laws.store_worlds import EmbeddedWorld
 
 SOURCE = Path(redis_backend.__path__[0], "functions.lua").read_text()
 
@@ -131,15 +127,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def own_server(stack_directory: Path) -> Iterator[ValkeyNode]:
-    """A server of this module's own, because its library is broken."""
-    node = ValkeyNode(stack_directory / "mutants", remove=stack_directory)
-    with running_server(node):
-        yield node
-
-
-EACH_MUTANT = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "mutant",
     [
         pytest.param(
@@ -150,34 +138,13 @@ EACH_MUTANT = pytest.mark.parametrize(
         for mutant in MUTANTS
     ],
 )
-
-
-@EACH_MUTANT
-def test_a_law_notices_a_check_taken_out_of_the_functions(
-    own_server: ValkeyNode, fresh_name: Callable[[str], str], mutant: LuaMutant
-) -> None:
+def test_a_law_notices_a_check_taken_out_of_the_functions(mutant: LuaMutant) -> None:
     assert SOURCE.count(mutant.check) > mutant.occurrence, "the library lacks the mutant's text"
-    world = RedisWorld(own_server.url, fresh_name("mutant"))
-    with closing(world.store):
-        own_server.call("FUNCTION", "LOAD", "REPLACE", mutant.library)
-        try:
-            noticed = _notices(mutant, world)
-        finally:
-            own_server.call("FUNCTION", "LOAD", "REPLACE", SOURCE)
-    assert noticed, f"{mutant.law} does not notice: {mutant.name}"
-
-
-@EACH_MUTANT
-def test_a_law_notices_a_check_taken_out_of_embedded_functions(mutant: LuaMutant) -> None:
-    assert _notices(mutant, EmbeddedWorld(mutant.library))
-
-
-def _notices(mutant: LuaMutant, world: RedisWorld | EmbeddedWorld) -> bool:
     law: Any = getattr(RedisLaws(), mutant.law)
     try:
-        law(world, *mutant.arguments)
+        law(EmbeddedWorld(mutant.library), *mutant.arguments)
     except BaseException as noticed:
         if isinstance(noticed, KeyboardInterrupt):
             raise
-        return True
-    return False
+        return
+    pytest.fail(f"{mutant.law} does not notice: {mutant.name}")

@@ -12,9 +12,8 @@ import pytest
 from headrace.deploy.cli.main import app
 from headrace.deploy.errors import BadOption
 from headrace.learner.spec.model_spec import load_spec
-from headrace.pserver.errors import BucketExists, MissingModel, ModelExists, Resharded
+from headrace.pserver.errors import MissingModel, ModelExists, Resharded
 from headrace.pserver.inspection.model_survey import survey
-from headrace.pserver.redis_backend.commands import RedisCommands
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.snapshots.resharding import reshard
@@ -187,48 +186,6 @@ def test_an_interrupted_reshard_changes_nothing_and_the_next_one_begins_anew(
     numbers = {key.split(b".")[1].split(b"}")[0] for key in world.existing_keys() if b":2." in key}
     assert numbers == {b"%d" % bucket for bucket in range(2 * BUCKETS)}
     assert not any(b":1." in key for key in world.existing_keys()), "leftovers are removed"
-
-
-def test_a_second_reshard_at_the_same_time_is_refused(world: Resharding) -> None:
-    refused: list[BaseException] = []
-
-    def compete(_: SnapshotProgress) -> None:
-        with pytest.raises(BucketExists, match="another reshard") as caught:
-            world.grow(2 * BUCKETS)
-        refused.append(caught.value)
-
-    world.grow(2 * BUCKETS, tell=compete)
-    assert len(refused) == BUCKETS
-
-
-def test_a_switch_that_pauses_within_its_write_leaves_the_model_to_the_next_reshard(
-    world: Resharding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = History(world.store, world.shape)
-    history.push_all(3)
-    write, pauses = RedisCommands.on_model, iter((False, True))  # plan, switch
-
-    def paused(calls: RedisCommands, name: str, *words: Any) -> Any:
-        if name == "reshape" and next(pauses, False):
-            token = calls.model_key("reshard")  # which ends by itself meanwhile
-            calls.one(token, "DEL", token)
-            monkeypatch.undo()
-            with pytest.raises(MissingModel, match="interrupted"):
-                world.grow(2 * BUCKETS, tell=interrupt)
-        return write(calls, name, *words)
-
-    def interrupt(_: SnapshotProgress) -> None:
-        raise MissingModel("interrupted")
-
-    monkeypatch.setattr(RedisCommands, "on_model", paused)
-    with pytest.raises(BucketExists, match="another reshard"):
-        world.grow(4 * BUCKETS)
-    assert world.opened().shape() == world.shape
-    assert world.opened().missing() == []
-    assert world.grow(2 * BUCKETS)
-    grown = world.opened()
-    assert grown.remove_old() == BUCKETS
-    assert rows_in(world.opened(), grown.shape()) == history.truth()
 
 
 @pytest.mark.parametrize("buckets", [BUCKETS // 2, BUCKETS])

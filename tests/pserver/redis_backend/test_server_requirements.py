@@ -64,13 +64,17 @@ def test_the_client_and_the_functions_name_the_same_version() -> None:
     assert SOURCE.count(NUMBER) == 1
 
 
-def test_a_connected_process_refuses_newer_functions_at_its_next_call(
+def test_newer_functions_are_refused_at_the_next_call_and_at_the_start_and_left_alone(
     own_server: ValkeyNode, store: RedisStore
 ) -> None:
     pusher = Pusher(0, 1)
     [before] = store.push([pusher.next()])
     own_server.call("FUNCTION", "LOAD", "REPLACE", NEWER)
-    for call in (lambda: store.push([pusher.next()]), lambda: store.claim(0, "k", 1000)):
+    for call in (
+        lambda: store.push([pusher.next()]),
+        lambda: store.claim(0, "k", 1000),
+        lambda: open_store(own_server.url, "m"),
+    ):
         with pytest.raises(StoreError, match=f"got {LIBRARY_VERSION + 1} from .*newer headrace"):
             call()
     assert store.marks([0]) == [before]

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.pserver.errors import MissingBucket, StoreError
 from headrace.pserver.replica import log_tail as tail
-from headrace.pserver.replica.partial_replica import HistoryReset, PartialReplica
+from headrace.pserver.replica.partial_replica import PartialReplica
 from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.rows.deltas import RowDeltas, unpack
 from headrace.pserver.store import OffsetSpan, Push
@@ -73,19 +73,6 @@ def filled(world: World, bucket: int, pushes: int = 6) -> Pusher:
     return pusher
 
 
-def test_looked_up_rows_equal_a_replica_without_a_poll_before(world: World) -> None:
-    for bucket in (1, 3):
-        filled(world, bucket)
-    world.store.claim(1, "k", LONG_MS)
-    world.store.trim([trim_through(fold_all(world, 1, "k"), 4)])
-    lookup = PartialReplica(world.store, world.shape)
-    found = lookup.rows(all_ids(), limit=2)
-    assert by_id(found) == expected(world)
-    assert not found.failed
-    assert found.versions[lookup.shape.bucket_of(all_ids()) == 1].tolist() == [6] * 10
-    assert lookup.complete
-
-
 def test_a_lookup_of_no_ids_finds_no_rows(world: World) -> None:
     found = PartialReplica(world.store, world.shape).rows(np.zeros(0, np.uint64))
     assert found.rows.values.shape == (0, WIDTH)
@@ -141,18 +128,6 @@ def test_a_bucket_that_came_back_empty_stops_every_call(world: World) -> None:
         lookup.poll()
     with pytest.raises(MissingBucket, match="restore"):
         lookup.rows(all_ids())
-
-
-def test_a_failover_that_loses_folds_and_a_trim_but_no_entry_is_noticed(world: World) -> None:
-    filled(world, 0)
-    world.store.claim(0, "k", LONG_MS)
-    before = world.checkpoint(0)
-    world.store.trim([trim_through(fold_all(world, 0, "k"), 5)])
-    lookup = PartialReplica(world.store, world.shape)
-    assert by_id(lookup.rows(all_ids())) == expected(world)
-    world.revert(0, before)
-    assert by_id(lookup.rows(all_ids())) == expected(world)
-    assert lookup.poll() == [HistoryReset(0)]
 
 
 def test_the_tail_of_a_partial_replica_holds_the_untrimmed_entries() -> None:

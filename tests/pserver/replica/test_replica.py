@@ -120,52 +120,6 @@ TestFollowing = Following.TestCase
 TestFollowing.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
-class Watched(MemoryStore):
-    """Runs a callback once, right before or after the rows of a bucket are read."""
-
-    def __init__(self, before: Any, after: Any) -> None:
-        dice = random.Random(0)
-        super().__init__(clock_ms=lambda: 0, nonces=lambda: dice.randbytes(8))
-        self.before, self.after = before, after
-        self.create(SHAPE)
-
-    def rows(self, bucket: int) -> Any:
-        chunks = super().rows(bucket)
-        yield next(chunks)  # has no rows
-        before, self.before = self.before, lambda: None
-        before()
-        rest = list(chunks)
-        after, self.after = self.after, lambda: None
-        after()
-        yield from rest
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("through", [None, 3, 6])
-@pytest.mark.parametrize("limit", [1, 64])
-def test_a_copy_is_exact_though_its_bucket_is_folded_and_trimmed_meanwhile(
-    moment: str, through: int | None, limit: int
-) -> None:
-    all_pushes: list[Push] = []
-    store: Watched
-
-    def interfere() -> None:
-        pusher = Pusher(0, BUCKETS, seed=8)
-        pusher.offset = all_pushes[-1].spans[0].stop
-        more = [pusher.next() for _ in range(2)]
-        all_pushes.extend(more)
-        store.push(more)
-        fold_and_trim(store, 0, through)
-
-    store = Watched(lambda: None, lambda: None)
-    all_pushes += pushed(store, 5)
-    setattr(store, moment, interfere)
-    replica = Replica(store, SHAPE)
-    while not replica.complete or replica.position(0).version < 7:
-        replica.poll(limit)
-    assert rows_of(replica, 0) == truth(all_pushes)
-
-
 class SmallChunks(MemoryStore):
     """Reads rows one by one, and runs a callback after each."""
 
@@ -222,39 +176,6 @@ def test_a_copy_is_complete_though_all_of_the_log_is_trimmed_while_rows_are_read
     assert trimmed[0] > len(pushes) // 2 > 3  # the log that the copy began with is gone
     store.after_each = lambda: None
     replica.poll()
-    assert rows_of(replica, 0) == truth(pushes)
-
-
-def test_a_copy_begins_anew_if_folds_and_a_trim_are_lost_meanwhile() -> None:
-    store = Watched(lambda: None, lambda: None)
-    pushes = pushed(store, 5)
-    checkpoint = store.checkpoint(0)
-    fold_and_trim(store, 0, 3)
-    store.before = lambda: store.revert(0, checkpoint)  # the log is read, the rows are not
-    assert rows_of(following(store), 0) == truth(pushes)
-
-
-def test_a_copy_reads_rows_of_a_lost_history_again() -> None:
-    """Folded beyond the log that was read; then a failover, and other entries in their place."""
-    store = Watched(lambda: None, lambda: None)
-    pushes = pushed(store, 3)
-    checkpoint = store.checkpoint(0)
-    lost, other = Pusher(0, BUCKETS, seed=5), Pusher(0, BUCKETS, seed=6)
-    lost.offset = other.offset = pushes[-1].spans[0].stop
-
-    def fold_what_will_be_lost() -> None:
-        store.push([lost.next(), lost.next()])
-        fold_and_trim(store, 0, None)
-        store.after = fail_over  # when the rows of this test were read
-
-    def fail_over() -> None:
-        store.revert(0, checkpoint)
-        pushes.extend(other.next() for _ in range(4))
-        store.push(pushes[3:])
-
-    store.before = fold_what_will_be_lost
-    replica = following(store)
-    assert replica.position(0).version == 7
     assert rows_of(replica, 0) == truth(pushes)
 
 

@@ -1,6 +1,5 @@
 """A replica that follows logs: changes, silent buckets, rewritten and trimmed histories."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,21 +56,6 @@ def test_changes_of_a_replica_contain_the_added_deltas() -> None:
         span.source: SourceReached(span.source, span.start, span.stop, span.stop)
     }
     assert replica.poll() == []
-
-
-def test_fold_own_takes_exactly_the_next_entry_of_the_same_history() -> None:
-    store = new_store()
-    replica = following(store)
-    [push] = pushed(store, 1)
-    header, deltas = unpack(push.blob)
-    [answer] = store.marks([0])
-    assert not isinstance(answer, Unreachable)
-    assert not replica.fold_own(replace(answer, version=2), header, deltas)
-    assert not replica.fold_own(replace(answer, previous=b"another!"), header, deltas)
-    assert replica.fold_own(answer, header, deltas)
-    assert not replica.fold_own(answer, header, deltas)
-    assert replica.poll() == []
-    assert rows_of(replica, 0) == truth([push])
 
 
 class Silent:
@@ -131,30 +115,6 @@ def test_a_checksum_ignores_the_order_of_rows_and_rows_that_gained_nothing() -> 
     pushed(store, 1, bucket=1)
     ordered.poll()
     assert ordered.checksum(1) != other.checksum(1)
-
-
-@pytest.mark.parametrize("kept", [0, 1, 3])
-@pytest.mark.parametrize("after", [0, 1, 2, 3, 6])
-def test_a_history_that_was_rewritten_is_copied_again(kept: int, after: int) -> None:
-    """The replica is at version 4; the store goes back to `kept` and gets `after` other entries."""
-    store = new_store()
-    pushes = pushed(store, kept)
-    checkpoint = store.checkpoint(0)
-    pusher = Pusher(0, BUCKETS, seed=1)
-    pusher.offset = pushes[-1].spans[0].stop if pushes else 0
-    offset = pusher.offset
-    store.push([pusher.next() for _ in range(4 - kept)])
-    replica = following(store)
-    assert replica.position(0).version == 4
-    store.revert(0, checkpoint)
-    other = Pusher(0, BUCKETS, seed=2)
-    other.offset = offset
-    pushes += [other.next() for _ in range(after)]
-    store.push(pushes[kept:])
-    changes = replica.poll()
-    assert Copied(0) in changes
-    assert not any(isinstance(change, Folded) for change in changes)
-    assert rows_of(replica, 0) == truth(pushes)
 
 
 @pytest.mark.parametrize("through", [3, 4, 5, 8])

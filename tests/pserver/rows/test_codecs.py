@@ -135,6 +135,12 @@ def test_the_id_bits_below_those_of_the_bucket_choose_the_sub_hash(
     assert both.tolist() == [row_id >> (64 - sum(bits)) if sum(bits) else 0 for row_id in ids]
 
 
+@pytest.mark.parametrize("buckets", [0, -1, 3, 12, 1 << 17])
+def test_a_shape_refuses_buckets_that_ids_cannot_address(buckets: int) -> None:
+    with pytest.raises(ValueError, match=f"'m': expected a power of two up to 65536.*{buckets}"):
+        Shape("m", buckets, 2, "fingerprint", "spec")
+
+
 @given(bits=st.integers(0, 20))
 def test_a_model_of_few_buckets_has_as_many_sub_hashes_as_one_of_many(bits: int) -> None:
     found = sub_hashes_for(1 << bits)

@@ -14,9 +14,7 @@ from headrace.pserver.snapshots.restoration import RestoreResult, restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import Shape
 from tests.pserver.rows.entries import WIDTH
-from tests.pserver.snapshots.snapshot_world import (
-    BUCKETS,
-)
+from tests.pserver.snapshots.snapshot_world import BUCKETS, History
 
 
 class Stores:
@@ -41,6 +39,13 @@ class Stores:
         store = self.new(shape)
         store.create(shape)
         return store
+
+    def history(self, rounds: int, shape: Shape | None = None, seed: int = 0) -> History:
+        """A new model, after so many pushes to every bucket."""
+        shape = shape or self.shape()
+        history = History(self.made(shape), shape, seed)
+        history.push_all(rounds)
+        return history
 
     def lose(self, store: Any, shape: Shape, buckets: list[int], *, with_shape: bool) -> Any:
         """A shard comes back empty; return the store as a new process sees it."""

@@ -69,9 +69,7 @@ class Mortal:
 def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
     stores: Stores, storage: SnapshotStorage
 ) -> None:
-    shape = stores.shape()
-    history = History(stores.made(shape), shape)
-    history.push_all(4)
+    history = stores.history(4)
     manifest = taken(history.store, storage)
     history.push_all(2)
     every_death = range(4 * BUCKETS) if isinstance(history.store, MemoryStore) else range(0, 20, 6)
@@ -114,9 +112,8 @@ def test_a_stopped_restore_is_completed_by_the_next_one(
 def test_a_changed_byte_of_a_snapshot_is_found_before_a_restore_writes_anything(
     memory: Stores, tmp_path: Path
 ) -> None:
-    shape = memory.shape()
-    history = History(memory.made(shape), shape)
-    history.push_all(3)
+    history = memory.history(3)
+    shape = history.shape
     storage = SnapshotStorage(str(tmp_path))
     manifest = taken(history.store, storage)
     seed = random.randrange(1 << 30)
@@ -173,10 +170,8 @@ def test_a_restore_into_another_shape_or_a_bucket_being_filled_is_refused(
 def test_missing_buckets_can_be_filled_with_nothing_and_kafka_supplies_everything(
     stores: Stores,
 ) -> None:
-    shape = stores.shape()
-    store = stores.made(shape)
-    history = History(store, shape)
-    history.push_all(4)
+    history = stores.history(4)
+    store, shape = history.store, history.shape
     store = stores.lose(store, shape, [0, 3], with_shape=False)
     assert fill_with_nothing(store, None) == [0, 3]
     history.supply(store, shape)

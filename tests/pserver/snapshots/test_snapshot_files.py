@@ -170,6 +170,14 @@ def test_a_manifest_of_a_later_format_or_without_a_bucket_is_refused_by_name() -
         decode(encode(msgspec.structs.replace(manifest, files=manifest.files[1:])))
 
 
+@pytest.mark.parametrize("name", ["../other/rows.parquet", "/etc/passwd", "a/b", "..", "", "a\\b"])
+def test_a_manifest_that_names_a_file_outside_its_folder_is_refused(name: str) -> None:
+    manifest = manifest_of()
+    outside = msgspec.structs.replace(manifest.files[0], file=name)
+    with pytest.raises(BadManifest, match="files in its own folder"):
+        decode(encode(msgspec.structs.replace(manifest, files=[outside, manifest.files[1]])))
+
+
 @settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.integers(0, 4_000_000_000_000), min_size=2, max_size=10))
 def test_snapshot_names_sort_by_time_and_contain_their_model(times: list[int]) -> None:

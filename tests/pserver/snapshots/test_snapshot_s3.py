@@ -11,7 +11,7 @@ from moto.server import ThreadedMotoServer
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots, prunable, prune
 from headrace.pserver.snapshots.restoration import restore
-from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, StorageFailed
+from headrace.pserver.snapshots.snapshot_errors import StorageFailed
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.store import Shape
@@ -100,31 +100,6 @@ def test_a_snapshot_writer_killed_at_any_object_leaves_only_objects_to_prune(
     prune(storage, prunable(storage, keep=1, older_than_ms=None, now_ms=newest_ms + 25 * HOUR_MS))
     assert storage.half_written() == []
     assert find_snapshot(storage, "s3", None) == before
-
-
-def test_pruning_keeps_the_newest_and_removes_all_objects_of_the_others(
-    s3: str, history: History
-) -> None:
-    storage = SnapshotStorage(f"{s3}/pruned")
-    manifests = [taken(history.store, storage, at_ms=NOW_MS + n) for n in range(3)]
-    prune(storage, prunable(storage, keep=1, older_than_ms=None, now_ms=NOW_MS + HOUR_MS))
-    assert [each.manifest for each in list_snapshots(storage)] == manifests[2:]
-    left = storage._files.find(storage._root)
-    assert len(left) == BUCKETS + 1
-    assert all(manifests[2].name in path for path in left)
-
-
-def test_a_changed_object_of_a_snapshot_is_named(s3: str, history: History) -> None:
-    storage = SnapshotStorage(f"{s3}/changed")
-    manifest = taken(history.store, storage)
-    path = f"{storage._root}/{manifest.name}/{manifest.files[2].file}"
-    blob = bytearray(storage._files.cat_file(path))
-    blob[len(blob) // 2] ^= 1
-    storage._files.pipe_file(path, bytes(blob))
-    [problem] = verify(storage, manifest, stop=threading.Event(), tell=lambda _: None)
-    assert problem.startswith("rows-00002.parquet: expected sha256")
-    with pytest.raises(DamagedSnapshot, match=r"rows-00002\.parquet"):
-        restore(new_store(), storage, manifest, SHAPE, stop=threading.Event(), tell=lambda _: None)
 
 
 def test_a_missing_storage_bucket_of_snapshots_is_named(s3: str, history: History) -> None:

@@ -40,10 +40,8 @@ def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_r
     stores: Stores, storage: SnapshotStorage
 ) -> None:
     seed = random.randrange(1 << 30)
-    shape = stores.shape()
-    store = stores.made(shape)
-    history = History(store, shape, seed)
-    history.push_all(5)
+    history = stores.history(5, seed=seed)
+    store, shape = history.store, history.shape
     keeper = busy_keeper(store, shape, seed)
     lively = Lively(history, keeper, random.Random(seed))
     manifest = taken(lively, storage, parallel=2)
@@ -62,32 +60,11 @@ def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_r
     assert target.shape() == elsewhere
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seeds", [8, pytest.param(400, marks=pytest.mark.long)])
-def test_many_lively_snapshots_in_memory_are_exact(
-    memory: Stores, tmp_path: Path, seeds: int
-) -> None:
-    for seed in range(seeds):
-        shape = memory.shape()
-        history = History(memory.made(shape), shape, seed)
-        keeper = busy_keeper(history.store, shape, seed)
-        storage = SnapshotStorage(str(tmp_path / str(seed)))
-        manifest = taken(
-            Lively(history, keeper, random.Random(seed)), storage, parallel=1 + seed % 3
-        )
-        target = memory.new(shape)
-        put_back(target, storage, manifest, shape)
-        assert rows_in(target, shape) == history.truth_before(manifest), f"seed {seed}"
-        history.supply(target, shape)
-        assert rows_in(target, shape) == history.truth(), f"seed {seed}"
-
-
 def test_checksums_of_a_snapshot_equal_those_of_a_replica_at_its_version(
     stores: Stores, storage: SnapshotStorage
 ) -> None:
-    shape = stores.shape()
-    store = stores.made(shape)
-    History(store, shape).push_all(6)
+    history = stores.history(6)
+    store, shape = history.store, history.shape
     manifest = taken(store, storage)
     replica = Replica(store, shape)
     while not replica.complete:
@@ -100,52 +77,35 @@ def test_checksums_of_a_snapshot_equal_those_of_a_replica_at_its_version(
     assert verify(storage, manifest, stop=threading.Event(), tell=lambda _: None) == []
 
 
+@pytest.mark.parametrize("with_shape", [False, True])
 def test_a_shard_that_came_back_empty_gets_its_buckets_and_the_others_are_untouched(
-    stores: Stores, storage: SnapshotStorage
+    stores: Stores, storage: SnapshotStorage, *, with_shape: bool
 ) -> None:
-    shape = stores.shape()
-    store = stores.made(shape)
-    history = History(store, shape)
-    history.push_all(4)
+    history = stores.history(4)
+    store, shape = history.store, history.shape
+    busy_keeper(store, shape, 0).step()
     manifest = taken(store, storage)
     history.push_all(4)
     untouched = store.marks([0, 2])
-    store = stores.lose(store, shape, [1, 3], with_shape=False)
-    with pytest.raises(MissingBucket, match="bucket"):
-        store.marks([1])
+    store = stores.lose(store, shape, [1, 3], with_shape=with_shape)
+    if not with_shape:
+        with pytest.raises(MissingBucket, match="bucket"):
+            store.marks([1])
     restored = put_back(store, storage, manifest, shape)
     assert restored.buckets == (1, 3)
+    assert store.shape() == shape
     assert store.marks([0, 2]) == untouched
     history.supply(store, shape)
     assert rows_in(store, shape) == history.truth()
     assert put_back(store, storage, manifest, shape).buckets == ()
 
 
-def test_a_restore_brings_back_a_shape_that_was_lost_with_its_shard(
-    stores: Stores, storage: SnapshotStorage
-) -> None:
-    shape = stores.shape()
-    store = stores.made(shape)
-    history = History(store, shape)
-    history.push_all(4)
-    busy_keeper(store, shape, 0).step()
-    manifest = taken(store, storage)
-    history.push_all(2)
-    store = stores.lose(store, shape, [2], with_shape=True)
-    put_back(store, storage, manifest, shape)
-    assert store.shape() == shape
-    history.supply(store, shape)
-    assert rows_in(store, shape) == history.truth()
-
-
 @pytest.mark.parametrize("factor", [1, 4])
 def test_a_restore_into_another_name_and_more_buckets_continues_exactly(
     stores: Stores, storage: SnapshotStorage, factor: int
 ) -> None:
-    shape = stores.shape()
-    store = stores.made(shape)
-    history = History(store, shape)
-    history.push_all(6)
+    history = stores.history(6)
+    store, shape = history.store, history.shape
     manifest = taken(store, storage)
     history.push_all(3)
     copy = Shape(stores.shape("copy").model, factor * BUCKETS, WIDTH, "another", "another spec")
@@ -161,9 +121,8 @@ def test_a_restore_into_another_name_and_more_buckets_continues_exactly(
 def test_a_snapshot_writer_killed_at_any_file_leaves_no_visible_snapshot(
     memory: Stores, tmp_path: Path
 ) -> None:
-    shape = memory.shape()
-    history = History(memory.made(shape), shape)
-    history.push_all(3)
+    history = memory.history(3)
+    shape = history.shape
     for kind, url in (("folder", str(tmp_path)), ("objects", f"memory://{shape.model}")):
         storage = SnapshotStorage(url)
         before = taken(history.store, storage, at_ms=NOW_MS)
@@ -183,9 +142,9 @@ def test_a_snapshot_writer_killed_at_any_file_leaves_no_visible_snapshot(
 def test_a_stopped_or_failed_snapshot_writer_removes_its_files(
     memory: Stores, storage: SnapshotStorage
 ) -> None:
-    shape = memory.shape()
-    store = memory.made(shape)
-    History(store, shape).push_all(2)
+    history = memory.history(2)
+    store: Any = history.store
+    shape = history.shape
     stop = threading.Event()
     assert take(store, storage, stop=stop, tell=lambda _: stop.set()) is None
     store.empty(2)
@@ -216,9 +175,8 @@ class Deaf:
 def test_a_snapshot_waits_for_a_node_that_does_not_answer_but_not_for_ever(
     memory: Stores, storage: SnapshotStorage
 ) -> None:
-    shape = memory.shape()
-    store = memory.made(shape)
-    History(store, shape).push_all(2)
+    history = memory.history(2)
+    store = history.store
     assert taken(Deaf(store, 5), storage).rows > 0
     with pytest.raises(StoreError, match=r"bucket 1 .*node 2 does not answer"):
         take(Deaf(store, float("inf")), storage, patience_ms=-1)
