@@ -14,6 +14,7 @@ from headrace.ingest.events.contract import Reason
 from tests.ingest.collector.collected_events import CLICKS, IMPRESSIONS, JSON, event, line
 from tests.ingest.collector.collecting import NOW_MS, collecting, until
 
+pytestmark = pytest.mark.anyio
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
@@ -60,23 +61,21 @@ BROKEN: dict[str, tuple[bytes, int, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_the_collector_answers_an_invalid_event_with_what_was_expected_and_found(name: str) -> None:
+async def test_the_collector_answers_an_invalid_event_with_what_was_expected_and_found(
+    name: str,
+) -> None:
     body, status, reason, field, found = BROKEN[name]
-
-    async def send() -> None:
-        async with collecting() as collector:
-            answer = await collector.http.post(IMPRESSIONS, content=body, headers=JSON)
-            [refused] = answer.json()["refused"]
-            assert (answer.status_code, answer.json()["accepted"]) == (status, 0)
-            assert (refused["index"], refused["reason"], refused["field"]) == (0, reason, field)
-            assert found in refused["found"]
-            assert refused["expected"]
-            assert "error" not in answer.json()
-            assert collector.kafka.written == []
-            labels = f'{{event="impression",reason="{reason}"}}'
-            assert f"headrace_collector_refused_events_total{labels} 1.0" in collector.metrics()
-
-    asyncio.run(send())
+    async with collecting() as collector:
+        answer = await collector.http.post(IMPRESSIONS, content=body, headers=JSON)
+        [refused] = answer.json()["refused"]
+        assert (answer.status_code, answer.json()["accepted"]) == (status, 0)
+        assert (refused["index"], refused["reason"], refused["field"]) == (0, reason, field)
+        assert found in refused["found"]
+        assert refused["expected"]
+        assert "error" not in answer.json()
+        assert collector.kafka.written == []
+        labels = f'{{event="impression",reason="{reason}"}}'
+        assert f"headrace_collector_refused_events_total{labels} 1.0" in collector.metrics()
 
 
 def test_every_reason_of_the_joiner_that_the_collector_can_check_has_a_case() -> None:
@@ -124,26 +123,22 @@ WRONG: dict[str, tuple[bytes, dict[str, str], int, str, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_collector_refuses_an_invalid_request_as_a_whole(name: str) -> None:
+async def test_the_collector_refuses_an_invalid_request_as_a_whole(name: str) -> None:
     body, headers, status, field, expected = WRONG[name]
-
-    async def send() -> None:
-        limits = CollectorLimits(body_bytes=2000, batch_events=10)
-        async with collecting(limits) as collector:
-            answer = await collector.http.post(CLICKS, content=body, headers=headers)
-            error = answer.json()["error"]
-            assert (answer.status_code, error["field"]) == (status, field)
-            assert expected in error["expected"]
-            assert error["found"]
-            assert (answer.json()["accepted"], answer.json()["refused"]) == (0, [])
-            assert collector.kafka.written == []
-            counted = f'headrace_collector_requests_total{{code="{status}",event="click"}} 1.0'
-            assert counted in collector.metrics()
-
-    asyncio.run(send())
+    limits = CollectorLimits(body_bytes=2000, batch_events=10)
+    async with collecting(limits) as collector:
+        answer = await collector.http.post(CLICKS, content=body, headers=headers)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["field"]) == (status, field)
+        assert expected in error["expected"]
+        assert error["found"]
+        assert (answer.json()["accepted"], answer.json()["refused"]) == (0, [])
+        assert collector.kafka.written == []
+        counted = f'headrace_collector_requests_total{{code="{status}",event="click"}} 1.0'
+        assert counted in collector.metrics()
 
 
-def test_the_collector_writes_single_events_batches_and_lines_unchanged_with_keys() -> None:
+async def test_the_collector_writes_single_events_batches_and_lines_unchanged_with_keys() -> None:
     one = b' {"impression_id":"\xc3\xa9","timestamp_ms":1767225600000.0,"price":1.50} '
     bodies = [
         (one, JSON),
@@ -151,90 +146,71 @@ def test_the_collector_writes_single_events_batches_and_lines_unchanged_with_key
         (line("d") + b"\r\n\n" + line("e") + b"\n", NDJSON),
         (gzip.compress(line("f")), {**NDJSON, "content-encoding": "gzip"}),
     ]
-
-    async def send() -> None:
-        async with collecting() as collector:
-            for body, headers in bodies:
-                answer = await collector.http.post(CLICKS, content=body, headers=headers)
-                assert answer.status_code == 200, answer.text
-            written = collector.kafka.written
-            assert [each.key.decode() for each in written] == ["é", "b", "c", "d", "e", "f"]
-            assert written[0].value == one.strip()
-            assert [each.value.strip() for each in written[1:]] == [line(n) for n in "bcdef"]
-            assert {each.topic for each in written} == {"clicks"}
-            assert 'headrace_collector_events_total{event="click"} 6.0' in collector.metrics()
-
-    asyncio.run(send())
+    async with collecting() as collector:
+        for body, headers in bodies:
+            answer = await collector.http.post(CLICKS, content=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+        written = collector.kafka.written
+        assert [each.key.decode() for each in written] == ["é", "b", "c", "d", "e", "f"]
+        assert written[0].value == one.strip()
+        assert [each.value.strip() for each in written[1:]] == [line(n) for n in "bcdef"]
+        assert {each.topic for each in written} == {"clicks"}
+        assert 'headrace_collector_events_total{event="click"} 6.0' in collector.metrics()
 
 
-def test_an_invalid_event_does_not_block_the_rest_of_its_batch() -> None:
-    async def send() -> None:
-        async with collecting() as collector:
-            body = json.dumps([event("a"), event("b", timestamp_ms=5), event("c"), 7])
-            answer = await collector.http.post(IMPRESSIONS, content=body, headers=JSON)
-            assert answer.status_code == 422
-            assert answer.json()["accepted"] == 2
-            assert [each["index"] for each in answer.json()["refused"]] == [1, 3]
-            assert [each.key for each in collector.kafka.written] == [b"a", b"c"]
-
-    asyncio.run(send())
+async def test_an_invalid_event_does_not_block_the_rest_of_its_batch() -> None:
+    async with collecting() as collector:
+        body = json.dumps([event("a"), event("b", timestamp_ms=5), event("c"), 7])
+        answer = await collector.http.post(IMPRESSIONS, content=body, headers=JSON)
+        assert answer.status_code == 422
+        assert answer.json()["accepted"] == 2
+        assert [each["index"] for each in answer.json()["refused"]] == [1, 3]
+        assert [each.key for each in collector.kafka.written] == [b"a", b"c"]
 
 
-def test_the_collector_answers_after_kafka_acknowledged() -> None:
-    async def send() -> None:
-        async with collecting() as collector:
-            collector.kafka.holding = True
-            asked = asyncio.create_task(
-                collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
-            )
-            await until(lambda: collector.bound.events == 1)
-            assert not asked.done()
-            assert "headrace_collector_waiting_events 1.0" in collector.metrics()
-            collector.kafka.holding = False
-            assert (await asked).json() == {"accepted": 1, "refused": []}
-
-    asyncio.run(send())
+async def test_the_collector_answers_after_kafka_acknowledged() -> None:
+    async with collecting() as collector:
+        collector.kafka.holding = True
+        asked = asyncio.create_task(collector.http.post(IMPRESSIONS, content=line(), headers=JSON))
+        await until(lambda: collector.bound.events == 1)
+        assert not asked.done()
+        assert "headrace_collector_waiting_events 1.0" in collector.metrics()
+        collector.kafka.holding = False
+        assert (await asked).json() == {"accepted": 1, "refused": []}
 
 
-def test_the_collector_names_unacknowledged_events_for_sending_again() -> None:
+async def test_the_collector_names_unacknowledged_events_for_sending_again() -> None:
     timed_out = KafkaError(KafkaError._MSG_TIMED_OUT)
-
-    async def send() -> None:
-        async with collecting() as collector:
-            collector.kafka.failing = {line("b"): timed_out, line("c"): timed_out}
-            body = b"\n".join([line("a"), line("b"), b"{}", line("c"), line("c"), line("d")])
-            answer = await collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
-            assert answer.status_code == 503
-            assert answer.headers["retry-after"] == str(RETRY_AFTER_S[503])
-            assert answer.json()["accepted"] == 2
-            refused = [(each["index"], each["reason"]) for each in answer.json()["refused"]]
-            assert refused == [
-                (1, "not_acknowledged"),
-                (2, "no_time"),
-                (3, "not_acknowledged"),
-                (4, "not_acknowledged"),
-            ]
-            assert "fake:9092" in answer.json()["refused"][0]["found"]
-
-    asyncio.run(send())
+    async with collecting() as collector:
+        collector.kafka.failing = {line("b"): timed_out, line("c"): timed_out}
+        body = b"\n".join([line("a"), line("b"), b"{}", line("c"), line("c"), line("d")])
+        answer = await collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == str(RETRY_AFTER_S[503])
+        assert answer.json()["accepted"] == 2
+        refused = [(each["index"], each["reason"]) for each in answer.json()["refused"]]
+        assert refused == [
+            (1, "not_acknowledged"),
+            (2, "no_time"),
+            (3, "not_acknowledged"),
+            (4, "not_acknowledged"),
+        ]
+        assert "fake:9092" in answer.json()["refused"][0]["found"]
 
 
 @pytest.mark.parametrize("when", ["when it is queued", "by the broker"])
-def test_the_collector_marks_events_that_kafka_refuses_as_final(when: str) -> None:
-    async def send() -> None:
-        async with collecting() as collector:
-            if when == "by the broker":
-                collector.kafka.failing = {line("b"): KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)}
-            else:
-                collector.kafka.refusing = {line("b")}
-            body = b"\n".join([line("a"), line("b")])
-            answer = await collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
-            assert answer.status_code == 422
-            [refused] = answer.json()["refused"]
-            assert (refused["index"], refused["reason"]) == (1, "refused_by_kafka")
-            assert [each.key for each in collector.kafka.written] == [b"a"]
-
-    asyncio.run(send())
+async def test_the_collector_marks_events_that_kafka_refuses_as_final(when: str) -> None:
+    async with collecting() as collector:
+        if when == "by the broker":
+            collector.kafka.failing = {line("b"): KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)}
+        else:
+            collector.kafka.refusing = {line("b")}
+        body = b"\n".join([line("a"), line("b")])
+        answer = await collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
+        assert answer.status_code == 422
+        [refused] = answer.json()["refused"]
+        assert (refused["index"], refused["reason"]) == (1, "refused_by_kafka")
+        assert [each.key for each in collector.kafka.written] == [b"a"]
 
 
 FULL = {
@@ -245,23 +221,18 @@ FULL = {
 
 
 @pytest.mark.parametrize("what", FULL)
-def test_the_collector_answers_429_beyond_its_limits(what: str) -> None:
-    async def send() -> None:
-        async with collecting(FULL[what]) as collector:
-            collector.kafka.holding = True
-            body = b"\n".join([line("a"), line("b")])
-            first = asyncio.create_task(
-                collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
-            )
-            await until(lambda: collector.bound.events == 2)
-            second = await collector.http.post(CLICKS, content=body, headers=NDJSON)
-            assert second.status_code == 429
-            assert second.headers["retry-after"] == str(RETRY_AFTER_S[429])
-            assert second.json()["accepted"] == 0
-            assert "waiting" in second.json()["error"]["expected"]
-            collector.kafka.holding = False
-            assert (await first).status_code == 200
-            assert (await collector.http.post(CLICKS, content=body, headers=NDJSON)).is_success
-            assert len(collector.kafka.written) == 4
-
-    asyncio.run(send())
+async def test_the_collector_answers_429_beyond_its_limits(what: str) -> None:
+    async with collecting(FULL[what]) as collector:
+        collector.kafka.holding = True
+        body = b"\n".join([line("a"), line("b")])
+        first = asyncio.create_task(collector.http.post(IMPRESSIONS, content=body, headers=NDJSON))
+        await until(lambda: collector.bound.events == 2)
+        second = await collector.http.post(CLICKS, content=body, headers=NDJSON)
+        assert second.status_code == 429
+        assert second.headers["retry-after"] == str(RETRY_AFTER_S[429])
+        assert second.json()["accepted"] == 0
+        assert "waiting" in second.json()["error"]["expected"]
+        collector.kafka.holding = False
+        assert (await first).status_code == 200
+        assert (await collector.http.post(CLICKS, content=body, headers=NDJSON)).is_success
+        assert len(collector.kafka.written) == 4

@@ -158,19 +158,6 @@ def test_every_acknowledged_event_is_in_the_topic_once_across_a_kafka_restart(
     assert placed == {True}
 
 
-@pytest.mark.long
-def test_a_million_acknowledged_events_are_in_the_topic_once_across_kafka_restarts(
-    own_kafka: KafkaWithPasswords,
-) -> None:
-    count = 1_000_000
-    with collector(own_kafka.bootstrap, "--deadline-s", str(GENEROUS_S)) as (process, port):
-        sent = restarted(own_kafka, port, count, 500, "long")
-        process.process.send_signal(signal.SIGTERM)
-        assert process.end() == 0
-    assert set(sent.statuses) <= {200, 429}
-    assert in_topic(own_kafka.bootstrap, "impressions", "long") == sent.acknowledged
-
-
 def test_a_stopping_collector_acknowledges_accepted_events_and_accepts_no_more(
     own_kafka: KafkaWithPasswords,
 ) -> None:

@@ -170,18 +170,6 @@ def test_a_function_repairs_dead_letters_and_its_errors_name_the_letter(tmp_path
         FunctionRepairs(tmp_path / "absent.py")
 
 
-def test_a_function_repairs_the_framed_messages_of_a_schema_registry(tmp_path: Path) -> None:
-    path = tmp_path / "repair.py"
-    path.write_text(
-        "import json\n"
-        "def repair(event, letter):\n"
-        "    assert event is None\n"
-        "    return json.loads(letter.event_bytes[5:])\n"
-    )
-    framed = letter(record(3, b"\x00\x00\x00\xff\x07" + b'{"impression_id":"a"}'), Reason.NOT_JSON)
-    assert FunctionRepairs(path).repair(framed) == {"impression_id": "a"}
-
-
 # -------------------------------------------------------------------- with Kafka
 
 
@@ -336,26 +324,6 @@ def test_the_first_of_two_concurrent_retries_is_fenced(topics: Topics) -> None:
     with pytest.raises(Fenced):
         topics.retry(Overtaken())
     assert topics.events() == topics.expected(3)
-
-
-def test_a_repaired_event_that_was_sent_back_is_joined(topics: Topics) -> None:
-    writer = KafkaWriter(topics.kafka)
-    for name in (topics.names.impressions, topics.names.clicks):
-        writer.send(Source(name, 0), b'{"impression_id":"late","timestamp_ms":1}', b"late")
-    writer.close()
-    joined = Joined(topics.kafka, topics.model, topics.names, spec_of(), partitions=2)
-    with joined.process() as process:
-        joined.wait(lambda: joined.state.read().dead_letters == 2, process)
-        assert {each.key for each in topics.open()} == {"late"}
-        assert topics.retry(WithTime()).sent == 2
-
-        def done() -> bool:
-            state = joined.state.read()
-            return (state.impressions, state.clicks, state.lag) == (1, 1, 0)
-
-        joined.wait(done, process)
-    state = joined.state.read()
-    assert (state.dead_letters, state.examples) == (2, 2)
 
 
 def test_framed_and_empty_messages_of_each_compression_are_repaired_once(

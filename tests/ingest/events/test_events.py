@@ -101,8 +101,3 @@ def test_the_accepted_range_of_event_time_depends_on_the_append_time() -> None:
     # without an append time
     assert at(NOW_MS + 10 * AHEAD_MS, -1) == {"timestamp_ms": NOW_MS + 10 * AHEAD_MS}
     assert at(10**15, -1) is Reason.AHEAD
-
-
-def test_every_reason_says_what_was_expected_and_what_was_found() -> None:
-    for reason in Reason:
-        assert str(reason).startswith("expected ") and " found " in str(reason)

@@ -1,13 +1,12 @@
 """Tests schema evolution: fields that appear, disappear or change their type.
 
-`ingest.features.fields` has the rules; each is a test here.
+`ingest.features.fields` has the rules. `test_encode` and `test_values` test those of single values.
 """
 
 from collections.abc import Sequence
 
 import orjson
 import pyarrow as pa
-import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind, concatenate, unpack
 from headrace.ingest.features.encoder import Encoder
@@ -140,20 +139,6 @@ def test_a_field_that_producers_no_longer_send_is_absent_and_its_rows_stay_apart
     assert made.slices["device"].to_pylist() == [None, None, None]
 
 
-@pytest.mark.parametrize("value", ["12", 12, 12.0])
-def test_a_number_may_become_its_text_and_back(value: object) -> None:
-    for name in ("article", "price"):
-        assert one_id(OLD, name, value) == one_id(OLD, name, 12)
-    assert Encoder(OLD).encode([{"weight": value}]).numbers.tolist() == [[12.0]]
-
-
-def test_a_scalar_that_becomes_an_array_fills_a_bag_and_is_absent_elsewhere() -> None:
-    scalar, array = (Encoder(OLD).encode([{"tags": tags}]) for tags in ("a", ["a"]))
-    assert scalar.bag_ids.tolist() == array.bag_ids.tolist()
-    assert one_id(OLD, "article", [7]) == one_id(OLD, "article", None)
-    assert one_id(OLD, "price", "cheap") == one_id(OLD, "price", None)
-
-
 def test_clicks_meet_impressions_while_types_change_within_a_window() -> None:
     broker = Broker()
     changing = [7, "7", 7.0, True, None, [7], "seven"]
@@ -190,11 +175,6 @@ def test_a_new_spec_joins_beside_the_old_one_from_the_oldest_event() -> None:
     assert new.kinds.tolist() == [Kind.CLOSED] * 80
     assert new.impression_ids.filter(pa.array(new.labels == 1)).to_pylist() == ["3", "60"]
     assert joiner_group("old") != joiner_group("new")
-
-
-def test_a_field_that_keeps_its_number_keeps_its_ids_in_the_new_spec() -> None:
-    for value in (7, "x", None):
-        assert one_id(OLD, "article", value) == one_id(NEW, "article", value)
 
 
 def test_the_fingerprint_changes_exactly_when_the_examples_would() -> None:

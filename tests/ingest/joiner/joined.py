@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -20,22 +19,10 @@ from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.reading.bounded_reader import read_all as read_whole_topic
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_topic, topics_for
-from tests.article_fields import ARTICLE_FIELDS
 from tests.ingest.events_of import Example, Happened, examples_in, spec_of
 
 ROOT = Path(__file__).resolve().parents[3]
-WEEK = Path(os.environ.get("HEADRACE_WEEK", ROOT.parent / "shared/data/ebnerd_week1"))
 DEADLINE_S = 90.0
-WEEK_SPEC = f"""
-[label]
-policy = "{{policy}}"
-window_s = 1800
-{ARTICLE_FIELDS}[fields.age]
-number = 4
-transform = "log_bucket"
-source = "article_age_h"
-"""
-"""Fields of the sample week, for a label policy."""
 
 
 @dataclass

@@ -7,26 +7,25 @@ from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpo
 from tests.ingest.joiner.partition import Partition
 
 SAVED = SavedCheckpoint("fields", ("i", "c"), Partition().joiner.checkpoint(), (3, -1), "batch")
+TEXT = SAVED.to_json()
 
 
 def test_a_checkpoint_is_short_and_read_as_it_was_committed() -> None:
-    text = SAVED.to_json()
-    assert load_checkpoint(text, "fields", "impressions/0") == SAVED
-    assert len(text) < 600
+    assert load_checkpoint(TEXT, "fields", "impressions/0") == SAVED
+    assert len(TEXT) < 600
 
 
-@pytest.mark.parametrize("text", ["", "{}", "null", "nonsense", '{"fingerprint":"fields"}'])
-def test_metadata_that_is_not_a_joiner_checkpoint_is_refused(text: str) -> None:
-    with pytest.raises(BadCheckpoint, match="impressions/0: expected the checkpoint of a joiner"):
-        load_checkpoint(text, "fields", "impressions/0")
-
-
-def test_a_checkpoint_of_other_fields_is_refused() -> None:
-    with pytest.raises(BadCheckpoint, match=r"expected fields with fingerprint other .*got fields"):
-        load_checkpoint(SAVED.to_json(), "other", "impressions/0")
-
-
-def test_a_checkpoint_of_another_format_is_refused() -> None:
-    text = SAVED.to_json().replace('"format":1', '"format":9')
-    with pytest.raises(BadCheckpoint, match=r"impressions/0: expected format 1 .*got 9"):
-        load_checkpoint(text, "fields", "impressions/0")
+@pytest.mark.parametrize(
+    ("text", "fields", "message"),
+    [
+        *((each, "fields", "expected the checkpoint of a joiner")
+          for each in ("", "{}", "null", "nonsense", '{"fingerprint":"fields"}')),
+        (TEXT, "other", "expected fields with fingerprint other .*got fields"),
+        (TEXT.replace('"format":1', '"format":9'), "fields", "expected format 1 .*got 9"),
+    ],
+)  # fmt: skip
+def test_metadata_that_is_not_the_checkpoint_of_this_joiner_is_refused(
+    text: str, fields: str, message: str
+) -> None:
+    with pytest.raises(BadCheckpoint, match=f"impressions/0: {message}"):
+        load_checkpoint(text, fields, "impressions/0")

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,16 +47,13 @@ def test_every_event_is_in_a_message_that_kafka_takes_or_a_dead_letter(
     assert sum(map(len, back)) == len(joined.examples)
 
 
-@pytest.mark.parametrize("items", [0, 2_000])
 def test_a_backlog_of_large_events_is_joined_on_a_real_kafka(
-    items: int, kafka: str, fresh_name: Callable[[str], str]
+    kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
     joined = Joined.fresh(kafka, fresh_name, 1)
-    writer, count = KafkaWriter(joined.settings), 1_500 if items else 300
-    bag = list(range(items))
+    writer, count, bag = KafkaWriter(joined.settings), 1_500, list(range(2_000))
     for i in range(count):
-        identity = f"{i}-" + "x" * (10 if items else 60_000)
-        sent = shown(identity, i, article=i, device="phone", words=bag)
+        sent = shown(f"{i}", i, article=i, device="phone", words=bag)
         writer.send(Source(joined.topics.impressions, 0), sent)
     for topic in (joined.topics.impressions, joined.topics.clicks):
         writer.send(Source(topic, 0), END)

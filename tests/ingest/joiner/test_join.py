@@ -2,9 +2,7 @@
 
 import pytest
 
-from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core import join
-from headrace.ingest.joiner.core.checkpoint import JoinerCounters
 from headrace.ingest.joiner.core.input import EventSide
 from tests.ingest.joiner.partition import (
     T0_MS,
@@ -18,38 +16,6 @@ from tests.ingest.joiner.partition import (
 
 END = tick(100 * WINDOW_MS)
 IMPRESSIONS, CLICKS = EventSide.IMPRESSIONS, EventSide.CLICKS
-
-
-def test_the_immediate_policy_makes_one_example_of_an_impression_and_one_of_its_click() -> None:
-    partition = Partition()
-    made = partition.join([shown("a", 0), shown("b", 5), END], [clicked("a", 7), END])
-    assert made == [("shown", "a", 0), ("shown", "b", 0), ("clicked", "a", 1)]
-    counters = partition.joiner.counters
-    assert counters == JoinerCounters(impressions=2, clicks=1, examples=3, ticks=2)
-
-
-@pytest.mark.parametrize("policy", list(Policy))
-@pytest.mark.parametrize(("delay_ms", "late"), [(WINDOW_MS, 0), (WINDOW_MS + 1, 1)])
-def test_a_click_is_learned_up_to_the_window_and_late_after(
-    policy: str, delay_ms: int, late: int
-) -> None:
-    partition = Partition(policy)
-    made = partition.join([shown("a", 0), END], [clicked("a", delay_ms), END])
-    assert sum(label for _, _, label in made) == 1 - late
-    counters = partition.joiner.counters
-    assert (counters.clicks, counters.late_clicks) == (1, late)
-
-
-@pytest.mark.parametrize("policy", list(Policy))
-@pytest.mark.parametrize(("early_ms", "late"), [(WINDOW_MS, 0), (WINDOW_MS + 1, 1)])
-def test_a_click_waits_for_its_impression_up_to_the_window(
-    policy: str, early_ms: int, late: int
-) -> None:
-    partition = Partition(policy)
-    made = partition.join([shown("a", early_ms), END], [clicked("a", 0), END])
-    assert sum(label for _, _, label in made) == 1 - late
-    assert partition.joiner.counters.unmatched_clicks == late
-    assert partition.joiner.window.waiting_clicks == 0
 
 
 def test_a_click_without_an_impression_is_unmatched_and_not_late() -> None:
@@ -143,13 +109,6 @@ def test_a_restore_ends_where_records_were_deleted_meanwhile() -> None:
         restoring.append(partition.joiner.restoring)
     assert restoring == [True, False]
     assert partition.joiner.checkpoint().shown.position == checkpoint.shown.position
-
-
-def test_joiner_counters_add_up() -> None:
-    one = JoinerCounters(impressions=1, clicks=2, duplicate_clicks=3)
-    both = one + JoinerCounters(impressions=10, duplicate_impressions=5)
-    assert both == JoinerCounters(11, 2, 0, 5, 3)
-    assert both.duplicates == 8
 
 
 def test_a_click_that_a_closing_window_leaves_unmatched_counts_once_across_a_restart() -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -11,7 +11,7 @@ from headrace.ingest.examples.batch import unpack
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
-from headrace.ingest.kafka.protocols import Committed, Record, Source
+from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.transactions import Outgoing
 from tests.ingest.events_of import TOPICS, Happened, happen
 from tests.ingest.joiner.joiner_run import EXAMPLES, PARTITIONS, JoinerRun, saved
@@ -97,46 +97,46 @@ def test_a_joiner_pauses_a_source_that_is_far_ahead() -> None:
     assert not joiner_run.reader.paused
 
 
+SHOWN, CLICKS = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
+REFUSED: dict[str, tuple[Callable[[JoinerRun], object], type[Exception], str]] = {
+    "foreign metadata": (
+        lambda run: run.transactions.offsets.update({SHOWN: Committed(0, "mine")}),
+        *(BadCheckpoint, "'mine'"),
+    ),
+    "an emptied topic": (
+        lambda run: run.reader.records.update({SHOWN: [], CLICKS: []}),
+        *(OffsetGone, "retention"),
+    ),
+    "a recreated topic": (
+        lambda run: setattr(run.reader, "topic_id", lambda topic: f"new-{topic}"),
+        *(OffsetGone, "recreated"),
+    ),
+    # it would read the clicks again from the first one, which is still there
+    "a topic that ends before the position": (
+        lambda run: run.reader.records.update({CLICKS: run.reader.records[CLICKS][:-1]}),
+        *(OffsetGone, "joined so far"),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_a_joiner_refuses_to_continue_where_its_checkpoint_does_not_fit(change: str) -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    JoinerRun(records, transactions).run()
+    again = JoinerRun(records, transactions)
+    apply, error, message = REFUSED[change]
+    apply(again)
+    with pytest.raises(error, match=message):
+        again.joiner.step(0.0)
+
+
 def test_a_joiner_refuses_the_checkpoint_of_another_spec() -> None:
     records = happen(seed=7, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     transactions = ListTransactions()
     JoinerRun(records, transactions, policy="window").run()
     with pytest.raises(BadCheckpoint, match="another name"):
         JoinerRun(records, transactions, policy="immediate").joiner.step(0.0)
-
-
-def test_a_joiner_refuses_foreign_metadata_of_an_offset() -> None:
-    transactions = ListTransactions()
-    transactions.offsets[Source(TOPICS.impressions, 0)] = Committed(0, "mine")
-    records = Happened().records(TOPICS, PARTITIONS)
-    with pytest.raises(BadCheckpoint, match="'mine'"):
-        JoinerRun(records, transactions).joiner.step(0.0)
-
-
-def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> None:
-    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
-    transactions = ListTransactions()
-    JoinerRun(records, transactions).run()
-    emptied: dict[Source, list[Record]] = {source: [] for source in records}
-    with pytest.raises(OffsetGone, match="retention"):
-        JoinerRun(emptied, transactions).joiner.step(0.0)
-    again = JoinerRun(records, transactions)
-    again.reader.topic_id = lambda topic: f"new-{topic}"  # type: ignore[method-assign]
-    with pytest.raises(OffsetGone, match="recreated"):
-        again.joiner.step(0.0)
-
-
-def test_a_joiner_refuses_a_topic_that_ends_before_its_position() -> None:
-    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
-    transactions = ListTransactions()
-    JoinerRun(records, transactions).run()
-    # it would read the clicks again from the first one, which is still there
-    cut = {
-        source: held[:-1] if source.topic == TOPICS.clicks else held
-        for source, held in records.items()
-    }
-    with pytest.raises(OffsetGone, match="joined so far"):
-        JoinerRun(cut, transactions).joiner.step(0.0)
 
 
 def test_a_joiner_asks_for_ends_that_are_not_older_than_its_position() -> None:

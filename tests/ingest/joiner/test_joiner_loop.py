@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -11,96 +11,46 @@ from headrace.ingest.examples.batch import notes_of, pack, unpack
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
-from headrace.ingest.kafka.protocols import Committed, Source
+from headrace.ingest.kafka.protocols import Committed, Record, Source
 from headrace.ingest.kafka.transactions import Outgoing
 from tests.effort import seeds
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
 from tests.ingest.joiner.joiner_run import EXAMPLES, PARTITIONS, JoinerRun, saved
 
-
-@pytest.mark.parametrize("policy", ["immediate", "window"])
-def test_the_joiner_loop_turns_every_impression_and_click_into_the_expected_example(
-    policy: str,
-) -> None:
-    happened = happen(seed=1, count=500, partitions=PARTITIONS)
-    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy)
-    joiner_run.run()
-    expected = happened.examples if policy == "immediate" else happened.closed
-    assert sorted(joiner_run.examples) == sorted(expected)
-    counted = joiner_run.joiner.figures.counted
-    assert counted.impressions == 500
-    assert counted.late_clicks == happened.late
-    assert counted.duplicates == happened.duplicates
-    assert counted.dead_letters == happened.dead > 0
-    assert sum(joiner_run.joiner.figures.dead_letters.values()) == happened.dead
+Records = Mapping[Source, Sequence[Record]]
 
 
-def interrupted(
-    happened: Happened,
-    seed: int,
-    policy: str,
-    *,
-    forgets: bool = False,
-    transactions: ListTransactions | None = None,
-) -> ListTransactions:
-    """Join the events with kills, aborts and rebalances at random times.
-
-    `forgets`: whether Kafka loses the committed offsets now and then.
-    """
-    dice = random.Random(seed)
-    records = happened.records(TOPICS, PARTITIONS)
-    transactions = transactions or ForgetfulTransactions(dice)
-    pace = JoinerPacing(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
-    deaths = losses = aborts = 0
-    while deaths < 500:
-        joiner_run = JoinerRun(
-            records, transactions, policy=policy, largest_poll=dice.randrange(10, 100), pace=pace
-        )
-        for _ in range(dice.randrange(1, 60)):
-            fate = dice.random()
-            if fate < 0.05:
-                aborts += 1
-                transactions.failures.append(TransactionAborted("as the dice fell"))
-            elif fate < 0.1:
-                losses += 1
-                partition = dice.randrange(PARTITIONS)
-                for topic in (TOPICS.impressions, TOPICS.clicks):
-                    joiner_run.reader.lose(Source(topic, partition))
-                    joiner_run.reader.gain(Source(topic, partition))
-            joiner_run.joiner.step(0.0)
-            if joiner_run.done:
-                assert deaths + losses + aborts > 2, f"seed {seed}: hardly anything happened"
-                return transactions
-        deaths += 1
-        if forgets and dice.random() < 0.5:
-            transactions.offsets.clear()
-    raise AssertionError(f"seed {seed}: it never ended")
-
-
-class ForgetfulTransactions(ListTransactions):
-    """Transactions that are sometimes written although their answer is lost."""
+class Troubled(ListTransactions):
+    """Transactions of a Kafka in trouble."""
 
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
-        self._dice = dice
+        self._dice, self.troubles = dice, 0
+
+    def joiner_died(self) -> None:
+        """Note that a joiner was killed."""
+
+
+class ForgetfulTransactions(Troubled):
+    """Transactions that are sometimes written although their answer is lost."""
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         super().write(messages, offsets)
-        if self._dice.random() < 0.05:
+        if self._dice.random() < 0.2:
+            self.troubles += 1
             raise KafkaUnreachable("the answer was lost")
 
 
-class DelayedOffsets(ListTransactions):
+class DelayedOffsets(Troubled):
     """Transactions whose offsets an older request may replace, from a commit or an abort before.
 
     Kafka gives requests with offsets no sequence numbers. One that waited in a frozen connection
     may arrive during a later transaction of the same producer, and is committed with it.
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._dice, self._waiting = random.Random(seed), list[dict[Source, Committed]]()
-        self.delayed = 0
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__(dice)
+        self._waiting = list[dict[Source, Committed]]()
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         if self._dice.random() < 0.6:
@@ -108,16 +58,11 @@ class DelayedOffsets(ListTransactions):
         super().write(messages, offsets)
         if self._waiting and self._dice.random() < 0.6:
             self.offsets.update(self._waiting.pop())
-            self.delayed += 1
+            self.troubles += 1
 
 
-class PartlyCommitted(ListTransactions):
+class PartlyCommitted(Troubled):
     """Transactions that a late request to commit ends before all of their messages are there."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._dice = random.Random(seed)
-        self.parts = 0
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         if self._dice.random() > 0.4:
@@ -130,23 +75,88 @@ class PartlyCommitted(ListTransactions):
                 self.written.append(each)
         if self._dice.random() < 0.5:
             self.offsets.update(offsets)
-        self.parts += 1
+        self.troubles += 1
         raise TransactionAborted("a message came too late")
 
 
+class OffsetsForgotten(ForgetfulTransactions):
+    """Kafka loses the committed offsets of half of the joiners that die."""
+
+    def joiner_died(self) -> None:
+        if self._dice.random() < 0.5:
+            self.offsets.clear()
+            self.troubles += 1
+
+
+TROUBLES: dict[str, Callable[[random.Random], Troubled]] = {
+    "answers are lost": ForgetfulTransactions,
+    "offsets are forgotten": OffsetsForgotten,
+    "offsets of older transactions are delayed": DelayedOffsets,
+    "transactions are committed in part": PartlyCommitted,
+}
+
+
+def interrupted(records: Records, dice: random.Random, policy: str, kafka: Troubled) -> None:
+    """Join the events with kills, aborts and rebalances at random times."""
+    pace = JoinerPacing(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
+    deaths = losses = aborts = 0
+    while deaths < 500:
+        joiner_run = JoinerRun(
+            records, kafka, policy=policy, largest_poll=dice.randrange(10, 100), pace=pace
+        )
+        for _ in range(dice.randrange(1, 60)):
+            fate = dice.random()
+            if fate < 0.05:
+                aborts += 1
+                kafka.failures.append(TransactionAborted("as the dice fell"))
+            elif fate < 0.1:
+                losses += 1
+                partition = dice.randrange(PARTITIONS)
+                for topic in (TOPICS.impressions, TOPICS.clicks):
+                    joiner_run.reader.lose(Source(topic, partition))
+                    joiner_run.reader.gain(Source(topic, partition))
+            joiner_run.joiner.step(0.0)
+            if joiner_run.done:
+                assert deaths + losses + aborts > 2, "hardly anything happened"
+                return
+        deaths += 1
+        kafka.joiner_died()
+    raise AssertionError("it never ended")
+
+
+def catch_up(joiner_run: JoinerRun) -> None:
+    """Join what is left: offsets of the end may have come without their examples."""
+    quiet = 0
+    while quiet < 10:
+        before = joiner_run.joiner.progress()
+        joiner_run.joiner.step(0.0)
+        quiet = quiet + 1 if joiner_run.joiner.progress() == before else 0
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", seeds(8))
-def test_transactions_committed_in_part_neither_lose_nor_repeat_examples(
-    seed: int, policy: str
+@pytest.mark.parametrize("seed", seeds(3))
+def test_kills_aborts_rebalances_and_troubles_of_kafka_do_not_change_the_examples(
+    seed: int, policy: str, trouble: str
 ) -> None:
-    happened = happen(seed, count=300, partitions=PARTITIONS)
-    transactions = PartlyCommitted(seed)
-    interrupted(happened, seed, policy, transactions=transactions)
-    assert transactions.parts, f"seed {seed}: no transaction was committed in part"
-    catch_up(JoinerRun(happened.records(TOPICS, PARTITIONS), transactions, policy=policy))
-    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    happened, dice = happen(seed, count=300, partitions=PARTITIONS), random.Random(seed)
+    records, kafka = happened.records(TOPICS, PARTITIONS), TROUBLES[trouble](dice)
+    interrupted(records, dice, policy, kafka)
+    assert kafka.troubles, "the trouble never came"
+    catch_up(JoinerRun(records, kafka, policy=policy))
+    found = examples_in(kafka.written, EXAMPLES, fields_of(policy))
     expected = happened.examples if policy == "immediate" else happened.closed
-    assert sorted(found) == sorted(expected), f"seed {seed}"
+    assert sorted(found) == sorted(expected)
+    if trouble != "answers are lost":
+        return  # dead letters may be written again
+    dead = [message for message in kafka.written if message.target.topic == TOPICS.dead_letters]
+    assert len(dead) == happened.dead
+    counters = [saved(kafka, p).checkpoint.counters for p in range(PARTITIONS)]
+    total = counters[0] + counters[1]
+    assert total.impressions == 300
+    unmet = total.late_clicks + total.unmatched_clicks  # a restart may turn the one into the other
+    assert (unmet, total.duplicates) == (happened.late, happened.duplicates)
+    assert total.dead_letters == happened.dead
 
 
 def test_the_topic_of_examples_begins_with_a_checkpoint_in_a_transaction_of_its_own() -> None:
@@ -162,60 +172,6 @@ def test_the_topic_of_examples_begins_with_a_checkpoint_in_a_transaction_of_its_
     for _, value, _ in first:
         assert len(unpack(value, joiner_run.joiner.fields)) == 0
         assert notes_of(value).checkpoint
-
-
-def catch_up(joiner_run: JoinerRun) -> None:
-    """Join what is left: offsets of the end may have come without their examples."""
-    quiet = 0
-    while quiet < 10:
-        before = joiner_run.joiner.progress()
-        joiner_run.joiner.step(0.0)
-        quiet = quiet + 1 if joiner_run.joiner.progress() == before else 0
-
-
-@pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", seeds(5))
-def test_delayed_offsets_of_older_transactions_do_not_change_the_examples(
-    seed: int, policy: str
-) -> None:
-    happened = happen(seed, count=300, partitions=PARTITIONS)
-    transactions = DelayedOffsets(seed)
-    interrupted(happened, seed, policy, transactions=transactions)
-    assert transactions.delayed, f"seed {seed}: no request was delayed"
-    catch_up(JoinerRun(happened.records(TOPICS, PARTITIONS), transactions, policy=policy))
-    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
-    expected = happened.examples if policy == "immediate" else happened.closed
-    assert sorted(found) == sorted(expected), f"seed {seed}"
-
-
-@pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", seeds(5))
-def test_kills_aborts_and_rebalances_do_not_change_the_examples(seed: int, policy: str) -> None:
-    happened = happen(seed, count=300, partitions=PARTITIONS)
-    transactions = interrupted(happened, seed, policy)
-    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
-    expected = happened.examples if policy == "immediate" else happened.closed
-    assert sorted(found) == sorted(expected), f"seed {seed}"
-    dead = [
-        message for message in transactions.written if message.target.topic == TOPICS.dead_letters
-    ]
-    assert len(dead) == happened.dead, f"seed {seed}"
-    counters = [saved(transactions, p).checkpoint.counters for p in range(PARTITIONS)]
-    total = counters[0] + counters[1]
-    assert total.impressions == 300
-    unmet = total.late_clicks + total.unmatched_clicks  # a restart may turn the one into the other
-    assert (unmet, total.duplicates) == (happened.late, happened.duplicates)
-    assert total.dead_letters == happened.dead
-
-
-@pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", seeds(5))
-def test_offsets_that_kafka_forgets_do_not_change_the_examples(seed: int, policy: str) -> None:
-    happened = happen(seed, count=300, partitions=PARTITIONS)
-    transactions = interrupted(happened, seed, policy, forgets=True)
-    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
-    expected = happened.examples if policy == "immediate" else happened.closed
-    assert sorted(found) == sorted(expected), f"seed {seed}"
 
 
 def test_examples_without_any_position_are_not_made_twice_in_silence() -> None:

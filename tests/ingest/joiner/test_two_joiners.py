@@ -2,19 +2,11 @@
 
 import random
 import subprocess
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
-
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.features.label_policy import Policy
-from headrace.ingest.logs.ndjson import DirectoryLog
-from headrace.ingest.replay.replayer import ReplaySettings, replay
-from tests.ingest.events_of import happen, spec_of
-from tests.ingest.joiner.joined import WEEK, WEEK_SPEC, Joined
+from tests.ingest.events_of import happen
+from tests.ingest.joiner.joined import Joined
 
 PARTITIONS = 4
 
@@ -112,81 +104,3 @@ def test_two_joiners_with_default_options_share_the_partitions(
             each.kill()
             each.wait()
     assert joined.state.read().impressions >= 30_000
-
-
-@pytest.mark.long  # test_joiner_loop.py moves partitions under both label policies
-def test_a_label_window_closes_once_when_its_partition_moves(
-    kafka: str, fresh_name: Callable[[str], str]
-) -> None:
-    seed = 22
-    dice = random.Random(seed)
-    joined = Joined.fresh(kafka, fresh_name, PARTITIONS, spec_of("window"))
-    happened = happen(seed, count=60_000, partitions=PARTITIONS)
-    joined.send(happened)
-    with joiners(joined) as running:
-        for instance in ("a", "b", "a"):
-            if instance in running.alive:
-                running.kill(instance)
-            running.start(instance)
-            running.wait_for_more(dice.randrange(1, 10_000))
-        running.wait(lambda: joined.state.read().lag == 0)
-    assert sorted(joined.examples()) == sorted(happened.closed), f"seed {seed}"
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("policy", list(Policy))
-@pytest.mark.skipif(not WEEK.is_dir(), reason=f"the sample week is not at {WEEK}")
-def test_twenty_kills_during_the_sample_week_change_no_example(
-    policy: Policy, kafka: str, fresh_name: Callable[[str], str]
-) -> None:
-    seed = random.randrange(1 << 30)
-    dice = random.Random(seed)
-    joined = Joined.fresh(kafka, fresh_name, PARTITIONS, WEEK_SPEC.format(policy=policy.value))
-    impressions, clicks = 278_139, 24_829
-    expected = impressions + (clicks if policy is Policy.IMMEDIATE else 0)
-    stop = threading.Event()
-    sending = threading.Thread(
-        target=replay,
-        args=[joined.settings, [DirectoryLog(WEEK)], 1_800_000, stop],
-        kwargs={"topics": joined.topics, "settings": ReplaySettings(speed=5_000)},
-    )
-    sending.start()
-    try:
-        with joiners(joined) as running:
-            running.start("a")
-            running.start("b")
-            for death in range(20):
-                due = expected * (death + dice.random()) / 21
-                running.wait(lambda due=due: joined.state.read().examples >= due)  # type: ignore[misc]
-                assert joined.state.read().examples < expected, f"seed {seed}: too late"
-                victims = ["a", "b"] if dice.random() < 0.2 else [dice.choice("ab")]
-                for victim in victims:
-                    running.kill(victim)
-                for victim in victims:
-                    running.start(victim)
-            running.wait(
-                lambda: joined.state.read().examples >= expected and not sending.is_alive()
-            )
-            running.wait(lambda: joined.state.read().lag == 0)
-    finally:
-        stop.set()
-        sending.join()
-    _check_week(joined, policy, impressions, clicks, f"seed {seed}")
-
-
-def _check_week(joined: Joined, policy: Policy, impressions: int, clicks: int, seed: str) -> None:
-    found = joined.examples()
-    kinds = Counter(kind for _, kind, _, _, _ in found)
-    labels = sum(label for _, _, label, _, _ in found)
-    shown = [identity for _, kind, _, identity, _ in found if kind != Kind.CLICKED]
-    clicked = [identity for _, _, label, identity, _ in found if label]
-    assert len(set(shown)) == len(shown) == impressions, seed
-    assert len(set(clicked)) == len(clicked) == labels == clicks, seed
-    if policy is Policy.IMMEDIATE:
-        assert kinds == {Kind.SHOWN: impressions, Kind.CLICKED: clicks}, seed
-    else:
-        assert kinds == {Kind.CLOSED: impressions}, seed
-    end = joined.state.read()
-    assert (end.impressions, end.clicks) == (impressions, clicks), seed
-    assert (end.late_clicks, end.duplicates, end.dead_letters) == (0, 0, 0), seed

@@ -13,37 +13,21 @@ from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
+from tests.ingest.kafka.silent_producer import NoGroup, SilentProducer
 from tests.kept_memory import OUTAGES, Held, collector_off, kept_after
 
 SOURCE = Source("topic", 0)
 
 
-class NoGroup:
-    def committed(self, sources: object) -> dict[Source, tuple[int, str, int]]:
-        return {}
-
-    def group_metadata(self) -> object:
-        return object()
-
-
-class FailingProducer:
+class FailingProducer(SilentProducer):
     """A producer whose commits fail."""
 
     failure = KafkaError(KafkaError._TIMED_OUT)
     aborts = True
 
     def __init__(self, config: dict[str, object]) -> None:
+        super().__init__(config)
         made.append(weakref.ref(self))
-
-    def init_transactions(self, timeout_s: float) -> None: ...
-
-    def poll(self, timeout_s: float) -> None: ...
-
-    def begin_transaction(self) -> None: ...
-
-    def produce(self, *message: object) -> None: ...
-
-    def send_offsets_to_transaction(self, *given: object) -> None: ...
 
     def commit_transaction(self, timeout_s: float) -> None:
         raise KafkaException(self.failure)
@@ -51,8 +35,6 @@ class FailingProducer:
     def abort_transaction(self, timeout_s: float) -> None:
         if not self.aborts:
             raise KafkaException(KafkaError(KafkaError.INVALID_TXN_STATE))
-
-    def close(self) -> None: ...
 
 
 made: list[weakref.ref[FailingProducer]] = []

@@ -15,31 +15,27 @@ from headrace.ingest.kafka.protocols import Committed, Source
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 from headrace.ingest.kafka.watchdog import Watchdog
+from tests.ingest.kafka.silent_producer import NoGroup, SilentProducer
 
 SOURCE = Source("topic", 0)
 WAIT_S = 60.0
 
 
-class FrozenProducer:
+class FrozenProducer(SilentProducer):
     """A producer of a broker that answers nothing from the first transaction on."""
 
     released = threading.Event()
     made: ClassVar[list[FrozenProducer]] = []
 
     def __init__(self, config: dict[str, object]) -> None:
-        self.config, self.closed = config, threading.Event()
+        super().__init__(config)
+        self.closed = threading.Event()
         self.hangs_in_offsets = False
         self.timeouts_s: list[float] = []
         self.made.append(self)
 
     def init_transactions(self, timeout_s: float) -> None:
         self.timeouts_s.append(timeout_s)
-
-    def poll(self, timeout_s: float) -> None: ...
-
-    def begin_transaction(self) -> None: ...
-
-    def produce(self, *message: object) -> None: ...
 
     def send_offsets_to_transaction(self, offsets: Any, group: Any, timeout_s: float) -> None:
         self.timeouts_s.append(timeout_s)
@@ -50,14 +46,6 @@ class FrozenProducer:
     def close(self) -> None:
         assert self.released.wait(WAIT_S)
         self.closed.set()
-
-
-class NoGroup:
-    def committed(self, sources: object) -> dict[Source, tuple[int, str, int]]:
-        return {}
-
-    def group_metadata(self) -> object:
-        return object()
 
 
 @pytest.fixture(autouse=True)

@@ -80,43 +80,27 @@ def test_keyed_messages_go_to_the_partition_of_their_murmur2_hash(
         }
 
 
-def _narrow(settings: KafkaSettings, fresh_name: FreshName) -> tuple[str, KafkaWriter]:
-    """Return a topic that accepts only short messages, and a writer."""
+@pytest.mark.parametrize("flushes", [True, False])
+def test_a_writer_raises_the_error_of_a_refused_message_at_its_next_call(
+    settings: KafkaSettings, fresh_name: FreshName, *, flushes: bool
+) -> None:
     topic = fresh_name("narrow")
     ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
-    return topic, KafkaWriter(settings)
-
-
-def test_a_writer_raises_an_error_for_a_message_that_is_too_large(
-    settings: KafkaSettings, fresh_name: FreshName
-) -> None:
-    topic, writer = _narrow(settings, fresh_name)
+    writer = KafkaWriter(settings)
     # above the topic's limit but not the client's, and random, so compression does not help
-    writer.send(Source(topic, 0), secrets.token_bytes(20_000))
-    with pytest.raises(WriteRefused, match=topic):
-        writer.flush()
-    with pytest.raises(WriteRefused):
-        writer.send(Source(topic, 0), b"after")
-    with pytest.raises(WriteRefused):
-        writer.close()
-
-
-def test_a_writer_that_never_flushes_raises_the_error_of_a_refused_message(
-    settings: KafkaSettings, fresh_name: FreshName
-) -> None:
-    topic, writer = _narrow(settings, fresh_name)
     writer.send(Source(topic, 0), secrets.token_bytes(20_000))
 
     def send_on() -> None:
         deadline_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline_s:
             writer.send(Source(topic, 0), b"after")
-            time.sleep(
-                0.01
-            )  # slow enough that the queue never fills: send polls the client when it is full
+            # slow enough that the queue never fills: send polls the client when it is full
+            time.sleep(0.01)
 
     with pytest.raises(WriteRefused, match=topic):
-        send_on()
+        writer.flush() if flushes else send_on()
+    with pytest.raises(WriteRefused):
+        writer.send(Source(topic, 0), b"after")
     with pytest.raises(WriteRefused):
         writer.close()
 

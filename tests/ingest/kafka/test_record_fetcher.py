@@ -16,6 +16,7 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
+from tests.ingest.kafka.reader_events import poll_until
 
 SOURCE, OTHER = Source("t", 0), Source("t", 1)
 
@@ -47,9 +48,7 @@ def test_a_committed_message_is_fetched_from_a_broker_until_it_is_deleted(
 ) -> None:
     source = Source(topic, 1)
     with closing(KafkaReader(settings, fresh_name("group"), [topic])) as member:
-        deadline_s = time.monotonic() + 30
-        while PartitionAssigned(source) not in member.poll(0.05):
-            assert time.monotonic() < deadline_s
+        poll_until(member, lambda happened: PartitionAssigned(source) in happened)
         transactions = KafkaTransactions(settings, fresh_name("writer"), member)
         for number in range(3):
             transactions.write([Outgoing(source, b"%d" % number)], {source: Committed(number, "")})

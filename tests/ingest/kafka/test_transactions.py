@@ -17,6 +17,7 @@ from headrace.ingest.kafka.reading.offset_store import committed_offsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
+from tests.ingest.kafka.reader_events import poll_until
 
 
 class Member:
@@ -24,9 +25,7 @@ class Member:
 
     def __init__(self, settings: KafkaSettings, group: str, source: Source, name: str) -> None:
         self.reader = KafkaReader(settings, group, [source.topic])
-        deadline_s = time.monotonic() + 30
-        while PartitionAssigned(source) not in self.reader.poll(0.05):
-            assert time.monotonic() < deadline_s
+        poll_until(self.reader, lambda happened: PartitionAssigned(source) in happened)
         self.transactions = KafkaTransactions(settings, f"{group}.{name}", self.reader)
 
     def close(self) -> None:
@@ -66,11 +65,6 @@ def test_a_transaction_writes_messages_and_offsets_together(
         member.transactions.write([message], {source: Committed(i + 1, f"state {i}")})
     assert written(settings, source) == [b"0", b"1", b"2"]
     assert member.transactions.committed([source]) == {source: Committed(3, "state 2")}
-
-
-def test_a_transaction_of_offsets_alone_is_committed(source: Source, member: Member) -> None:
-    member.transactions.write([], {source: Committed(5, "")})
-    assert member.transactions.committed([source]) == {source: Committed(5, "")}
 
 
 def test_a_refused_message_aborts_its_transaction_with_the_reason(

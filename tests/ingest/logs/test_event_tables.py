@@ -123,34 +123,13 @@ def test_the_avazu_layout_reads_impressions_and_clicks(tmp_path: Path) -> None:
     lines = list(TableLog(path, load_layout("avazu")).lines())
     check_order(lines)
     hour_ms = int(datetime(2014, 10, 21, tzinfo=UTC).timestamp() * 1000)
+    first = {"impression_id": "1000009418151094273", "timestamp_ms": hour_ms}
+    second = {"impression_id": "10000169349117863715", "timestamp_ms": hour_ms + 3_600_000}
+    shared = {"C1": "1005", "banner_pos": "0", "site_id": "1fbe01fe"}
     assert events(lines) == [
-        (
-            False,
-            {
-                "C1": "1005",
-                "banner_pos": "0",
-                "site_id": "1fbe01fe",
-                "impression_id": "1000009418151094273",
-                "timestamp_ms": hour_ms,
-            },
-        ),
-        (
-            False,
-            {
-                "C1": "1005",
-                "banner_pos": "0",
-                "site_id": "1fbe01fe",
-                "impression_id": "10000169349117863715",
-                "timestamp_ms": hour_ms + 3_600_000,
-            },
-        ),
-        (
-            True,
-            {
-                "impression_id": "10000169349117863715",
-                "timestamp_ms": hour_ms + 3_610_000,
-            },
-        ),
+        (False, shared | first),
+        (False, shared | second),
+        (True, second | {"timestamp_ms": hour_ms + 3_610_000}),
     ]
 
 
@@ -183,33 +162,19 @@ def test_parquet_keeps_types_and_splits_bags(tmp_path: Path) -> None:
         "layout.toml",
     )
     found = events(list(TableLog(path, layout).lines()))
+
+    def at(row: int, after_ms: int = 0) -> dict[str, Any]:
+        return {
+            "impression_id": f"shown-{row}",
+            "timestamp_ms": START_MS + 1000 * row + after_ms,
+        }
+
     assert found == [
-        (
-            False,
-            {
-                "item_id": 7,
-                "vector": [1, 2],
-                "tags": ["a", "b"],
-                "impression_id": "shown-0",
-                "timestamp_ms": START_MS,
-            },
-        ),
-        (
-            False,
-            {"vector": [3], "impression_id": "shown-1", "timestamp_ms": START_MS + 1000},
-        ),
-        (True, {"impression_id": "shown-0", "timestamp_ms": START_MS + 1500}),
-        (
-            False,
-            {
-                "item_id": 9,
-                "vector": [],
-                "tags": ["c"],
-                "impression_id": "shown-2",
-                "timestamp_ms": START_MS + 2000,
-            },
-        ),
-        (True, {"impression_id": "shown-2", "timestamp_ms": START_MS + 3500}),
+        (False, {"item_id": 7, "vector": [1, 2], "tags": ["a", "b"], **at(0)}),
+        (False, {"vector": [3], **at(1)}),
+        (True, at(0, 1500)),
+        (False, {"item_id": 9, "vector": [], "tags": ["c"], **at(2)}),
+        (True, at(2, 1500)),
     ]
 
 
@@ -243,6 +208,9 @@ def test_a_start_without_a_zone_is_in_utc(tmp_path: Path, start: str) -> None:
     assert shown["timestamp_ms"] == datetime(2000, 1, 1, 0, 30, tzinfo=UTC).timestamp() * 1000
 
 
+TIMED = '[event]\ntimestamp = "t"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -255,6 +223,14 @@ def test_a_start_without_a_zone_is_in_utc(tmp_path: Path, start: str) -> None:
         ("[event]\nstart = 1970-01-01T00:00:00Z", r"l\.toml:2: expected a start in 2000"),
         ('[event]\ntimestamp = "t"\n[file]\ndelimiter = "ab"', r"l\.toml:4: .*one character"),
         ("[event", r"l\.toml:1: expected TOML"),
+        (TIMED + 'timestamp_format = "iso"\ntime_zone = "Berlin"', "a zone of the tz database"),
+        (TIMED + 'timestamp_format = "s"\ntime_zone = "Asia/Seoul"', "no time_zone beside"),
+        (TIMED + 'timestamp_format = "%c %z"\ntime_zone = "Asia/Seoul"', "expected no time_zone"),
+        (TIMED + 'timestamp_format = "%s"\ntime_zone = "Asia/Seoul"', "expected no time_zone"),
+        (TIMED + 'timestamp_format = "%d.%m.%Y %Z"', r"l\.toml:3: expected %z .*CET are not read"),
+        (TIMED + 'timestamp_format = "%f %S"', "expected %f once, after a point or a comma"),
+        (TIMED + 'timestamp_format = "iso"\nstart = 2026-03-01T08:00:00Z', "expected start alone"),
+        (TIMED + '[click]\ntimestamp = "c"\nvalues = ["x"]', "column beside values, found"),
     ],
 )
 def test_an_invalid_layout_is_refused_with_its_line(text: str, said: str) -> None:

@@ -3,5 +3,5 @@
 `reference` joins by the rules of `ingest.joiner.core.rules`, with lists that it searches completely
 and never evicts. `world` draws from a seed what two producers send, when it arrives, and when the
 joiner is killed. Both get the same input and must make the same examples, counts and refusals.
-`python -m tests.ingest.simulation --seeds N` searches for a fault; a failing seed reproduces it.
+`make test-long` tries a thousand seeds more; a failing seed reproduces its history.
 """

@@ -11,9 +11,32 @@ from headrace.ingest.features.cells.labels import UnknownWord, clicked_in
 
 NO: list[Any] = [
     *("0", "0.0", "0.00", "-1", "-2", "", " ", "NA", "N/A", "NaN", "null", "\\N", "-"),
-    *("false", "False", "no", "nein", "1970-01-01 00:00:00", "1970-01-01", "9999-12-31", "-0"),
+    *(
+        "false",
+        "False",
+        "no",
+        "nein",
+        "nei",
+        "nie",
+        "1970-01-01 00:00:00",
+        "1970-01-01",
+        "9999-12-31",
+        "-0",
+    ),
 ]
-YES: list[Any] = ["1", "1.0", "2", " 1", "true", "True", "YES", "ja", "2026-03-01 08:00:00", "1e3"]
+YES: list[Any] = [
+    "1",
+    "1.0",
+    "2",
+    " 1",
+    "true",
+    "True",
+    "YES",
+    "ja",
+    "tak",
+    "2026-03-01 08:00:00",
+    "1e3",
+]
 
 
 @pytest.mark.parametrize(("texts", "clicked"), [(NO, False), (YES, True)])
