@@ -26,7 +26,7 @@ from headrace.learner.experiments.confidence import half_width, mixture_precisio
 Reals = npt.NDArray[np.float64]
 
 
-class Verdict(StrEnum):
+class ArmVerdict(StrEnum):
     """The result of one look at an arm."""
 
     UNDECIDED = "undecided"
@@ -79,7 +79,7 @@ class DecisionRules(NamedTuple):
 class Look(NamedTuple):
     """An arm at the end of a batch."""
 
-    verdict: Verdict
+    verdict: ArmVerdict
     difference: float
     """Mean loss of the arm minus that of the control; NaN without examples."""
     low: float
@@ -100,7 +100,7 @@ def look(sums: Reals, weights: Reals, elapsed: int, rules: DecisionRules) -> Loo
     weighted = weights > 0
     batches = int(weighted.sum())
     if not batches:
-        return Look(Verdict.UNDECIDED, float("nan"), -np.inf, np.inf, 0, "no examples yet")
+        return Look(ArmVerdict.UNDECIDED, float("nan"), -np.inf, np.inf, 0, "no examples yet")
     # of totals, not of means: each example counts the same, by day and by night
     values = sums[weighted] * (batches / weights[weighted].sum())
     mean = float(values.mean())
@@ -108,21 +108,23 @@ def look(sums: Reals, weights: Reals, elapsed: int, rules: DecisionRules) -> Loo
     count, spread = np.array(batches, np.float64), np.array(deviation)
     width = float(half_width(count, spread, rules.arm_alpha, rules.precision))
     early = float(half_width(count, spread, rules.alpha, rules.early_precision))
-    found = Look(Verdict.UNDECIDED, mean, mean - width, mean + width, batches, "")
+    found = Look(ArmVerdict.UNDECIDED, mean, mean - width, mean + width, batches, "")
     verdict, reason = _verdict(found, mean - early, elapsed, rules)
     return found._replace(verdict=verdict, reason=reason)
 
 
-def _verdict(found: Look, least: float, elapsed: int, rules: DecisionRules) -> tuple[Verdict, str]:
+def _verdict(
+    found: Look, least: float, elapsed: int, rules: DecisionRules
+) -> tuple[ArmVerdict, str]:
     """Return verdict and reason; `least` is the lower bound of the sequence that eliminates."""
     batches, high = found.batches, found.high
     if batches >= rules.early_batches and least > -rules.least_gain:
         worse = "worse than the control" if least > 0 else f"no gain of {rules.least_gain:g}"
-        return Verdict.ELIMINATED, f"{worse}: confidence sequence above {least:+.5f}"
+        return ArmVerdict.ELIMINATED, f"{worse}: confidence sequence above {least:+.5f}"
     if high >= 0:
-        return Verdict.UNDECIDED, f"confidence sequence from {found.low:+.5f} to {high:+.5f}"
+        return ArmVerdict.UNDECIDED, f"confidence sequence from {found.low:+.5f} to {high:+.5f}"
     if batches < rules.least_batches:
-        return Verdict.UNDECIDED, f"better, after {batches} of {rules.least_batches} batches"
+        return ArmVerdict.UNDECIDED, f"better, after {batches} of {rules.least_batches} batches"
     if elapsed % rules.cycle_batches:
-        return Verdict.UNDECIDED, "better, waiting for the end of a whole cycle"
-    return Verdict.BETTER, f"better than the control: confidence sequence below {high:+.5f}"
+        return ArmVerdict.UNDECIDED, "better, waiting for the end of a whole cycle"
+    return ArmVerdict.BETTER, f"better than the control: confidence sequence below {high:+.5f}"

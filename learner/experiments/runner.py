@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.learner.batch.sources import ExampleLog, FilePosition, LogBlock
 from headrace.learner.experiments.arm import Arm
-from headrace.learner.experiments.decisions import Look, Verdict, look
+from headrace.learner.experiments.decisions import ArmVerdict, Look, look
 from headrace.learner.experiments.executors.remote_arms import RemoteArms
 from headrace.learner.experiments.experiment_file import ArmPlan, Experiment, rung_examples
 from headrace.learner.experiments.history import (
@@ -232,10 +232,10 @@ class ExperimentRunner:
             return
         found = self._look(arm)
         self._tell_found(SCORED, arm, cohort, found)
-        if found.verdict is Verdict.ELIMINATED:
+        if found.verdict is ArmVerdict.ELIMINATED:
             self._tell_found(ELIMINATED, arm, cohort, found)
             self._end(arm, cohort)
-        elif found.verdict is Verdict.BETTER and not arm.found_better:
+        elif found.verdict is ArmVerdict.BETTER and not arm.found_better:
             arm.found_better = True
             self._tell_found(BETTER, arm, cohort, found)
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.pserver.replica.partial_replica import EntryApplied, HistoryReset, PartialReplica
-from headrace.pserver.replica.replica import Change, Copied, Deleted, Folded, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Change, Deleted, Folded, Stale
 from headrace.pserver.rows.deltas import Deletions, EntryHeader, RowDeltas
 from headrace.pserver.rows.table import Places, RowTable
 from headrace.pserver.store import ENTRIES_A_POLL, BucketAnswer, Shape, Store
@@ -132,4 +132,4 @@ class CachedReplica:
                 continue  # the next poll begins it
             self.table.put(found.rows.chosen(of_bucket))
             self._anew.discard(bucket)
-            self._changes.append(Copied(bucket))
+            self._changes.append(BucketRecopied(bucket))

@@ -247,7 +247,7 @@ class ExampleQueue:
         """Return the buckets that have not passed the batch; shape (buckets,)."""
         return self._cursors.active(batch.name, batch.offset)
 
-    def passed(self, batch: ExampleBatch) -> None:
+    def skip_past(self, batch: ExampleBatch) -> None:
         """Note that every bucket goes on behind the batch: it is learned there, or parked."""
         self._advance(batch.source, batch.name, batch.offset + 1)
         if batch.leader_epoch >= 0:

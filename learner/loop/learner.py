@@ -42,7 +42,7 @@ from headrace.learner.loop.row_prefetcher import AllRows, RowPrefetcher
 from headrace.learner.models.protocols import TrainableModel
 from headrace.learner.models.sync_group import SoloGroup, SyncGroup
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.replica.replica import Change, Copied, Deleted, Folded, Replica
+from headrace.pserver.replica.replica import BucketRecopied, Change, Deleted, Folded, Replica
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Learner:
                     self._refresh(bucket, deltas.ids)
                 case Deleted(bucket=bucket, ids=ids):
                     self._refresh(bucket, ids[self.view.find(ids) >= 0])
-                case Copied(bucket=bucket):
+                case BucketRecopied(bucket=bucket):
                     known = np.union1d(self.view.ids, self.replica.table.ids)
                     self._refresh(bucket, known[self._shape.bucket_of(known) == bucket])
                     self._recheck_at_ms = 0
@@ -314,7 +314,7 @@ class Learner:
         """Move past the messages that are not learned; report those that are not parked."""
         for batch, verdict in zip(window, verdicts, strict=True):
             if verdict is not None:
-                self.intake.passed(batch)
+                self.intake.skip_past(batch)
             first = self._guard.first_report
             if isinstance(verdict, Unlearnable) and first(batch.name, batch.offset):
                 places = np.arange(len(batch.examples))

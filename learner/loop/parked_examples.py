@@ -144,7 +144,7 @@ class ParkedExamples:
         if (batch.name, batch.offset) in self._cursors.parked:
             self._cursors.parked.end(batch.name, batch.offset)
         else:
-            self._intake.passed(batch)
+            self._intake.skip_past(batch)
 
     def take(
         self, now_ms: int, outputs: LearnerOutputs, figures: LearnerTotals
@@ -190,7 +190,7 @@ class ParkedExamples:
             self._try_at_ms += self._retry_interval_ms
             return False
         log.info("%s: learns the parked examples", _named(batch))
-        self._guard.release(batch.name, batch.offset)
+        self._guard.learn_on_reread(batch.name, batch.offset)
         return True
 
     def _due(self, now_ms: int) -> ParkedMessage | None:

@@ -37,7 +37,7 @@ from headrace.pserver.keeper.bucket_lease import (
 from headrace.pserver.keeper.expiry import expired_rows
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.replica.log_chain import LogPosition
-from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Deleted, Folded, Replica, Stale
 from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
 from headrace.pserver.store import ENTRIES_A_POLL, Delete, Fold, Shape, Store, Trim
 
@@ -179,7 +179,7 @@ class Keeper:
                     self._remember(bucket, change.version, ids, size_bytes)
                 case Deleted(bucket=bucket) if self._leases[bucket].stocked:
                     self._remember(bucket, change.version, change.ids, change.size_bytes)
-                case Copied(bucket=bucket):
+                case BucketRecopied(bucket=bucket):
                     self._forget(bucket)
         return any(not isinstance(change, Stale) for change in changes)
 

@@ -26,7 +26,7 @@ from headrace.pserver.errors import Unreachable
 from headrace.pserver.relay.relay_block import BlockHeader, RelayPosition, pack_block
 from headrace.pserver.relay.relay_section import RelayedColumns, RelayForm
 from headrace.pserver.replica.log_chain import BrokenHistory, chain
-from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica
+from headrace.pserver.replica.replica import BucketRecopied, Deleted, Folded, Replica
 from headrace.pserver.rows.deltas import EntryHeader, SourceReached, unpack_entry
 from headrace.pserver.rows.table import Places
 from headrace.pserver.store import ENTRIES_A_POLL, Store
@@ -86,13 +86,13 @@ class LogRelay:
         """
         read = 0
         for change in self._replica.poll(ENTRIES_A_POLL):
-            read += isinstance(change, Folded | Deleted | Copied)
+            read += isinstance(change, Folded | Deleted | BucketRecopied)
             match change:
                 case Folded(bucket=bucket, header=header):
                     self._of(bucket).add(change.deltas.ids, header)
                 case Deleted(bucket=bucket, header=header):
                     self._of(bucket).add(change.ids, header)
-                case Copied(bucket=bucket):
+                case BucketRecopied(bucket=bucket):
                     self._copied(bucket)
         self._replica.compact()
         return read

@@ -64,7 +64,7 @@ class Folded(NamedTuple):
     """Bytes of the entry in the log."""
 
 
-class Copied(NamedTuple):
+class BucketRecopied(NamedTuple):
     """A bucket was copied again: any of its rows may have changed."""
 
     bucket: int
@@ -89,7 +89,7 @@ class Deleted(NamedTuple):
     """Bytes of the entry in the log."""
 
 
-Change = Folded | Deleted | Copied | Stale
+Change = Folded | Deleted | BucketRecopied | Stale
 
 
 class Replica:
@@ -161,7 +161,7 @@ class Replica:
                 self._changes.append(Stale(bucket, known))
                 self._broken[bucket] = self._broken.pop(bucket)  # after those that already wait
             else:
-                self._changes.append(Copied(bucket))
+                self._changes.append(BucketRecopied(bucket))
                 del self._broken[bucket]
         changes, self._changes = self._changes, []
         return changes
@@ -240,7 +240,7 @@ class Replica:
         head = log[-1] if log else start
         log += self._entries_after(bucket, head, limit, start.version)
         head = log[-1] if log else start
-        copy = _Copy(self.shape.width, LogPosition(head.version, head.nonce, 0, 0, {}))
+        copy = _BucketCopy(self.shape.width, LogPosition(head.version, head.nonce, 0, 0, {}))
         for chunk in self._store.rows(bucket):
             if chunk.trimmed < start.trimmed:
                 raise BrokenHistory(f"bucket {bucket} went back to entries that were trimmed")
@@ -286,7 +286,7 @@ class Replica:
                 version, nonce = more[-1].version, more[-1].nonce
         return found
 
-    def _follow_up(self, bucket: int, copy: _Copy, limit: int) -> None:
+    def _follow_up(self, bucket: int, copy: _BucketCopy, limit: int) -> None:
         """Follow at least to the head that the bucket had after its rows were read."""
         goal = None
         while goal is None or copy.position.version < goal:
@@ -299,7 +299,7 @@ class Replica:
             if copy.position is position and position.version < goal:
                 raise BrokenHistory(f"bucket {bucket}: rows are newer than the log")
 
-    def _swap(self, bucket: int, copy: _Copy) -> None:
+    def _swap(self, bucket: int, copy: _BucketCopy) -> None:
         if self.copied(bucket):
             old = self.places(bucket)
             gone = copy.table.find(self.table.columns.ids[old]) < 0
@@ -317,7 +317,7 @@ class Replica:
         return polled
 
 
-class _Copy:
+class _BucketCopy:
     """A bucket while it is copied: rows of different versions, until the log brings all to one."""
 
     def __init__(self, width: int, position: LogPosition) -> None:

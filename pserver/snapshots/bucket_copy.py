@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.replica.replica import Copied, Replica, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Replica, Stale
 from headrace.pserver.store import ENTRIES_A_POLL, BucketAnswer, Shape, Store
 
 _PAUSE_S = 0.05
@@ -44,7 +44,7 @@ def copy_bucket(
         changes = replica.poll(limit)
         error = next((each.error for each in changes if isinstance(each, Stale)), None)
         if error is None and replica.complete:
-            if goal is None or not changes or any(isinstance(e, Copied) for e in changes):
+            if goal is None or not changes or any(isinstance(e, BucketRecopied) for e in changes):
                 # a goal that comes no closer is of a history that was lost
                 [marks] = store.marks([bucket])
                 goal, error = (None, marks) if isinstance(marks, Unreachable) else (marks, None)

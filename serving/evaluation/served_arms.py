@@ -25,15 +25,15 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from headrace.learner.experiments.decisions import DecisionRules, Look, Verdict, look
+from headrace.learner.experiments.decisions import ArmVerdict, DecisionRules, Look, look
 from headrace.serving.evaluation.windows import SETTLED, WindowMetrics
 
 MINUTE_MS = 60_000
 UNDECIDED = "undecided"
 _VERDICTS = {
-    Verdict.BETTER: "better",
-    Verdict.ELIMINATED: "worse",
-    Verdict.UNDECIDED: UNDECIDED,
+    ArmVerdict.BETTER: "better",
+    ArmVerdict.ELIMINATED: "worse",
+    ArmVerdict.UNDECIDED: UNDECIDED,
 }
 """A comparison ends nothing and promotes nothing, so its verdicts are not those of experiments."""
 

@@ -21,7 +21,7 @@ from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.relay.relayed_replica import Gap, Relayed, RelayedReplica
 from headrace.pserver.replica.log_chain import LogPosition
-from headrace.pserver.replica.replica import Change, Copied, Folded, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Change, Folded, Stale
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.rows.table import RowTable
@@ -140,7 +140,7 @@ class RelayedRows:
         first = taken.bucket not in self._known
         self._known.add(taken.bucket)
         mended = self._gaps.pop(taken.bucket, None) is not None
-        return [Copied(taken.bucket) if first or mended else self._folded(taken)]
+        return [BucketRecopied(taken.bucket) if first or mended else self._folded(taken)]
 
     def _folded(self, taken: Relayed) -> Folded:
         """Return the block as an entry of the log would be reported; its rows are applied."""

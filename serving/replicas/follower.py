@@ -23,7 +23,7 @@ from typing import Protocol
 
 from headrace.pserver.errors import StoreError
 from headrace.pserver.replica.log_chain import LogPosition
-from headrace.pserver.replica.replica import Change, Copied, Folded, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Change, Folded, Stale
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
 from headrace.runtime.background_thread import BackgroundThread
@@ -130,7 +130,7 @@ class Follower(BackgroundThread):
                 case Folded(bucket=bucket, header=header) if was_complete:
                     self._freshness.folded(bucket, header)
                     entries[bucket] += 1
-                case Folded(bucket=bucket) | Copied(bucket=bucket):
+                case Folded(bucket=bucket) | BucketRecopied(bucket=bucket):
                     self._note_position(bucket)
                 case Stale(bucket=bucket, error=error):
                     stale[bucket] = error

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from headrace.pserver.errors import StoreError
 from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.partial_replica import EntryApplied, HistoryReset, PartialReplica
-from headrace.pserver.replica.replica import Change, Copied, Folded, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Change, Folded, Stale
 from headrace.pserver.rows.deltas import Deletions
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.rows.table import RowTable
@@ -158,7 +158,7 @@ class RowCache:
         if not begun:
             return
         self._anew.difference_update(begun)
-        self._changes += [Copied(bucket) for bucket in begun]
+        self._changes += [BucketRecopied(bucket) for bucket in begun]
         gone = np.isin(self.shape.bucket_of(self.table.ids), begun)
         if gone.any():
             ids = self.table.ids[gone]

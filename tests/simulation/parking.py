@@ -47,7 +47,7 @@ class DoubtingGuard(BatchGuard):
         verdict = super().before(name, offset, examples)
         if verdict is None and (name, offset) not in self._released and self._doubts():
             verdict = Suspect("simulated")
-            self.hold(name, offset, verdict)
+            self.skip_on_reread(name, offset, verdict)
         return verdict
 
     def accepts(
@@ -58,7 +58,7 @@ class DoubtingGuard(BatchGuard):
             return False
         if (batch.name, batch.offset) in self._released or not self._doubts():
             return True
-        self.hold(batch.name, batch.offset, Suspect("simulated, as learned"))
+        self.skip_on_reread(batch.name, batch.offset, Suspect("simulated, as learned"))
         return False
 
     def reconsider(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
@@ -66,9 +66,9 @@ class DoubtingGuard(BatchGuard):
         del examples, scores
         return not self._doubts()
 
-    def release(self, name: str, offset: int) -> None:
+    def learn_on_reread(self, name: str, offset: int) -> None:
         """See BatchGuard."""
-        super().release(name, offset)
+        super().learn_on_reread(name, offset)
         self._released.add((name, offset))
 
 

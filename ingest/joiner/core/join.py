@@ -235,8 +235,8 @@ class PartitionJoiner:
         return JoinerCheckpoint(
             self.watermark_ms,
             int(self._state[rules.LEAST_DELAY]),
-            self._reading(EventSide.IMPRESSIONS, self._shown_mark()),
-            self._reading(EventSide.CLICKS, self._clicked_mark()),
+            self._input_position(EventSide.IMPRESSIONS, self._shown_mark()),
+            self._input_position(EventSide.CLICKS, self._clicked_mark()),
             self.counters,
         )
 
@@ -249,7 +249,7 @@ class PartitionJoiner:
         self._restoring = checkpoint
         self._state[rules.WATERMARK] = checkpoint.watermark_ms
         self._state[rules.LEAST_DELAY] = checkpoint.least_delay_ms
-        for source, clock, reading in self._readings(checkpoint):
+        for source, clock, reading in self._restored_inputs(checkpoint):
             self._state[clock] = reading.rewind_clock_ms
             source.position = reading.rewind
         self._read_again()
@@ -265,7 +265,9 @@ class PartitionJoiner:
         self._sources = [_Source(_no_chunk(side)) for side in _SIDES]
         self._restoring = None
 
-    def _readings(self, checkpoint: JoinerCheckpoint) -> list[tuple[_Source, int, InputPosition]]:
+    def _restored_inputs(
+        self, checkpoint: JoinerCheckpoint
+    ) -> list[tuple[_Source, int, InputPosition]]:
         readings = (checkpoint.shown, checkpoint.clicked)
         return list(zip(self._sources, _CLOCKS, readings, strict=True))
 
@@ -279,18 +281,18 @@ class PartitionJoiner:
             self._turn()
             stops = [
                 int(np.searchsorted(source.chunk.offsets, reading.position))
-                for source, _, reading in self._readings(checkpoint)
+                for source, _, reading in self._restored_inputs(checkpoint)
             ]
             joined = _result_arrays(0)
             self._run(joined, rule, stops, [])
             self._window.release()
             if not joined.counts[2]:
                 break
-        for source, _, reading in self._readings(checkpoint):
+        for source, _, reading in self._restored_inputs(checkpoint):
             reached = source.position >= reading.position or source.next < len(source.chunk)
             if not (reached or (source.ended and not source.queued)):
                 return
-        for source, clock, reading in self._readings(checkpoint):
+        for source, clock, reading in self._restored_inputs(checkpoint):
             self._state[clock] = reading.clock_ms
             source.position = reading.position
         for name, at in _COUNTERS.items():
@@ -361,7 +363,7 @@ class PartitionJoiner:
             return None
         return marks[0]
 
-    def _reading(self, side: EventSide, mark: _ReadMark | None) -> InputPosition:
+    def _input_position(self, side: EventSide, mark: _ReadMark | None) -> InputPosition:
         position, clock_ms = self._sources[side].position, int(self._state[_CLOCKS[side]])
         if mark is None:
             return InputPosition(position, position, clock_ms, clock_ms)

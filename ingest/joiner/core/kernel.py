@@ -221,13 +221,13 @@ def _take_shown(rings, state, shown, rows, i, joined, rule):  # type: ignore[no-
         if entries.lasts[place] == entries.clocks[place] and clock < now_ms:
             ends.repeated[0] += 1
         entries.lasts[place] = np.uint32(now_ms & (CLOCK_MS - 1))
-        _settle(rings, state, wanted, _sequence(rings, place), now_ms, joined, rule)
+        _match_waiting_clicks(rings, state, wanted, _sequence(rings, place), now_ms, joined, rule)
         return
     repeat = _repeat(rings, wanted, state, rule)
     if repeat != NOWHERE:
         state[DUPLICATE_IMPRESSIONS] += 1
         rings.repeats.lasts[repeat] = now_ms
-        _settle(rings, state, wanted, np.int64(-1), now_ms, joined, rule)
+        _match_waiting_clicks(rings, state, wanted, np.int64(-1), now_ms, joined, rule)
         return
     if place != NOWHERE and entries.lasts[place] != entries.clocks[place]:
         ends.repeated[0] -= 1  # it is dead; the new impression takes its slot
@@ -251,7 +251,7 @@ def _accept(rings, state, shown, rows, i, slot, joined, rule):  # type: ignore[n
     state[IMPRESSIONS] += 1
     if not (rule.closing or _drops(state, wanted, rule)):
         _emit(state, joined, SHOWN, 0, sequence, (event_ms, event_ms, append_ms), rule)
-    _settle(rings, state, wanted, sequence, now_ms, joined, rule)
+    _match_waiting_clicks(rings, state, wanted, sequence, now_ms, joined, rule)
     if rule.closing and not _is_open(entries, place, state, rule):
         _close(rings, state, joined, rule)  # all earlier entries are closed already
 
@@ -318,7 +318,7 @@ def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-un
         if met:
             last = rings.repeats.lasts[repeat]
     if met and clock <= last + rule.window_ms:
-        _meet(rings, state, sequence, clock, time_ms, append_ms, joined, rule)
+        _count_click(rings, state, sequence, clock, time_ms, append_ms, joined, rule)
     elif waits(state, clock, rule):
         fate = TOO_LATE if met else WAITS
         hold_click(rings.waiting, rings.ends, wanted, clock, time_ms, append_ms, fate)
@@ -329,7 +329,7 @@ def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-un
 
 
 @inlined
-def _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule):  # type: ignore[no-untyped-def]
+def _count_click(rings, state, sequence, clock, event_ms, append_ms, joined, rule):  # type: ignore[no-untyped-def]
     """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
     entries, opened = rings.entries, rings.open
     if sequence < 0:
@@ -353,7 +353,7 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule):  # 
 
 
 @inlined
-def _settle(rings, state, wanted, sequence, last, joined, rule):  # type: ignore[no-untyped-def]
+def _match_waiting_clicks(rings, state, wanted, sequence, last, joined, rule):  # type: ignore[no-untyped-def]
     """Match the entry `sequence`, last seen now, with the clicks that wait, oldest first."""
     waiting = rings.waiting
     if rings.ends.waiting_head[0] == rings.ends.waiting_tail[0]:
@@ -368,6 +368,6 @@ def _settle(rings, state, wanted, sequence, last, joined, rule):  # type: ignore
             waiting.fates[click] = SETTLED
             clock, event_ms = waiting.clocks[click], waiting.event_ms[click]
             append_ms = waiting.append_ms[click]
-            _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule)
+            _count_click(rings, state, sequence, clock, event_ms, append_ms, joined, rule)
         following = waiting.following[click]
         click = following & mask if following >= 0 else np.int64(NOWHERE)

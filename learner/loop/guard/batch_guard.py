@@ -126,7 +126,7 @@ class BatchGuard:
         why = self._surprise.of_inputs(examples)
         verdict = self._suspect(why, examples) if why is not None else None
         if verdict is not None:
-            self.hold(name, offset, verdict)
+            self.skip_on_reread(name, offset, verdict)
         return verdict
 
     def screens(self, name: str, offset: int) -> bool:
@@ -142,7 +142,7 @@ class BatchGuard:
             return True  # learning it will show at which example
         verdict = self._of_labels(batch.name, batch.offset, batch.examples, scores)
         if verdict is not None:
-            self.hold(batch.name, batch.offset, verdict)
+            self.skip_on_reread(batch.name, batch.offset, verdict)
         return verdict is None
 
     def accepts(
@@ -159,7 +159,7 @@ class BatchGuard:
         if not self.careful and self.exploded(pending.largest()):
             self.careful = True  # an earlier batch may have broken the model
         else:
-            self.hold(batch.name, batch.offset, verdict)
+            self.skip_on_reread(batch.name, batch.offset, verdict)
         return False
 
     def refuses_push(self, pending: PendingDeltas) -> str | None:
@@ -231,14 +231,14 @@ class BatchGuard:
             return None
         return f"expected row deltas up to {limit:g}, got {largest_gain:g}: gradients explode"
 
-    def hold(self, name: str, offset: int, verdict: Verdict) -> None:
+    def skip_on_reread(self, name: str, offset: int, verdict: Verdict) -> None:
         """Leave out the batch at this offset when it is read again."""
         self.careful = False
         self._verdicts[name, offset] = verdict
         if len(self._verdicts) > _REMEMBERED:
             del self._verdicts[next(iter(self._verdicts))]
 
-    def release(self, name: str, offset: int) -> None:
+    def learn_on_reread(self, name: str, offset: int) -> None:
         """Learn the batch at this offset when it is read again; its labels count as judged."""
         self._verdicts.pop((name, offset), None)
         self._judged[name] = max(offset, self._judged.get(name, -1))
@@ -356,7 +356,7 @@ class NoGuard:
         """Return True: what another learner parked may be learned."""
         return True
 
-    def release(self, name: str, offset: int) -> None:
+    def learn_on_reread(self, name: str, offset: int) -> None:
         """Do nothing: no batch is held."""
 
     def refuses_push(self, pending: PendingDeltas) -> str | None:  # noqa: ARG002

@@ -8,7 +8,7 @@ from headrace.learner.experiments.confidence import (
     half_width,
     mixture_precision,
 )
-from headrace.learner.experiments.decisions import DecisionRules, Verdict, look
+from headrace.learner.experiments.decisions import ArmVerdict, DecisionRules, look
 from tests.bench.experiments.false_promotions import SCENARIOS, detection, false_promotions
 from tests.learner.experiments.moments import running_moments
 
@@ -66,22 +66,22 @@ def differences(mean: float, batches: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_better_arm_is_promoted_at_the_end_of_a_cycle_and_not_before() -> None:
     sums, weights = differences(-0.005, 24)
     early = look(sums[:23], weights[:23], 23, RULES)
-    assert (early.verdict, early.high < 0) == (Verdict.UNDECIDED, True)
+    assert (early.verdict, early.high < 0) == (ArmVerdict.UNDECIDED, True)
     assert "waiting for the end of a whole cycle" in early.reason
-    assert look(sums, weights, 24, RULES).verdict is Verdict.BETTER
+    assert look(sums, weights, 24, RULES).verdict is ArmVerdict.BETTER
 
 
 def test_a_promotion_needs_ten_batches_with_examples() -> None:
     sums, weights = differences(-0.005, 9)
     found = look(sums, weights, 24, RULES)
-    assert found.verdict is Verdict.UNDECIDED
+    assert found.verdict is ArmVerdict.UNDECIDED
     assert found.reason == "better, after 9 of 10 batches"
 
 
 def test_a_worse_arm_is_eliminated_without_waiting_for_a_cycle() -> None:
     sums, weights = differences(0.005, 7)
     found = look(sums, weights, 7, RULES)
-    assert found.verdict is Verdict.ELIMINATED
+    assert found.verdict is ArmVerdict.ELIMINATED
     assert found.reason.startswith("worse than the control")
 
 
@@ -89,7 +89,7 @@ def test_an_arm_whose_gain_is_too_small_is_eliminated() -> None:
     sums, weights = differences(-0.0001, 200)
     sums *= 0.2
     rules = RULES._replace(least_gain=0.001)
-    assert look(sums, weights, 199, rules).verdict is Verdict.ELIMINATED
+    assert look(sums, weights, 199, rules).verdict is ArmVerdict.ELIMINATED
 
 
 def test_more_arms_need_more_evidence() -> None:

@@ -110,7 +110,7 @@ class Line:
         while window := self.queue.next_window(512):
             self.learned_ms += MergedBatches(window).examples.event_ms.tolist()
             for batch in window:
-                self.queue.passed(batch)
+                self.queue.skip_past(batch)
 
     def run(self, examples: int) -> None:
         for _ in range(30_000):

@@ -117,8 +117,8 @@ def test_parked_batches_are_found_good_once_the_model_expects_them() -> None:
     assert guard.judge("p", 0, often, before, 0.0) is not None
     assert not guard.reconsider(often, before) and not guard.reconsider(often, before)
     assert guard.reconsider(often, after)
-    guard.hold("p", 0, Suspect("test"))
-    guard.release("p", 0)
+    guard.skip_on_reread("p", 0, Suspect("test"))
+    guard.learn_on_reread("p", 0)
     assert guard.before("p", 0, often) is None
 
 

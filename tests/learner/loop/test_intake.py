@@ -80,7 +80,7 @@ class Scenery:
         self.intake.poll(0.0)
         while window := self.intake.next_window(1):
             for batch in window:
-                self.intake.passed(batch)
+                self.intake.skip_past(batch)
 
 
 def test_a_model_without_examples_starts_with_any_topic() -> None:

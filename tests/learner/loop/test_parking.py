@@ -61,8 +61,8 @@ class _Guard(BatchGuard):
         self.scored.append(len(examples))
         return not self.suspects_at
 
-    def release(self, name: str, offset: int) -> None:
-        super().release(name, offset)
+    def learn_on_reread(self, name: str, offset: int) -> None:
+        super().learn_on_reread(name, offset)
         self.released.add(offset)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.pserver.errors import MissingBucket, Unreachable
 from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Folded, Replica, Stale
 from headrace.pserver.rows.deltas import (
     SourceReached,
     unpack,
@@ -35,7 +35,7 @@ def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
     fresh = new_store()
     fresh.push([pusher.next()])
     store.revert(0, fresh.checkpoint(0))
-    assert Copied(0) in replica.poll()
+    assert BucketRecopied(0) in replica.poll()
     assert rows_of(replica, 0) == rows_of(following(store), 0) != before
 
 
@@ -81,12 +81,12 @@ def test_a_bucket_that_does_not_answer_delays_no_other() -> None:
     replica = Replica(silent, SHAPE)  # type: ignore[arg-type]
     pushes = pushed(store, 2)
     changes = replica.poll()
-    assert Copied(0) in changes
+    assert BucketRecopied(0) in changes
     assert [type(c) for c in changes if c.bucket == 1] == [Stale]
     assert not replica.complete
     assert rows_of(replica, 0) == truth(pushes)
     silent.silent = set()
-    assert Copied(1) in replica.poll()
+    assert BucketRecopied(1) in replica.poll()
     silent.silent = {0}
     pushed(store, 1, bucket=1)
     assert [type(c) for c in replica.poll()] == [Stale, Folded]
@@ -127,7 +127,7 @@ def test_a_replica_that_lags_behind_the_trim_copies_again(through: int) -> None:
     store.push(pushes[4:])
     fold_and_trim(store, 0, through)
     changes = replica.poll()
-    assert (Copied(0) in changes) == (through > 4)
+    assert (BucketRecopied(0) in changes) == (through > 4)
     assert rows_of(replica, 0) == truth(pushes)
 
 
@@ -162,5 +162,5 @@ def test_a_log_trimmed_while_it_is_read_is_not_taken_as_complete(through: int) -
     delayed.trim = lambda: fold_and_trim(store, 0, through)
     [change] = replica.poll()
     assert isinstance(change, Stale)
-    assert replica.poll() == [Copied(0)]
+    assert replica.poll() == [BucketRecopied(0)]
     assert rows_of(replica, 0) == truth(pushes)

@@ -10,7 +10,7 @@ from headrace.ingest.errors import (
 )
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
+from headrace.pserver.replica.replica import BucketRecopied, Folded, Replica, Stale
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_source, relay_topic_spec
 from headrace.serving.relaying.relayed_rows import RelayedRows
@@ -73,7 +73,7 @@ def test_rows_of_a_relay_equal_those_of_the_logs() -> None:
     world = Relayed()
     world.push(3)
     world.pass_time()
-    assert {type(change) for change in world.read()} == {Copied}
+    assert {type(change) for change in world.read()} == {BucketRecopied}
     world.push(3)
     world.pass_time()
     assert {type(change) for change in world.read()} == {Folded}
