@@ -3,8 +3,7 @@
 A cluster is created as an operator would do it. Every primary gets its range of the 16384 slots
 (CLUSTER ADDSLOTSRANGE), the first node meets the others (CLUSTER MEET), and the cluster is ready
 when every node reports `cluster_state:ok`. Replicas join in the same way and then follow a primary
-(CLUSTER REPLICATE). A directory that was used before already has all this; only the ports are new
-and are written into the nodes' files before a start.
+(CLUSTER REPLICATE).
 
 Two settings keep the other nodes working while a killed one is down. `cluster-require-full-coverage
 no` lets the served slots work while others are not served. A node timeout of one hour keeps a node
@@ -13,8 +12,6 @@ answering, and one of two is enough for that. Nothing is lost, because failure d
 promotes replicas. For a cluster with replicas see FAILING_OVER.
 """
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +93,6 @@ class ValkeyCluster:
 
     def launch(self) -> None:
         """Start every node without waiting for it."""
-        _bring_up_to_date([node.directory / NODES_FILE for node in self.nodes], self.nodes)
         for node in self.nodes:
             node.launch()
 
@@ -179,27 +175,6 @@ class ValkeyCluster:
 
 def _slot_range(index: int, primaries: int) -> tuple[int, int]:
     return index * SLOTS // primaries, (index + 1) * SLOTS // primaries
-
-
-def _bring_up_to_date(files: Sequence[Path], nodes: Sequence[ClusterNode]) -> None:
-    """Write the new ports of `nodes` into the cluster files of an earlier run.
-
-    A line is `<node id> <host>:<port>@<bus port>,... <flags> ...`. In each file one line is that of
-    the node itself, with the flag `myself`. CLUSTER MEET after the start would be unreliable.
-    """
-    texts = {file: file.read_text() for file in files if file.exists()}
-    addresses: dict[str, str] = {}
-    for file, node in zip(files, nodes, strict=True):
-        for line in texts.get(file, "").splitlines():
-            if "myself" in line:
-                addresses[line.split()[0]] = f"{node.address}@{node.bus_port}"
-    for file, text in texts.items():
-        moved = text
-        for identity, address in addresses.items():
-            moved = re.sub(
-                rf"^{identity} [^, ]+", f"{identity} {address}", moved, flags=re.MULTILINE
-            )
-        file.write_text(moved)
 
 
 def _cluster_info(node: ClusterNode) -> dict[str, str]:
