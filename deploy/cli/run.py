@@ -24,6 +24,9 @@ from headrace.deploy.cli.options import (
 from headrace.deploy.cli.runs import run_outputs
 from headrace.runtime.settings import setting
 
+_STOPPING = "stopping every part, within 20 s; Ctrl-C again ends this at once"
+"""Answer to a signal where a whole pipeline stops."""
+
 
 def speed_of(text: str) -> float | None:
     """Return the multiple of real time; None for as fast as the pipeline follows."""
@@ -77,7 +80,7 @@ def run(
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
     from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import INTERRUPTED, STOPPING, stopped_by_signals
+    from headrace.runtime.termination import INTERRUPTED, stopped_by_signals
 
     parts = replace(
         pipeline.settings(model, port),
@@ -97,7 +100,7 @@ def run(
     name = load_spec(model).name
     show_warnings_only()
     with (
-        stopped_by_signals(STOPPING) as stop,
+        stopped_by_signals(_STOPPING) as stop,
         record_run(run_outputs(runs, track), RunKind.RUN, name, model, data=data) as recorder,
     ):
         run_log(settings, stop, recorder.report)
@@ -147,16 +150,16 @@ def up(
     """Run Kafka, Valkey and every part for a spec until Ctrl-C, and print commands to try it."""
     from dataclasses import replace
 
-    from headrace.deploy.local.standing_pipeline import keep_up
+    from headrace.deploy.local.pipeline_usage import keep_up
     from headrace.deploy.process_logs import show_warnings_only
-    from headrace.runtime.termination import STOPPING, stopped_by_signals
+    from headrace.runtime.termination import stopped_by_signals
 
     settings = pipeline.settings(model, port)
     settings = replace(
         settings, collector_port=collector_port, deployments=True, evaluation_gives_way=False
     )
     show_warnings_only()
-    with stopped_by_signals(STOPPING) as stop:
+    with stopped_by_signals(_STOPPING) as stop:
         keep_up(settings, stop)
 
 

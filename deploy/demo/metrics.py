@@ -32,11 +32,11 @@ class DemoMetrics:
             "headrace_evaluation_log_loss_nats", "Log loss.", labels, registry=self.registry
         )
 
-    def note(self, standing: ComparisonSnapshot) -> None:
+    def note(self, snapshot: ComparisonSnapshot) -> None:
         """Set the gauges. NaN leaves a gauge unchanged."""
         for alias, auc, log_loss in (
-            ("learned", standing.live, standing.live_loss),
-            ("frozen", standing.frozen, standing.frozen_loss),
+            ("learned", snapshot.live, snapshot.live_loss),
+            ("frozen", snapshot.frozen, snapshot.frozen_loss),
         ):
             for gauge, value in ((self._auc, auc), (self._log_loss, log_loss)):
                 if not math.isnan(value):

@@ -50,12 +50,12 @@ class DriftReport(NamedTuple):
 
 def observed_drift(comparison: ModelComparison, at_s: float) -> DriftReport | None:
     """Return the report; None if there are too few impressions before or after."""
-    before = comparison.standing(at_s - _BEFORE_S, at_s).live
+    before = comparison.snapshot(at_s - _BEFORE_S, at_s).live
     windows: list[tuple[float, float]] = []
     begin_s = at_s
-    while (standing := comparison.standing(begin_s, begin_s + _WINDOW_S)).impressions:
-        if not math.isnan(standing.live):
-            windows.append((begin_s + _WINDOW_S, standing.live))
+    while (snapshot := comparison.snapshot(begin_s, begin_s + _WINDOW_S)).impressions:
+        if not math.isnan(snapshot.live):
+            windows.append((begin_s + _WINDOW_S, snapshot.live))
         begin_s += _WINDOW_S
     if math.isnan(before) or not windows:
         return None
@@ -63,7 +63,7 @@ def observed_drift(comparison: ModelComparison, at_s: float) -> DriftReport | No
     back = [end_s for end_s, live in windows if end_s > low_s and live >= before - _NEAR]
     recovered_s = back[0] - at_s if back else None
     return DriftReport(
-        at_s, before, lowest, comparison.standing(at_s, math.inf).frozen, recovered_s
+        at_s, before, lowest, comparison.snapshot(at_s, math.inf).frozen, recovered_s
     )
 
 

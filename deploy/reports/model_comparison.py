@@ -86,7 +86,7 @@ class ModelComparison:
         places = self._find(impression_ids)  # first, because it may replace the columns
         self._known[3, places] = truth
 
-    def standing(self, from_s: float, to_s: float) -> ComparisonSnapshot:
+    def snapshot(self, from_s: float, to_s: float) -> ComparisonSnapshot:
         """Compare on the impressions that arrived in [from_s, to_s) and have all scores."""
         count = len(self._places)
         at_s, live, frozen, truth = self._known[:, :count]

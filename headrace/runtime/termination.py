@@ -66,10 +66,6 @@ def stopped_while_calls_hang(stop: threading.Event) -> Iterator[None]:
         reading.close()
 
 
-STOPPING = "stopping every part, within 20 s; Ctrl-C again ends this at once"
-"""Answer to a signal where a whole pipeline stops."""
-
-
 INTERRUPTED = 130
 """Exit status: a signal came before the result was there. Shells use it for SIGINT."""
 

@@ -53,7 +53,7 @@ def compared_arm(arm: PieceSums, control: PieceSums) -> ComparedArm:
     return ComparedArm(losses - control_losses, weights)
 
 
-class Standing(NamedTuple):
+class Placement(NamedTuple):
     """An arm at a rung."""
 
     kept: bool
@@ -72,7 +72,7 @@ class Rungs:
         self._factor = factor
         self._rungs: list[list[tuple[float, ComparedArm]]] = []
 
-    def arrive(self, rung: int, arms: dict[int, ComparedArm]) -> dict[int, Standing]:
+    def arrive(self, rung: int, arms: dict[int, ComparedArm]) -> dict[int, Placement]:
         """Rank arms that arrive at a rung together; less is better."""
         while len(self._rungs) <= rung:
             self._rungs.append([])
@@ -85,7 +85,7 @@ class Rungs:
         for arm, each in arms.items():
             rank = 1 + sum(mean < each.mean for mean in means)
             close = rank > going_on and within_error(each, last)
-            found[arm] = Standing(rank <= going_on or close, rank, len(here), close)
+            found[arm] = Placement(rank <= going_on or close, rank, len(here), close)
         return found
 
 

@@ -34,7 +34,7 @@ from headrace.learner.experiments.history import (
 )
 from headrace.learner.experiments.losses import OutcomeJoin, paired
 from headrace.learner.experiments.run_folder import RunFolder
-from headrace.learner.experiments.rungs import PieceSums, Rungs, Standing, compared_arm
+from headrace.learner.experiments.rungs import PieceSums, Placement, Rungs, compared_arm
 from headrace.learner.experiments.suggestions import suggestions_of
 from headrace.runtime.counted_nouns import counted
 
@@ -215,14 +215,14 @@ class ExperimentRunner:
         arms = [arm for arm in cohort.arms if arm is not control]
         before = run.control_at_rungs[rung]
         compared = {arm.plan.number: compared_arm(arm.pieces.sums, before) for arm in arms}
-        standings = run.rungs.arrive(rung, compared)
+        placements = run.rungs.arrive(rung, compared)
         records = []
         for arm in arms:
-            standing, value = standings[arm.plan.number], compared[arm.plan.number].mean
-            kind = RUNG if standing.kept else STOPPED
-            reason = _place(standing, cohort)
+            placement, value = placements[arm.plan.number], compared[arm.plan.number].mean
+            kind = RUNG if placement.kept else STOPPED
+            reason = _place(placement, cohort)
             records.append(self._record(kind, arm, cohort, reason, difference=value))
-            if not standing.kept:
+            if not placement.kept:
                 self._end(arm, cohort)
         self._folder.append(records)
 
@@ -357,9 +357,11 @@ class ExperimentRunner:
         return [(each.after, each.arms) for each in cohorts]
 
 
-def _place(standing: Standing, cohort: Cohort) -> str:
-    close = ", within the error" if standing.close else ""
-    return f"rank {standing.rank} of {standing.of} at {counted(cohort.examples, 'example')}{close}"
+def _place(placement: Placement, cohort: Cohort) -> str:
+    close = ", within the error" if placement.close else ""
+    return (
+        f"rank {placement.rank} of {placement.of} at {counted(cohort.examples, 'example')}{close}"
+    )
 
 
 def _finite(value: float | None) -> float | None:

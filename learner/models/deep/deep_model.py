@@ -193,7 +193,7 @@ class DeepModel(RowModel):
         whole, turns = self._gather(whole, begin, end, gathered)
         gaining, active = whole.gaining, whole.active
         passes = self._of_learner()
-        standing = passes.own.read(self._layers, view, counted[2])
+        layer_state = passes.own.read(self._layers, view, counted[2])
         parts = self._arrange.parts(gathered, offsets, count)
         log_odds = passes.forward(Share(parts, offsets, count))
         made = probabilities(log_odds, self._row_parameters.offset)
@@ -211,7 +211,7 @@ class DeepModel(RowModel):
             uncount(view.columns, gaining, turns, touched)
             return np.full(count, np.nan)
         step_rows(view.columns, gaining, self._row_parameters, turns)
-        self._layers.step(view, gaining, active, standing, joined, counted)
+        self._layers.step(view, gaining, active, layer_state, joined, counted)
         return made
 
     def _gather(

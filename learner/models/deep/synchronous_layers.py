@@ -109,7 +109,7 @@ class SynchronousLayers(Layers):
         view: RowTable,
         gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
-        standing: LayerState,  # noqa: ARG002 (it is the state's own)
+        layer_state: LayerState,  # noqa: ARG002 (it is the state's own)
         gradient: Floats,
         counted: tuple[int, int, int],
     ) -> None:

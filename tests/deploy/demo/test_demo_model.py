@@ -108,14 +108,14 @@ def comparison(seed: int, seconds: int, requests_s: int) -> ComparisonSnapshot:
             if len(batch):
                 result.add_examples(batch, at_s)
                 result.add_scores(learning.learn(batch))
-    return result.standing(seconds * 2 / 3, seconds)
+    return result.snapshot(seconds * 2 / 3, seconds)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_live_model_of_the_demo_is_ahead_of_the_frozen_one_and_near_the_truth(
     seed: int,
 ) -> None:
-    standing = comparison(seed, seconds=60, requests_s=340)
-    assert standing.impressions == 20 * 340 * SyntheticSite().slate
-    assert standing.live - standing.frozen > 0.06, f"seed {seed}: {standing}"
-    assert standing.truth - standing.live < 0.06, f"seed {seed}: {standing}"
+    snapshot = comparison(seed, seconds=60, requests_s=340)
+    assert snapshot.impressions == 20 * 340 * SyntheticSite().slate
+    assert snapshot.live - snapshot.frozen > 0.06, f"seed {seed}: {snapshot}"
+    assert snapshot.truth - snapshot.live < 0.06, f"seed {seed}: {snapshot}"

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.cli.main import app
-from headrace.deploy.local import log_run, standing_pipeline
+from headrace.deploy.local import log_run, pipeline_usage
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.progress import SilentSetupProgress
@@ -55,7 +55,7 @@ def test_the_server_of_a_local_pipeline_follows_deployments(
 ) -> None:
     given: list[PipelineSettings] = []
     monkeypatch.setattr("headrace.deploy.process_logs.show_warnings_only", lambda: None)
-    monkeypatch.setattr(standing_pipeline, "keep_up", lambda settings, _: given.append(settings))
+    monkeypatch.setattr(pipeline_usage, "keep_up", lambda settings, _: given.append(settings))
     monkeypatch.setattr(log_run, "run_log", lambda settings, *_: given.append(settings.pipeline))
     CliRunner().invoke(app, [*words, "--model", str(path_of("demo"))])
     [settings] = given

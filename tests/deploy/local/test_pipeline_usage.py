@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from headrace.deploy.local.standing_pipeline import sample_event, usage_of
+from headrace.deploy.local.pipeline_usage import sample_event, usage_of
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.events.contract import Reason, read_event
 from headrace.ingest.features.field_sources import carried_fields
