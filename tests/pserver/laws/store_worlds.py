@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.pserver.memory_store import BucketState, MemoryStore
-from headrace.pserver.memory_successor import MemorySuccessor, remove_old
 from headrace.pserver.redis_backend.bucket_successor import BucketSuccessor
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
@@ -15,6 +14,7 @@ from headrace.pserver.store import Shape
 from tests.embedded_valkey.keyspace import Value
 from tests.embedded_valkey.server import EmbeddedValkey
 from tests.pserver.laws.store_laws import BUCKETS
+from tests.pserver.memory_successor import MemorySuccessor, remove_old
 from tests.pserver.rows.entries import WIDTH
 
 
