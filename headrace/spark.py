@@ -150,8 +150,8 @@ class HeadraceEstimator(_Columns, HasSeed, Estimator, DefaultParamsReadable, Def
             rows = self._learned(dataset, run, urls)
         finally:
             _remove(folder)
-        made = HeadraceModel(InMemoryModel.of_rows(spec, rows, self.getOrDefault(self.buckets)))
-        copied: HeadraceModel = self._copyValues(made)
+        fitted = HeadraceModel(InMemoryModel.of_rows(spec, rows, self.getOrDefault(self.buckets)))
+        copied: HeadraceModel = self._copyValues(fitted)
         return copied
 
     def _checked_spec(self, dataset: DataFrame) -> ModelSpec:

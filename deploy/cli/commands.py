@@ -219,7 +219,7 @@ def group(
 ) -> Group:
     """Return a group of commands. every: is called with its own settings before each of them."""
     shown, call = _settings_of(every) if every is not None else ([], None)
-    made = Group(
+    grouped = Group(
         name,
         help=help,
         no_args_is_help=True,
@@ -228,8 +228,8 @@ def group(
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for each in members:
-        made.add_command(each if isinstance(each, click.Command) else Command(each))
-    return made
+        grouped.add_command(each if isinstance(each, click.Command) else Command(each))
+    return grouped
 
 
 def _settings_of(function: Callable[..., None]) -> tuple[list[click.Parameter], Callable[..., Any]]:

@@ -309,10 +309,11 @@ class Joiner:
             if part.dirty_since_ms is not None and part.ready()
         ]
         age_ms = max((age for age, _ in dirty), default=-1)
-        made = sum(part.made for _, part in dirty)
-        if not made and not any(part.dead for _, part in dirty):
+        uncommitted = sum(part.uncommitted for _, part in dirty)
+        if not uncommitted and not any(part.dead for _, part in dirty):
             return age_ms >= pace.lazy_commit_ms
-        return not self._backlog or age_ms >= pace.backlog_commit_ms or made >= pace.most_examples
+        enough = age_ms >= pace.backlog_commit_ms or uncommitted >= pace.most_examples
+        return enough or not self._backlog
 
     def _commit(self) -> None:
         """Write all output with the offsets it came from; after an abort, go back instead."""

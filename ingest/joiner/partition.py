@@ -51,7 +51,7 @@ class JoinerPartition:
         """Since when there is something to commit."""
         self.written = JoinerCounters()
         """The counters as of the last commit."""
-        self.made = 0
+        self.uncommitted = 0
         """Examples not yet committed."""
         self.dead: list[DeadEvents] = []
         self._passed_ms = self._next_passed_ms = NEVER
@@ -82,7 +82,7 @@ class JoinerPartition:
         """Go back to a checkpoint; return the offsets to read from. Raises OffsetGone."""
         saved, self._last, self._written = last.saved, last, WrittenExamples(last.ahead)
         self.sealed = last.in_topic and not last.ahead
-        self._examples, self.dead, self.made = [], [], 0
+        self._examples, self.dead, self.uncommitted = [], [], 0
         self.dirty_since_ms = None
         self._ends.clear()
         self.core = PartitionJoiner(self._fields)
@@ -159,7 +159,7 @@ class JoinerPartition:
         examples = self._written.without(joined.examples)
         if len(examples):
             self._examples.append(examples)
-            self.made += len(examples)
+            self.uncommitted += len(examples)
         self.dead += joined.dead
         moved = max(joined.taken, len(joined.examples))
         if moved:
@@ -229,7 +229,7 @@ class JoinerPartition:
             *before, last = [Examples.empty(self._fields)]
             if self._examples:
                 *before, last = cut(concatenate(self._examples), rule, ends_ms)
-            begin = self.core.counters.examples - self.made
+            begin = self.core.counters.examples - self.uncommitted
             for batch in before:
                 numbered = replace(batch, before=begin)
                 yield Outgoing(examples, pack_examples(numbered, BatchNotes(until=saved)))
@@ -273,7 +273,7 @@ class JoinerPartition:
             reasons[reason] = reasons.get(reason, 0) + 1
         self.written, self._batch = self.core.counters, self._next_batch
         self._passed_ms = self._next_passed_ms
-        self._examples, self.dead, self.made = [], [], 0
+        self._examples, self.dead, self.uncommitted = [], [], 0
         self.dirty_since_ms, self.sealed = None, True
         return counted, reasons
 

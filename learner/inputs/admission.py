@@ -141,8 +141,8 @@ def gate_of(admission: Admission | None, fields: FieldSet, buckets: int) -> Admi
 
 def counting(gate: AdmissionGate, admission: Admission) -> AdmissionGate:
     """Return the gate with the filter that its admission asks for, which is memory."""
-    made = empty_filter(counters_of(admission), admission.hashes, admission.false_rate)
-    return gate._replace(filter=made)
+    empty = empty_filter(counters_of(admission), admission.hashes, admission.false_rate)
+    return gate._replace(filter=empty)
 
 
 def high_bits(buckets: int) -> np.uint64:

@@ -123,8 +123,8 @@ def _operator(symbol: Any, floats: str, integers: str) -> None:
                 return None
             if any(_number_of(each) != lanes[0].dtype for each in args):
                 return None  # a wider number would round differently in a vector than alone
-            made = VectorType(types.boolean) if floats in _COMPARED else lanes[0]
-            return signature(made, *args)  # type: ignore[no-untyped-call]
+            result = VectorType(types.boolean) if floats in _COMPARED else lanes[0]
+            return signature(result, *args)  # type: ignore[no-untyped-call]
 
     def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
         lanes = next(each for each in signed.args if isinstance(each, VectorType))
@@ -176,9 +176,9 @@ def _llvm(name: str, arguments: int) -> Any:
     """Return an LLVM function of floats, applied to each lane."""
 
     def function(_context: Any, builder: Any, signed: Any, values: Any) -> Any:
-        made, kind = signed.return_type, values[0].type
-        lanes = f"v{LANES}" if isinstance(made, VectorType) else ""
-        called = f"llvm.{name}.{lanes}f{_number_of(made).bitwidth}"
+        result, kind = signed.return_type, values[0].type
+        lanes = f"v{LANES}" if isinstance(result, VectorType) else ""
+        called = f"llvm.{name}.{lanes}f{_number_of(result).bitwidth}"
         of_kind = ir.FunctionType(kind, [kind] * len(values))
         found = cgutils.get_or_insert_function(builder.module, of_kind, called)  # type: ignore[no-untyped-call]
         return builder.call(found, values)
@@ -205,18 +205,18 @@ with_sign: Any = _llvm("copysign", 2)
 
 
 def _chosen(typing_context, condition, yes, no):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    made = next((each for each in (yes, no) if isinstance(each, VectorType)), yes)
+    result = next((each for each in (yes, no) if isinstance(each, VectorType)), yes)
     if _number_of(yes) != _number_of(no):
         raise TypingError(f"expected two of one type, got {yes} and {no}")
 
     def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
         either = [
-            _broadcast(context, builder, value, kind, made)
+            _broadcast(context, builder, value, kind, result)
             for value, kind in zip(values[1:], signed.args[1:], strict=True)
         ]
         return builder.select(values[0], *either)
 
-    return made(condition, yes, no), generate
+    return result(condition, yes, no), generate
 
 
 chosen: Any = intrinsic(_chosen)
@@ -227,7 +227,7 @@ Both are computed first. If the condition is a vector, one of them may be a numb
 
 
 def _float_of(typing_context, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    made = VectorType(types.float32) if isinstance(number, VectorType) else types.float32
+    result = VectorType(types.float32) if isinstance(number, VectorType) else types.float32
 
     def generate(_context: Any, builder: Any, signed: Any, values: Any) -> Any:
         short, long = _I32, ir.FloatType()
@@ -235,7 +235,7 @@ def _float_of(typing_context, number):  # type: ignore[no-untyped-def]  # noqa: 
             short, long = _vector(short), _vector(long)
         return builder.sitofp(builder.trunc(values[0], short), long)
 
-    return made(number), generate
+    return result(number), generate
 
 
 float_of: Any = intrinsic(_float_of)
@@ -256,7 +256,7 @@ eight: Any = intrinsic(_eight)
 """Return the LANES coordinates from k on, to pass as `at`."""
 
 
-def _made_at(dtype: Any, at: Any) -> Any:
+def _result_at(dtype: Any, at: Any) -> Any:
     return VectorType(dtype) if isinstance(at, _Vector8Type) else dtype
 
 
@@ -264,7 +264,7 @@ def _found_at(array: Any, at: Any) -> Any:
     """Return the type at this place. Raises TypingError if the array may have gaps."""
     if array.ndim != 1 or array.layout != "C":
         raise TypingError(f"expected one row of neighbours, got {array}")
-    return _made_at(array.dtype, at)
+    return _result_at(array.dtype, at)
 
 
 def _pointer(context: Any, builder: Any, signed: Any, values: Any) -> Any:
@@ -324,8 +324,8 @@ def _numbered(typing_context, begin, step, at):  # type: ignore[no-untyped-def] 
         steps = builder.mul(_all(builder, step), _constant(ir.IntType(64), list(range(LANES))))
         return builder.add(_all(builder, first), steps)
 
-    made = _made_at(types.uint64, at)
-    return made(types.uint64, types.uint64, at), generate
+    result = _result_at(types.uint64, at)
+    return result(types.uint64, types.uint64, at), generate
 
 
 numbered: Any = intrinsic(_numbered)

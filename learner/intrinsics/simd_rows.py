@@ -25,8 +25,8 @@ def _add_two(typing_context, column, place, first, second):  # type: ignore[no-u
         found = builder.load(pointer, align=4)
         more = _together(builder, arguments[2:])
         is_float = isinstance(column.dtype, types.Float)
-        made = (builder.fadd if is_float else builder.add)(found, more)
-        builder.store(made, pointer, align=4)
+        result = (builder.fadd if is_float else builder.add)(found, more)
+        builder.store(result, pointer, align=4)
         return context.get_dummy_value()
 
     return types.void(column, place, column.dtype, column.dtype), generate
@@ -39,9 +39,9 @@ def _raise_four(typing_context, column, place, first, second, third, fourth):  #
         none = _I32(0)
         more = _together(builder, [*arguments[2:4], none, none])
         least = _together(builder, [none, none, *arguments[4:]])
-        made = builder.add(found, more)
-        made = builder.select(builder.icmp_unsigned(">", made, least), made, least)
-        builder.store(made, pointer, align=4)
+        result = builder.add(found, more)
+        result = builder.select(builder.icmp_unsigned(">", result, least), result, least)
+        builder.store(result, pointer, align=4)
         return builder.extract_element(found, _I32(2))
 
     of = types.uint32
@@ -58,10 +58,10 @@ def _neighbours(context: Any, builder: Any, signature: Any, arguments: Any, coun
 
 
 def _together(builder: Any, numbers: list[Any]) -> Any:
-    made = ir.Constant(ir.VectorType(numbers[0].type, len(numbers)), ir.Undefined)
+    result = ir.Constant(ir.VectorType(numbers[0].type, len(numbers)), ir.Undefined)
     for k, number in enumerate(numbers):
-        made = builder.insert_element(made, number, _I32(k))
-    return made
+        result = builder.insert_element(result, number, _I32(k))
+    return result
 
 
 add_two: Any = intrinsic(_add_two)

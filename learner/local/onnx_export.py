@@ -114,7 +114,7 @@ def export_onnx(model: InMemoryModel, path: Path | str, snapshot: str = "") -> E
     layers = model.layers_at(as_of_s)
     _check_size(spec, rows, layers)
     graph = OnnxGraph(spec.structure, rows, _inputs_of(model, found, as_of_s), layers)
-    made = helper.make_model(
+    exported = helper.make_model(
         graph.build(spec.name),
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=9,
@@ -130,9 +130,9 @@ def export_onnx(model: InMemoryModel, path: Path | str, snapshot: str = "") -> E
         "items": [_facts(each) for each in spec.fields.bags],
         "spec": spec.text,
     }
-    helper.set_model_props(made, {"headrace": json.dumps(facts)})
-    checker.check_model(made)
-    blob = made.SerializeToString()
+    helper.set_model_props(exported, {"headrace": json.dumps(facts)})
+    checker.check_model(exported)
+    blob = exported.SerializeToString()
     with fsspec.open(str(path), "wb") as opened:
         opened.write(blob)
     return Exported(rows.ids.shape[0] - 1, len(blob), OPSET, 1000 * as_of_s)

@@ -85,26 +85,27 @@ class OnnxGraph:
 
     def build(self, name: str) -> GraphProto:
         """Return the graph, with the rows and layers as its initializers."""
-        made, ids, items = self._inputs, "ids", "items"
+        inputs, ids, items = self._inputs, "ids", "items"
         taken, history = self._taken(), None
-        wide, vectors = [self._nodes.constant(np.float32(made.intercept), "intercept")], list[str]()
-        if made.singles:
-            weights, of_ids = self._inputs_of(ids, made.guarded[: made.singles])
+        wide = [self._nodes.constant(np.float32(inputs.intercept), "intercept")]
+        vectors = list[str]()
+        if inputs.singles:
+            weights, of_ids = self._inputs_of(ids, inputs.guarded[: inputs.singles])
             wide.append(self._nodes.total(weights, 1))
             vectors += of_ids
-        if made.number_weights.shape[0]:
+        if inputs.number_weights.shape[0]:
             wide.append(
                 self._nodes.total(
-                    self._nodes.do("Mul", "numbers", self._nodes.constant(made.number_weights)), 1
+                    self._nodes.do("Mul", "numbers", self._nodes.constant(inputs.number_weights)), 1
                 )
             )
             if self._dimensions:
                 each = self._nodes.do("Unsqueeze", "numbers", self._nodes.ints(2))
                 vectors.append(
-                    self._nodes.do("Mul", each, self._nodes.constant(made.number_vectors))
+                    self._nodes.do("Mul", each, self._nodes.constant(inputs.number_vectors))
                 )
-        if made.bags:
-            guarded = made.guarded[made.singles :, None]
+        if inputs.bags:
+            guarded = inputs.guarded[inputs.singles :, None]
             weights, of_items = self._inputs_of(items, guarded)
             wide.append(self._nodes.total(weights, 1, 2))
             vectors += self._of_bags(of_items)
@@ -118,18 +119,18 @@ class OnnxGraph:
         self._answer(total)
         initializers = [numpy_helper.from_array(v, k) for k, v in self._nodes.constants.items()]
         answers = [helper.make_tensor_value_info("probability", TensorProto.FLOAT, ["n"])]
-        return helper.make_graph(self._nodes.made, name, taken, answers, initializers)
+        return helper.make_graph(self._nodes.nodes, name, taken, answers, initializers)
 
     def _taken(self) -> list[ValueInfoProto]:
-        made, taken = self._inputs, []
-        if made.singles:
-            shape: list[str | int] = ["n", made.singles]
+        inputs, taken = self._inputs, []
+        if inputs.singles:
+            shape: list[str | int] = ["n", inputs.singles]
             taken.append(helper.make_tensor_value_info("ids", TensorProto.INT64, shape))
-        if numbers := made.number_weights.shape[0]:
+        if numbers := inputs.number_weights.shape[0]:
             shape = ["n", numbers]
             taken.append(helper.make_tensor_value_info("numbers", TensorProto.FLOAT, shape))
-        if made.bags:
-            shape = ["n", made.bags, "longest"]
+        if inputs.bags:
+            shape = ["n", inputs.bags, "longest"]
             taken.append(helper.make_tensor_value_info("items", TensorProto.INT64, shape))
         return taken
 
@@ -242,7 +243,7 @@ class OnnxGraph:
             log_odds = self._nodes.do("Add", scaled, self._nodes.constant(np.float32(b)))
         away = self._nodes.do("Exp", self._nodes.do("Neg", self._clipped(log_odds, _FARTHEST)))
         odds = self._nodes.do("Add", away, self._nodes.constant(np.float32(1.0)))
-        self._nodes.made.append(helper.make_node("Reciprocal", [odds], ["probability"]))
+        self._nodes.nodes.append(helper.make_node("Reciprocal", [odds], ["probability"]))
 
     def _clipped(self, numbers: str, farthest: float) -> str:
         bounds = [self._nodes.constant(np.float32(each)) for each in (-farthest, farthest)]

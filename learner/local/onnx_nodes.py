@@ -11,13 +11,13 @@ class OnnxNodes:
     """Adds nodes and constants; each is named by the string that adding it returns."""
 
     def __init__(self) -> None:
-        self.made: list[NodeProto] = []
+        self.nodes: list[NodeProto] = []
         self.constants: dict[str, npt.NDArray[np.generic]] = {}
 
     def do(self, kind: str, *taken: str, **attributes: Any) -> str:
         """Add a node; return the name of its first output."""
-        name = f"{kind.lower()}_{len(self.made)}"
-        self.made.append(helper.make_node(kind, list(taken), [name], **attributes))
+        name = f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(taken), [name], **attributes))
         return name
 
     def constant(self, value: npt.NDArray[np.generic] | np.generic, name: str = "") -> str:

@@ -103,9 +103,9 @@ def join_outcomes(examples: Iterable[Examples], scores: Iterable[Scores]) -> Out
         clicked.append(_large(batch.impression_ids.filter(pa.array(is_click))))
         shown.add(batch)
     scored_ids, scored = [], []
-    for made in scores:
-        scored_ids.append(_large(made.impression_ids))
-        scored.append(made.scores)
+    for given in scores:
+        scored_ids.append(_large(given.impression_ids))
+        scored.append(given.scores)
     return _join(shown, _joined(clicked), _joined(scored_ids), _numbers(scored, np.float64))
 
 

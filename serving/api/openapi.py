@@ -37,15 +37,15 @@ _REFUSALS = {
 
 def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[str, object]:
     """Return the OpenAPI document of the app, with the predictions of every model."""
-    made = get_openapi(
+    page = get_openapi(
         title=app.title,
         version=app.version,
         description=app.description,
         routes=app.routes,
     )
-    components = made.setdefault("components", {})
+    components = page.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    paths = made["paths"]
+    paths = page["paths"]
     refusal = _component(RefusalBody, schemas, "")
     for served in models:
         name = served.spec.name
@@ -71,7 +71,7 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
         for path, methods in paths.items():
             if path.endswith((":predict", ":rank")):
                 methods["post"]["security"] = [{"token": []}]
-    return made
+    return page
 
 
 def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
@@ -136,9 +136,9 @@ def _json(schema: object) -> dict[str, object]:
 
 def _component(kind: type, schemas: Schemas, prefix: str) -> dict[str, object]:
     """Add a type and its component types to the schemas; return the reference to it."""
-    (made,), parts = msgspec.json.schema_components(
+    (page,), parts = msgspec.json.schema_components(
         [kind], ref_template=f"#/components/schemas/{prefix}{{name}}"
     )
     for name, schema in parts.items():
         schemas[f"{prefix}{name}"] = schema
-    return made
+    return page

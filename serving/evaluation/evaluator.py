@@ -237,11 +237,11 @@ class Evaluator:
         for begin, chosen in self._by_pane(scored, closed):
             self._pane(begin, rows.sample).scored.append(scored[chosen])
         for begin, chosen in self._by_pane(served, closed - self.rules.pane_ms - hold_ms):
-            made = self._pane(begin, rows.sample).served
+            by_alias = self._pane(begin, rows.sample).served
             for number, alias in enumerate(rows.series):
                 mine = chosen & (served["series"] == number)
                 if mine.any():
-                    made.setdefault(alias, []).append(served[mine])
+                    by_alias.setdefault(alias, []).append(served[mine])
         ends = [self._end_of_last(table) for table in (shown, clicked, scored)]
         self._needed_until_ms[offset] = max(*ends, self._end_of_last(served) + hold_ms)
         if not in_state:
@@ -376,10 +376,10 @@ class Evaluator:
         before = self._summaries.get(begin_ms)
         if before is not None and before[0] == there:
             return before[1]
-        made = summarize(pane, around, self.rules.fields, self.rules.most_values)
+        summary = summarize(pane, around, self.rules.fields, self.rules.most_values)
         self._summaries.pop(begin_ms, None)  # keep the dictionary in order of summarizing
-        self._summaries[begin_ms] = there, made
-        return made
+        self._summaries[begin_ms] = there, summary
+        return summary
 
 
 def _tables(rows: EvaluationRows) -> tuple[Table, Table, Table, Table]:

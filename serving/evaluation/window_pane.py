@@ -70,9 +70,9 @@ class OpenPane:
         tables = self.served.get(alias, ())
         known = self._earliest.get(alias)
         if known is None or known[0] != len(tables):
-            made = _joined(tables, SERVED)
-            made = made[np.lexsort((made["score"], made["time_ms"]))]
-            known = self._earliest[alias] = len(tables), _first(made)
+            rows = _joined(tables, SERVED)
+            rows = rows[np.lexsort((rows["score"], rows["time_ms"]))]
+            known = self._earliest[alias] = len(tables), _first(rows)
         return known[1]
 
 

@@ -121,7 +121,7 @@ def figures(
     ends = {OPEN: max(shown) + pane_ms}
     if evaluation.closed:
         ends[SETTLED] = max(evaluation.closed) + pane_ms
-    made: list[WindowMetrics] = []
+    metrics: list[WindowMetrics] = []
     for until, end_ms in ends.items():
         for length_ms in windows.lengths_ms:
             begin_ms = end_ms - length_ms
@@ -130,8 +130,8 @@ def figures(
                 for start in (begin_ms, begin_ms - length_ms)
             )
             where = WindowKey(model, _named(length_ms), until, begin_ms, end_ms)
-            made += _of_window(where, now, before)
-    return made
+            metrics += _of_window(where, now, before)
+    return metrics
 
 
 def settled_between(
@@ -142,7 +142,7 @@ def settled_between(
     After a pause, many minutes close at once. after_ms: end of the newest one at the time of the
     last call.
     """
-    length_ms, made = windows.lengths_ms[0], list[WindowMetrics]()
+    length_ms, metrics = windows.lengths_ms[0], list[WindowMetrics]()
     newest_ms = max(evaluation.closed, default=0) + evaluation.rules.pane_ms
     first = min((begin for begin in evaluation.closed if begin >= after_ms), default=newest_ms)
     panes = {begin: each for begin, each in evaluation.closed.items() if begin >= after_ms}
@@ -150,8 +150,8 @@ def settled_between(
         now = narrowed(combine(_between(panes, end_ms - length_ms, end_ms)), windows.most_values)
         where = WindowKey(model, _named(length_ms), SETTLED, end_ms - length_ms, end_ms)
         nothing = combine([])
-        made += [each for each in _of_window(where, now, nothing) if each.slice == "all"]
-    return made
+        metrics += [each for each in _of_window(where, now, nothing) if each.slice == "all"]
+    return metrics
 
 
 class WindowKey(msgspec.Struct, frozen=True):

@@ -114,10 +114,10 @@ class Aliases:
                 raise BadAlias(f"alias {alias}: expected {expected or 'no alias'}, got {found}")
             if now is not None and now.model == model:
                 return now
-            made = Alias(model, now.model if now else "", self._now_ms())
-            self._put({**self.table, alias: made})
-        log.info("alias %s: switched from %s to %s", alias, made.previous or "no model", model)
-        return made
+            switched = Alias(model, now.model if now else "", self._now_ms())
+            self._put({**self.table, alias: switched})
+        log.info("alias %s: switched from %s to %s", alias, switched.previous or "no model", model)
+        return switched
 
     def revert(self, alias: str) -> Alias:
         """Point an alias at its previous model. Raises BadAlias if it has none."""

@@ -185,9 +185,9 @@ def open_models(
     WrongModel, and the store's error for a missing model.
     """
     loader = ModelLoader(following, bounds, limits, registry)
-    made = [loader.load(each, shape) for each, shape in compatible_spec(models)]
-    registry.register(ReplicaCollector(made, wall_ms))
-    return made
+    opened = [loader.load(each, shape) for each, shape in compatible_spec(models)]
+    registry.register(ReplicaCollector(opened, wall_ms))
+    return opened
 
 
 def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., CachingFollower]:

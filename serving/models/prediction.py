@@ -169,8 +169,8 @@ def names_of(candidates: Candidates, make: Callable[[], str]) -> list[str]:
     named = candidates.names()
     if all(named):
         return list(named)  # type: ignore[arg-type]
-    made = make()  # once per request
-    return [name or f"{made}-{i}" for i, name in enumerate(named)]
+    stem = make()  # once per request
+    return [name or f"{stem}-{i}" for i, name in enumerate(named)]
 
 
 _LONGEST_SHOWN = 80

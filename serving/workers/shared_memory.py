@@ -75,8 +75,8 @@ def _remove_if_left(folder: Path) -> None:
     found = os.open(folder, os.O_RDONLY)
     try:
         about = os.fstat(found)
-        made = (folder / _HELD).exists() or time.time() - about.st_mtime > _YOUNG_S
-        if made and about.st_uid == os.getuid():
+        complete = (folder / _HELD).exists() or time.time() - about.st_mtime > _YOUNG_S
+        if complete and about.st_uid == os.getuid():
             fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
     finally:

@@ -94,7 +94,7 @@ class Pipeline:
                 for part in process.joiner.partitions.values()
                 if share[0] in part.sources.values()
             ]
-            if len(parts) != 1 or parts[0].core.restoring or parts[0].made or parts[0].dead:
+            if len(parts) != 1 or parts[0].core.restoring or parts[0].uncommitted or parts[0].dead:
                 return f"{share} is not joined"
             committed = {source: at.offset for source, at in self.broker.offsets.items()}
             for source in share:

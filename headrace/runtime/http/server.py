@@ -80,9 +80,9 @@ def run_app(
     kind = protocol or SingleWriteProtocol
 
     def connection(**about: Any) -> SmallReads:
-        made = kind(**about)
-        made.local_only = local_only
-        return SmallReads(made)
+        connection = kind(**about)
+        connection.local_only = local_only
+        return SmallReads(connection)
 
     server = _Server(
         uvicorn.Config(

@@ -79,8 +79,8 @@ class RemoteArms:
             tasks |= {arm.plan.number: (chunk, self._task(arm, chunk)) for arm in lacking}
         furthest = max(chunk for chunk, _ in tasks.values())
         run = [task for _, task in tasks.values()]
-        made = self._log.staged_meanwhile(furthest + 1, lambda: self._execute(run))
-        for (number, (chunk, _)), scores in zip(tasks.items(), made, strict=True):
+        results = self._log.staged_meanwhile(furthest + 1, lambda: self._execute(run))
+        for (number, (chunk, _)), scores in zip(tasks.items(), results, strict=True):
             self._scores[number] = chunk, scores
 
     def _task(self, arm: Arm, chunk: int) -> ArmTask:

@@ -121,9 +121,9 @@ class StagedLog:
         """Return what `work` returns, and write the chunk in a thread meanwhile."""
         with ThreadPoolExecutor(1) as executor:
             staged = executor.submit(self.stage, chunk)
-            made = work()
+            answer = work()
             staged.result()
-        return made
+        return answer
 
 
 def read_chunk(path: Path) -> StagedChunk:

@@ -101,7 +101,7 @@ class DeepModel(RowModel):
         with torch.random.fork_rng():
             self._module = make_module(spec, self._arrange.form)
             self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
-        self._made = self._module, self._layers
+        self._network = self._module, self._layers
         self._own = threading.local()
         self._rank = 0
         self._learning: SoloPasses | WrittenPasses | DeviceGroup | None = None
@@ -196,9 +196,9 @@ class DeepModel(RowModel):
         layer_state = passes.own.read(self._layers, view, counted[2])
         parts = self._arrange.parts(gathered, offsets, count)
         log_odds = passes.forward(Share(parts, offsets, count))
-        made = probabilities(log_odds, self._row_parameters.offset)
+        scores = probabilities(log_odds, self._row_parameters.offset)
         sloping = np.empty(count, np.float32)
-        loss_gradients(whole.labelled, begin, made, sloping)
+        loss_gradients(whole.labelled, begin, scores, sloping)
         by_parts, joined = passes.backward(sloping)
         gradients = self._arrange.gradients(by_parts, offsets)
         sum_gradients(turns, gathered, count, gradients)
@@ -206,13 +206,13 @@ class DeepModel(RowModel):
         if poolings.shape[0]:
             work = np.empty(int(offsets[-1]), np.float32)
             sum_item_gradients(turns, gathered, poolings, offsets, count, gradients, work)
-        evidence = partial(_evidence, whole, begin, made, turns, joined)
+        evidence = partial(_evidence, whole, begin, scores, turns, joined)
         if not self._layers.admits(begin, end, evidence):
             uncount(view.columns, gaining, turns, touched)
             return np.full(count, np.nan)
         step_rows(view.columns, gaining, self._row_parameters, turns)
         self._layers.step(view, gaining, active, layer_state, joined, counted)
-        return made
+        return scores
 
     def _gather(
         self, whole: _GatheredBatch, begin: int, end: int, gathered: GatheredInputs
@@ -281,7 +281,7 @@ class DeepModel(RowModel):
             elif len(devices) == 1:
                 self._learning = SoloPasses(own, self._arrange)
             else:
-                self._learning = start_group(own, self._made, self._arrange, devices)
+                self._learning = start_group(own, self._network, self._arrange, devices)
         return self._learning
 
     def _gathered(self, count: int, items: int) -> GatheredInputs:

@@ -60,7 +60,7 @@ class DevicePlace(NamedTuple):
     size: int
     port: int
     device: str
-    made: bytes
+    template: bytes
     """Module, layers and arrangement of tensors, pickled."""
 
 
@@ -143,19 +143,19 @@ def serve_shares(
             return
         own.set(values)
         parts = BatchParts(*(torch.from_numpy(each) for each in arrays))
-        made = SharePass(own, arrange, Share(parts, offsets, count))
-        pipe.send(made.log_odds)
-        by_parts, by_layers = made.gradients(pipe.recv())
+        template = SharePass(own, arrange, Share(parts, offsets, count))
+        pipe.send(template.log_odds)
+        by_parts, by_layers = template.gradients(pipe.recv())
         pipe.send(tuple(each.contiguous().numpy() for each in by_parts))
         own.joined(by_layers)
 
 
 def start_group(
-    own: DeviceModule, made: object, arrange: BatchTensors, devices: Sequence[torch.device]
+    own: DeviceModule, template: object, arrange: BatchTensors, devices: Sequence[torch.device]
 ) -> DeviceGroup:
     """Start a process for each device but the first, and meet them. Raises DevicesLost.
 
-    made: a module on the host, and its layers.
+    template: a module on the host, and its layers.
     """
     if multiprocessing.current_process().daemon:
         why = "a process of fit --store, which starts no others: use --workers instead of devices"
@@ -163,7 +163,7 @@ def start_group(
     timeout, size = timedelta(seconds=_TIMEOUT_S), len(devices)
     store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=timeout)
     # pickled here: multiprocessing would move tensors to shared memory
-    blob = pickle.dumps((made, arrange))
+    blob = pickle.dumps((template, arrange))
     context, pipes = multiprocessing.get_context("spawn"), []
     processes: list[BaseProcess] = []
     for rank in range(1, size):
@@ -203,7 +203,7 @@ def _enter(pipe: Connection, place: DevicePlace) -> None:
     store: Store = TCPStore(_HOST, place.port, is_master=False, timeout=timeout)
     module: nn.Module
     layers: Layers
-    (module, layers), arrange = pickle.loads(place.made)  # noqa: S301 (from the learner)
+    (module, layers), arrange = pickle.loads(place.template)  # noqa: S301 (from the learner)
     device = torch.device(place.device)
     own = DeviceModule(module.to(device), layers, device)
     with contextlib.suppress(OSError, EOFError, GroupBroken):  # the learner ended

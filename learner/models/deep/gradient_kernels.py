@@ -23,7 +23,7 @@ _ROWS_AHEAD = 8
 
 
 @kernel
-def loss_gradients(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def]
+def loss_gradients(labelled, begin, probabilities, slopes):  # type: ignore[no-untyped-def]
     """Write the slope of the loss of each example from `begin` on, by its log-odds.
 
     Where the loss is that of a choice, `probabilities` become those of the choice first.
@@ -35,7 +35,7 @@ def loss_gradients(labelled, begin, probabilities, made):  # type: ignore[no-unt
         k = stop
     for k in range(count):
         i = begin + k
-        made[k] = slope_of(labelled, i, probabilities[k]) * weight_of(labelled, i)
+        slopes[k] = slope_of(labelled, i, probabilities[k]) * weight_of(labelled, i)
 
 
 @inlined

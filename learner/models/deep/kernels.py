@@ -309,12 +309,12 @@ def probabilities(
     log_odds: npt.NDArray[np.float32], offset: float = 0.0
 ) -> npt.NDArray[np.float64]:
     """Return the probability of a click of each example; (n,). offset: added to all log-odds."""
-    made = np.empty(log_odds.shape[0])
-    _make(np.ascontiguousarray(log_odds), offset, made)
-    return made
+    out = np.empty(log_odds.shape[0])
+    _make(np.ascontiguousarray(log_odds), offset, out)
+    return out
 
 
 @kernel
-def _make(log_odds, offset, made):  # type: ignore[no-untyped-def]
-    for i in range(made.shape[0]):
-        made[i] = probability_of(np.float64(log_odds[i]) + offset)
+def _make(log_odds, offset, out):  # type: ignore[no-untyped-def]
+    for i in range(out.shape[0]):
+        out[i] = probability_of(np.float64(log_odds[i]) + offset)

@@ -42,8 +42,8 @@ class NetworkBatch(NamedTuple):
 
 def hidden_layers(width: int, layers: tuple[int, ...]) -> nn.Sequential:
     """Return fully connected layers with ReLU between them and a linear output."""
-    made: list[nn.Module] = []
+    stack: list[nn.Module] = []
     for each in layers:
-        made += [nn.Linear(width, each), nn.ReLU()]
+        stack += [nn.Linear(width, each), nn.ReLU()]
         width = each
-    return nn.Sequential(*made)
+    return nn.Sequential(*stack)

@@ -29,8 +29,8 @@ def sum_of_pairs(vectors: Tensor) -> tuple[Tensor, Tensor]:
     if vectors.device.type != "cpu":
         totals, squares = vectors.sum(dim=1), (vectors * vectors).sum(dim=1)
         return 0.5 * (totals * totals - squares).sum(dim=1), vectors.flatten(1)
-    made: tuple[Tensor, Tensor] = _SumOfPairs.apply(vectors)  # type: ignore[no-untyped-call]
-    return made
+    out: tuple[Tensor, Tensor] = _SumOfPairs.apply(vectors)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _SumOfPairs(torch.autograd.Function):
@@ -50,9 +50,9 @@ class _SumOfPairs(torch.autograd.Function):
     def backward(ctx: Any, *slopes: Tensor) -> Tensor:
         (rows,), by_pairs = ctx.saved_tensors, slopes[0].contiguous().numpy()
         others = slopes[1].contiguous().view_as(rows).numpy()
-        made = torch.empty_like(rows)
-        slope_pairs(rows.numpy(), ctx.each, ctx.totals, by_pairs, others, made.numpy())
-        return made.view(-1, ctx.each, rows.shape[1])
+        out = torch.empty_like(rows)
+        slope_pairs(rows.numpy(), ctx.each, ctx.totals, by_pairs, others, out.numpy())
+        return out.view(-1, ctx.each, rows.shape[1])
 
 
 @inlined
@@ -69,14 +69,14 @@ def _add_vectors(vectors, begin, end, total, doubled, at):  # type: ignore[no-un
 
 
 @kernel
-def add_pairs(vectors, each, totals, doubled, made):  # type: ignore[no-untyped-def]
+def add_pairs(vectors, each, totals, doubled, out):  # type: ignore[no-untyped-def]
     """Write what examples of so many vectors `each` have of pairs, and the sums of their vectors.
 
     doubled: (d,) working memory.
     """
     dimensions = vectors.shape[1]
     whole = dimensions - dimensions % LANES
-    for i in range(made.shape[0]):
+    for i in range(out.shape[0]):
         begin, end, total, pairs = i * each, (i + 1) * each, row_of(totals, i), _ZERO
         for f in range(0, whole, LANES):
             _add_vectors(vectors, begin, end, total, doubled, eight(f))
@@ -84,27 +84,27 @@ def add_pairs(vectors, each, totals, doubled, made):  # type: ignore[no-untyped-
             _add_vectors(vectors, begin, end, total, doubled, f)
         for f in range(dimensions):
             pairs += doubled[f]
-        made[i] = _HALF * pairs
+        out[i] = _HALF * pairs
 
 
 @inlined
-def _slope_vectors(vectors, begin, end, total, slope, others, made, at):  # type: ignore[no-untyped-def]
+def _slope_vectors(vectors, begin, end, total, slope, others, out, at):  # type: ignore[no-untyped-def]
     sums = take(total, 0, at)
     for k in range(begin, end):
         by_pairs = slope * (sums - take(row_of(vectors, k), 0, at))
-        put(row_of(made, k), 0, at, take(row_of(others, k), 0, at) + by_pairs)
+        put(row_of(out, k), 0, at, take(row_of(others, k), 0, at) + by_pairs)
 
 
 @kernel
-def slope_pairs(vectors, each, totals, slopes, others, made):  # type: ignore[no-untyped-def]
+def slope_pairs(vectors, each, totals, slopes, others, out):  # type: ignore[no-untyped-def]
     """Write the gradient by every vector: a slope times the sum of the example's other vectors, and
-    what it has from elsewhere (`others`, which may be `made`).
+    what it has from elsewhere (`others`, which may be `out`).
     """
     dimensions = vectors.shape[1]
     whole = dimensions - dimensions % LANES
     for i in range(slopes.shape[0]):
         begin, end, total, slope = i * each, (i + 1) * each, row_of(totals, i), slopes[i]
         for f in range(0, whole, LANES):
-            _slope_vectors(vectors, begin, end, total, slope, others, made, eight(f))
+            _slope_vectors(vectors, begin, end, total, slope, others, out, eight(f))
         for f in range(whole, dimensions):
-            _slope_vectors(vectors, begin, end, total, slope, others, made, f)
+            _slope_vectors(vectors, begin, end, total, slope, others, out, f)

@@ -144,8 +144,8 @@ def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: NetworkShap
     Changes the parameters of `twin`.
     """
     one, other = (
-        [(each, tuple(parameter.shape)) for each, parameter in made.named_parameters()]
-        for made in (module, twin)
+        [(each, tuple(parameter.shape)) for each, parameter in each_module.named_parameters()]
+        for each_module in (module, twin)
     )
     if one != other:
         first, second = (sorted(set(a) - set(b))[:1] for a, b in ((one, other), (other, one)))
