@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.ingest.client import CollectorClient as CollectorClient
     from headrace.ingest.features.spec_text import SpecError as SpecError
+    from headrace.learner.local.event_join import RefusedEvent as RefusedEvent
     from headrace.learner.local.local_model import LearnSummary as LearnSummary
     from headrace.learner.local.local_model import LocalModel as LocalModel
-    from headrace.learner.local.local_model import RefusedEvent as RefusedEvent
     from headrace.learner.spec.model_spec import ModelSpec as ModelSpec
     from headrace.learner.spec.model_spec import load_spec as load_spec
     from headrace.learner.spec.model_spec import parse_spec as parse_spec
@@ -33,7 +33,8 @@ else:
     _MODULES = {
         "headrace.ingest.client": ("CollectorClient",),
         "headrace.ingest.features.spec_text": ("SpecError",),
-        "headrace.learner.local.local_model": ("LearnSummary", "LocalModel", "RefusedEvent"),
+        "headrace.learner.local.event_join": ("RefusedEvent",),
+        "headrace.learner.local.local_model": ("LearnSummary", "LocalModel"),
         "headrace.learner.spec.model_spec": ("ModelSpec", "load_spec", "parse_spec"),
         "headrace.learner.validation.progressive": ("ProgressiveValidation",),
     }

@@ -8,28 +8,23 @@ quarantined, no row expires, and one learner holds all rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.events.contract import TIME
-from headrace.ingest.examples.batch import Examples, concatenate
-from headrace.ingest.examples.ordering import reordered
-from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.features.unknown_fields import first_unknown, known_fields
-from headrace.ingest.joiner.core.input import ChunkReader, EventSide
-from headrace.ingest.joiner.core.join import PartitionJoiner
-from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
+from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.logs.layout import LogLayout, load_layout
 from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.opening import open_log
-from headrace.learner.inputs.slates import last_slate, slate_order
 from headrace.learner.local.event_input import (
     Event,
     Events,
@@ -39,6 +34,12 @@ from headrace.learner.local.event_input import (
     rows_of,
     time_of,
 )
+from headrace.learner.local.event_join import (
+    EVENTS_A_TURN,
+    EventJoin,
+    JoinedEvents,
+    RefusedEvent,
+)
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop.scores import Scores
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
@@ -47,18 +48,8 @@ from headrace.learner.validation.progressive import ProgressiveValidation
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 
-_EVENTS_A_TURN = 4096
 _REFUSED_SHOWN = 3
 """Refused events in the text of a summary. A log in a wrong unit has millions of them."""
-
-
-class RefusedEvent(NamedTuple):
-    """An event that cannot be used; the service sends it to the topic `dead-letters`."""
-
-    reason: str
-    """The expected and the found value."""
-    event: bytes
-    """The event as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +81,8 @@ class LocalModel:
         self.spec = spec = spec if isinstance(spec, ModelSpec) else load_spec(spec)
         self._model = InMemoryModel(spec)
         self._encoder = Encoder(spec.fields)
-        self._reader = ChunkReader(spec.fields)
-        self._joiner = PartitionJoiner(spec.fields)
-        self._offsets = dict.fromkeys(EventSide, 0)
-        self._latest_ms = 0
+        self._join = EventJoin(spec.fields)
         self._rows_seen = 0
-        self._waiting = Examples.empty(spec.fields)
-        """Joined examples of a request that the next lines of a log may continue."""
         self._examples: list[Examples] = []
         self._scores: list[Scores] = []
 
@@ -137,8 +123,9 @@ class LocalModel:
             shown, clicked = labelled(rows, label, self._rows_seen)
             self._rows_seen += len(shown)
         for side, events in ((EventSide.IMPRESSIONS, shown), (EventSide.CLICKS, clicked)):
-            self._offer(side, events)
-        return self._advance(self._latest_ms)
+            timed = sorted(((time_of(event), event) for event in events), key=lambda pair: pair[0])
+            self._join.offer(side, [(time_ms, message_of(event)) for time_ms, event in timed])
+        return self._learn(self._join.joined())
 
     def learn_log(
         self, path: Path | str, layout: Path | str = "auto", *, sort: bool = False
@@ -152,94 +139,31 @@ class LocalModel:
         """
         path = Path(path)
         lines = open_log(path, _layout_of(path, layout), sort=sort).lines()
-        count, refused, now_ms = 0, list[RefusedEvent](), wall_ms()
-        while part := list(islice(lines, _EVENTS_A_TURN)):
-            for side, is_click in ((EventSide.IMPRESSIONS, False), (EventSide.CLICKS, True)):
-                of_side = [
-                    (_append_time(each.time_ms, now_ms), each.value)
-                    for each in part
-                    if each.is_click is is_click
-                ]
-                if of_side:
-                    self._send(side, of_side)
-            self._latest_ms = max(self._latest_ms, min(part[-1].time_ms, now_ms))
-            learned = self._advance(self._latest_ms, more_follow=True)
-            count += learned.examples
-            refused += learned.refused
-        rest = self._advance(self._latest_ms)
-        return LearnSummary(count + rest.examples, (*refused, *rest.refused))
+        return self._learn(self._joined(lines))
+
+    def _joined(self, lines: Iterator[Line]) -> Iterator[JoinedEvents]:
+        while part := list(islice(lines, EVENTS_A_TURN)):
+            self._join.offer_lines(part)
+            yield from self._join.joined(more_follow=True)
+        yield from self._join.joined()
 
     def flush(self) -> LearnSummary:
         """Close all open label windows and learn the examples of their impressions.
 
         Later clicks on these impressions are late and not learned.
         """
-        window_ms = self.spec.fields.label.window_ms
-        return self._advance(self._latest_ms + window_ms + 1)
+        return self._learn(self._join.closed())
 
-    def _offer(self, side: EventSide, events: Sequence[Event]) -> None:
-        timed = sorted(((time_of(event), event) for event in events), key=lambda pair: pair[0])
-        now_ms = wall_ms()
-        for begin in range(0, len(timed), _EVENTS_A_TURN):
-            self._send(
-                side,
-                [
-                    (_append_time(time_ms, now_ms), message_of(event))
-                    for time_ms, event in timed[begin : begin + _EVENTS_A_TURN]
-                ],
-            )
-        if timed:
-            self._latest_ms = max(self._latest_ms, min(timed[-1][0], now_ms))
+    def _learn(self, joined: Iterable[JoinedEvents]) -> LearnSummary:
+        count, refused = 0, list[RefusedEvent]()
+        for examples, dead in joined:
+            count += len(examples)
+            refused += dead
+            if len(examples):
+                self._learn_examples(examples)
+        return LearnSummary(count, tuple(refused))
 
-    def _send(self, side: EventSide, messages: Sequence[tuple[int, bytes]]) -> None:
-        """Pass messages with their append times to the joiner."""
-        source, first = Source(side.name.lower(), 0), self._offsets[side]
-        records = [
-            Record(source, first + place, append_ms, value)
-            for place, (append_ms, value) in enumerate(messages)
-        ]
-        self._offsets[side] = first + len(records)
-        self._joiner.offer(self._reader.read(side, MessageBlock.of(records)))
-
-    def _advance(self, until_ms: int, *, more_follow: bool = False) -> LearnSummary:
-        """Take all events up to a time, and learn the examples that they make.
-
-        more_follow: leave the last request for the next call, which may have more candidates of it.
-        """
-        ticks = set[tuple[str, int]]()  # refused if no event so far has a usable time
-        if until_ms > 0:
-            tick = message_of({TIME: until_ms})
-            for side in EventSide:
-                ticks.add((side.name.lower(), self._offsets[side]))
-                self._send(side, [(until_ms, tick)])
-                self._joiner.ended(side)
-        count, refused, waiting = 0, [], self._waiting
-        while True:
-            joined = self._joiner.advance(0, _EVENTS_A_TURN)
-            refused += [
-                RefusedEvent(each.reason.value, each.record.value)
-                for each in joined.dead
-                if (each.record.source.topic, each.record.offset) not in ticks
-            ]
-            count += len(joined.examples)
-            complete = not joined.taken and not len(joined.examples)
-            waiting = concatenate([waiting, joined.examples])
-            if len(waiting) >= _EVENTS_A_TURN or complete:
-                # the last request may have more candidates in the next turn
-                whole = complete and not more_follow
-                learned = len(waiting) if whole else last_slate(waiting)
-                self._learn(part_of(waiting, 0, learned))
-                waiting = part_of(waiting, learned, len(waiting))
-            if complete:
-                self._waiting = waiting
-                return LearnSummary(count, tuple(refused))
-
-    def _learn(self, examples: Examples) -> None:
-        if not len(examples):
-            return
-        together = slate_order(examples)
-        if together is not None:
-            examples = reordered(examples, together)
+    def _learn_examples(self, examples: Examples) -> None:
         scores = self._model.learn(examples)
         scored = np.flatnonzero(~np.isnan(scores))
         self._scores.append(
@@ -320,14 +244,6 @@ class LocalModel:
         model = cls(saved.spec)
         model._model = saved
         return model
-
-
-def _append_time(time_ms: int, now_ms: int) -> int:
-    """Return the append time of an event at a time, which bounds it as in the service.
-
-    It is the time of the event, so that old events are not late, but never in the future.
-    """
-    return min(time_ms, now_ms) if time_ms > 0 else now_ms
 
 
 def _layout_of(path: Path, layout: Path | str) -> LogLayout | None:
