@@ -92,23 +92,21 @@ def test_check_ends_with_status_2_if_more_than_half_of_a_log_is_refused(
     assert found["refused"][0]["count"] == 50
 
 
-def test_a_run_refuses_a_mostly_unusable_log_before_anything_starts(
+def test_a_run_refuses_a_log_that_it_cannot_learn_before_anything_starts(
     tmp_path: Path, spec: Path
 ) -> None:
-    (tmp_path / "clicks.ndjson").touch()
+    for name in ("impressions", "clicks"):
+        (tmp_path / f"{name}.ndjson").touch()
+    with pytest.raises(DeployError, match="expected impressions, got none"):
+        run(spec, tmp_path)
     lines = [
         json.dumps({"impression_id": f"i{i}", "timestamp_ms": 1_700_000_000}) for i in range(9)
     ]
     (tmp_path / "impressions.ndjson").write_text("\n".join(lines))
     with pytest.raises(DeployError, match=r"looks like seconds(.|\n)*Nothing was started"):
         run(spec, tmp_path)
-
-
-def test_a_run_refuses_an_empty_log_before_anything_starts(tmp_path: Path, spec: Path) -> None:
-    for name in ("impressions", "clicks"):
-        (tmp_path / f"{name}.ndjson").touch()
-    with pytest.raises(DeployError, match="expected impressions, got none"):
-        run(spec, tmp_path)
+    with pytest.raises(BadOption, match=r"expected a layout for the file .* --layout auto"):
+        run(spec, csv(tmp_path))
 
 
 def test_a_run_without_torch_refuses_a_deep_model_before_anything_starts(
@@ -119,9 +117,4 @@ def test_a_run_without_torch_refuses_a_deep_model_before_anything_starts(
 
     monkeypatch.setattr(log_run, "open_model", missing)
     with pytest.raises(MissingTorch):
-        run(spec, csv(tmp_path))
-
-
-def test_a_file_without_a_layout_is_refused_with_the_way_to_one(tmp_path: Path, spec: Path) -> None:
-    with pytest.raises(BadOption, match=r"expected a layout for the file .* --layout auto"):
         run(spec, csv(tmp_path))

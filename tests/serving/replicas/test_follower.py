@@ -69,40 +69,25 @@ def test_clicks_appended_before_the_first_copy_ended_give_no_freshness_samples()
     assert follower.freshness().count == 1
 
 
-def test_a_store_error_before_the_first_copy_is_a_failure_until_it_is_fixed(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("copied", [False, True], ids=["before the first copy", "after it"])
+def test_a_store_error_is_reported_until_it_is_fixed_and_stops_answers_only_before_the_first_copy(
+    copied: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("headrace.serving.replicas.follower._RETRY_S", 0.002)
     store = Fallible(memory_store(news()))
-    store.failure = MissingBucket("bucket 1 of news is empty")
+    store.failure = None if copied else MissingBucket("bucket 1 of news is empty")
     follower = follower_of(store)
     follower.start()
     try:
-        eventually(lambda: follower.failure is not None)
-        assert "bucket 1" in str(follower.failure)
-        assert follower.status.trouble == str(follower.failure)
-        store.failure = None
-        eventually(lambda: follower.status.complete)
-        eventually(lambda: follower.failure is None)
-    finally:
-        follower.stop()
-
-
-def test_a_store_error_after_the_first_copy_is_reported_until_it_is_fixed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("headrace.serving.replicas.follower._RETRY_S", 0.002)
-    store = Fallible(memory_store(news()))
-    follower = follower_of(store)
-    follower.start()
-    try:
-        eventually(lambda: follower.status.complete)
+        eventually(lambda: follower.status.complete is copied)
         store.failure = MissingBucket("bucket 1 of news is empty")
         eventually(lambda: follower.status.trouble)
         assert "bucket 1" in follower.status.trouble
-        assert follower.status.complete
+        assert follower.status.complete is copied
+        assert str(follower.failure or "") == ("" if copied else follower.status.trouble)
         store.failure = None
-        eventually(lambda: not follower.status.trouble)
+        eventually(lambda: follower.status.complete and not follower.status.trouble)
+        eventually(lambda: follower.failure is None)
     finally:
         follower.stop()
     told = [each for each in caplog.records if "bucket 1" in each.getMessage()]
