@@ -1,6 +1,9 @@
-"""The options that every benchmark has."""
+"""The options and the output that every benchmark has."""
 
 import argparse
+import json
+
+from rich.console import Console
 
 
 def bench_parser(
@@ -18,3 +21,12 @@ def bench_parser(
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     return parser
+
+
+def print_figures(figures: object, *, as_json: bool) -> None:
+    """Print figures: as one line of JSON, or indented and coloured for a reader."""
+    text = json.dumps(figures)
+    if as_json:
+        print(text)
+    else:
+        Console(soft_wrap=True).print_json(text)

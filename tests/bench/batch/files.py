@@ -11,7 +11,6 @@ of a CSV as texts.
 import csv
 import importlib
 import importlib.util
-import json
 import sys
 import tempfile
 import time
@@ -30,7 +29,7 @@ from headrace.learner.batch.sources import FilePosition
 from headrace.learner.batch.table_source import TableSource
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 
 SPEC = parse_spec(
     """
@@ -135,11 +134,7 @@ def main() -> None:
     if not importlib.util.find_spec("duckdb"):
         print("duckdb is not installed: measured without it", file=sys.stderr)
     found = {name: round(each) for name, each in measure(rows).items()}
-    if arguments.json:
-        print(json.dumps({"rows": rows, "rows_per_cpu_second": found}))
-        return
-    for name, each in found.items():
-        print(f"{name:<20} {each:>12,} rows/s of processor time")
+    print_figures({"rows": rows, "rows_per_cpu_second": found}, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ processes.
 """
 
 import functools
-import json
 import math
 import os
 import resource
@@ -39,7 +38,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.table import Table
 
 from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.ingest.logs.layout import parse_layout
@@ -52,7 +50,7 @@ from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.runtime.affinity import available_cores
 from tests.bench.batch.stream_table import write_table
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.learner.alone import Alone
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 from tests.bench.learner.vowpal_wabbit import learn_text, write_text
@@ -323,14 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     told = Console(stderr=chosen.json)
     found = measure(QUICK if chosen.quick else FULL, quick=chosen.quick, told=told)
-    if chosen.json:
-        print(json.dumps(found))
-        return
-    table = Table("contender", "rows/s", "MB", box=None)
-    for name, rate in found["rows_per_second"].items():
-        table.add_row(name, f"{rate:,}", f"{found['memory_mb'][name]:,}")
-    told.print(table)
-    told.print(f"to Vowpal Wabbit's file {found['to_vw_file']}, to torch {found['to_torch']}")
+    print_figures(found, as_json=chosen.json)
 
 
 if __name__ == "__main__":

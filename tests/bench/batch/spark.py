@@ -21,7 +21,6 @@ best of five settings on this stream. `load` is the load of the machine at the b
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import statistics
 import sys
@@ -34,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from tests.bench.batch.stream_table import write_table
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.learner.stream import IDS, LR, NUMBERS, make_stream, stream_spec
 
 if TYPE_CHECKING:
@@ -231,11 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console(stderr=True)
     size = QUICK if chosen.quick else FULL
     found = measure(size._replace(rounds=chosen.rounds or size.rounds), console.print)
-    if chosen.json:
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(name, value)
+    print_figures(found, as_json=chosen.json)
 
 
 if __name__ == "__main__":

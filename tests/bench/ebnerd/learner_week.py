@@ -9,7 +9,7 @@ default optimizer, `--ftrl` and `--coin`, at four learning rates each. It has on
 no interactions, because the crosses are among the ids. River and torch run as on the synthetic
 stream.
 
-The table has, for each: examples/s, MB by which the process grew at its peak, AUC and log loss of
+The figures of each are examples/s, MB by which the process grew at its peak, AUC and log loss of
 the week, and the same of its second half, because headrace's constants were chosen on the first.
 Vowpal Wabbit's best is the best of twelve settings *by the reported figure*; headrace has one
 setting. `vw ...` reads a file and writes predictions. `vowpal_wabbit_learn` gets lines from Python
@@ -21,20 +21,17 @@ out examples that do not fill a last batch.
 (HEADRACE_WEEK or --data) it measures nothing and reports that.
 """
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
-from rich.table import Table
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 from headrace.learner.validation.progressive import auc, log_loss
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ebnerd.week import WEEK, Events, join, leave_without, read_events
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone, Learned
@@ -137,29 +134,6 @@ class Race:
         return found
 
 
-_WHOLE = ("examples", "examples_per_s", "memory_mb")
-_FIGURES = ("auc", "log_loss", "second_half_auc", "second_half_log_loss")
-
-
-def show(result: dict[str, object], contenders: dict[str, dict[str, float]]) -> None:
-    """Print a table."""
-    table = Table(
-        "contender", "examples", "examples/s", "MB", "AUC", "log loss", "AUC, half", "loss, half"
-    )
-    for name, each in contenders.items():
-        figures = [f"{each[key]:.5f}" if key in each else "" for key in _FIGURES]
-        whole = [f"{each[key]:,.0f}" if key in each else "" for key in _WHOLE]
-        table.add_row(name, *whole, *figures)
-    console = Console(width=120)
-    console.print(table)
-    for name, value in result.items():
-        if name != "contenders":
-            console.print(f"{name:48s} {value}")
-    console.print(
-        f"load average of the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = bench_parser("learner_week", __doc__)
@@ -170,10 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stream = week_stream(spec, read_events(chosen.data))
     race = Race(spec, stream.first(_QUICK_EXAMPLES) if chosen.quick else stream, progress.print)
     race.run(_QUICK_SETTINGS if chosen.quick else vowpal_wabbit.SETTINGS, quick=chosen.quick)
-    if chosen.json:
-        print(json.dumps(race.result()))
-    else:
-        show(race.result(), race.contenders)
+    print_figures(race.result(), as_json=chosen.json)
 
 
 if __name__ == "__main__":

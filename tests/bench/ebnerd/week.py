@@ -13,7 +13,6 @@ directory, by default `../shared/data/ebnerd_week1`. Benchmarks that need it rep
 missing, and measure nothing.
 """
 
-import json
 import os
 import sys
 import time
@@ -36,7 +35,7 @@ from headrace.ingest.features.label_policy import Policy
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 from headrace.pserver.rows.table import RowTable
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ebnerd.week_history import events_for
 from tests.bench.learner.core import Core
 
@@ -238,10 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             result |= {f"{name}_half_{key}": value for key, value in asdict(half).items()}
         result |= {"seconds": outcome.seconds, "examples": outcome.examples, "rows": outcome.rows}
         results[path.stem] = result
-        if not chosen.json:
-            print(path.stem, " ".join(f"{name} {value:.5g}" for name, value in result.items()))
-    if chosen.json:
-        print(json.dumps(results))
+    print_figures(results, as_json=chosen.json)
 
 
 if __name__ == "__main__":

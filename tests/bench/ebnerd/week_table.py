@@ -20,7 +20,6 @@ shows, and its click rate on a page, on a device and for a user), under `immedia
 """
 
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,12 +27,11 @@ from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import Field
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ebnerd.week import WEEK, encode, learn, leave_without, read_events
 from tests.bench.ebnerd.week_history import RECENT
 
@@ -203,6 +201,12 @@ def _with_more_statistics(fields: str) -> str:
     return fields.replace("[statistics.", _DEVICE + "[statistics.", 1) + _SHOWS + rates
 
 
+_KEYS = (
+    *("model", "inputs", "policy", "loss", "auc", "within", "log_loss", "calibration"),
+    *("first_log_loss", "seconds"),
+)
+
+
 def runs_of(*, choice: bool, quick: bool) -> list[tuple[str, str, str, str]]:
     """Return model, inputs, policy and loss of each run."""
     if choice:
@@ -223,8 +227,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console(stderr=chosen.json)
     runs = runs_of(choice=chosen.choice, quick=chosen.quick)
     events = read_events(chosen.data)
-    names = ("AUC", "within a request", "log loss", "calibration", "first half")
-    table = Table("model", "inputs", "policy", "loss", *names)
     found = []
     encoded: dict[tuple[Field, ...], Encoded] = {}  # alike under both policies, and of most models
     with Progress(console=console) as progress:
@@ -239,18 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             first, half = outcome.halves
             numbers = (half.auc, half.request_auc, half.log_loss, half.calibration, first.log_loss)
             shown = [f"{each:.4f}" for each in numbers]
-            table.add_row(*run, *shown)
-            found.append([*run, *numbers, outcome.seconds])
+            found.append(dict(zip(_KEYS, (*run, *numbers, outcome.seconds), strict=True)))
             progress.console.print(*run, *shown, f"{outcome.seconds:.0f} s")
             progress.advance(task)
-    if chosen.json:
-        keys = ("model", "inputs", "policy", "loss", "auc", "within", "log_loss", "calibration")
-        rows = [
-            dict(zip((*keys, "first_log_loss", "seconds"), each, strict=True)) for each in found
-        ]
-        print(json.dumps({"rows": rows}))
-    else:
-        console.print(table)
+    print_figures({"rows": found}, as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ the stream of `tests.bench.learner` (26 ids and 13 numbers) and processor time. 
 `promotion_speed.py`, which starts Kafka and Valkey.
 """
 
-import json
 import time
 
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.experiment_file import ArmPlan
 from headrace.learner.experiments.losses import OutcomeJoin
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.experiments.false_promotions import SCENARIOS, detection, false_promotions
 from tests.bench.experiments.promotion_speed import promotion_speed
 from tests.bench.experiments.search import search
@@ -70,11 +69,7 @@ def main() -> None:
         "rollback_seconds": round(speed.rollback_s, 2),
         "rollback_share_of_a_minute": round(speed.rollback_share_of_a_minute, 4),
     }
-    if chosen.json:
-        print(json.dumps(figures))
-        return
-    for name, value in figures.items():
-        print(name, value)
+    print_figures(figures, as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ Wabbit, likewise; `river` River's logistic regression by default; `constant` the
 others only on every fourth of them.
 """
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,9 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
-from rich.table import Table
 
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.generated.contenders import (
     ARCHITECTURES,
     FIRST,
@@ -58,11 +56,6 @@ SETTINGS = tuple(
     for more in mores
 )
 """The thirty settings of logistic regression."""
-_SHOWN = (
-    *("logs", "mean_ne", "worst_ne", "logs_above_1", "windows_above_1"),
-    *("windows_above_rate_so_far", "held_back"),
-)
-"""Figures of a contender that the table shows."""
 _ERRORS = 2.0
 """Standard errors beyond which a window is worse or better than the click rate so far."""
 
@@ -244,17 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = chosen.only or everyone
     logs = measure(chosen.log or (), names, size, tell)
     found: dict[str, Any] = {"logs": logs, "summary": summary(logs)}
-    if chosen.json:
-        print(json.dumps(found))
-        return
-    columns = ("contender", "logs", "mean NE", "worst window", "logs above 1", "windows above 1")
-    table = Table(*columns, "above the rate so far", "quarantined")
-    for name, each in found["summary"].items():
-        if name in everyone:
-            table.add_row(name, *(str(each[column]) for column in _SHOWN))
-    Console().print(table)
-    if "to_best" in found["summary"]:
-        Console().print(f"lr by default to the best of thirty: {found['summary']['to_best']}")
+    print_figures(found, as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ bytes.
 
 import contextlib
 import http.client
-import json
 import multiprocessing
 import tempfile
 import threading
@@ -36,7 +35,7 @@ from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.running_server import jars, running_server
 
 CONNECTIONS = 8
@@ -188,11 +187,7 @@ def main() -> None:
     parser = bench_parser("collector", __doc__, quick="A fifth of the events.")
     arguments = parser.parse_args()
     measured = measure(200_000 if arguments.quick else 1_000_000)
-    if arguments.json:
-        print(json.dumps(asdict(measured)))
-        return
-    for name, figure in asdict(measured).items():
-        print(f"{name:>24} {figure:12,.1f}")
+    print_figures(asdict(measured), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ingest import joining
 from tests.running_server import jars, running_server
 
@@ -162,11 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     policies = [Policy.WINDOW] if chosen.quick else list(Policy)  # they take the same
     results["bytes_per_pending"] = round(max(bytes_per_pending(size.pending, p) for p in policies))
-    if chosen.json:
-        print(json.dumps(results))
-    else:
-        for name, value in results.items():
-            print(f"{name:30s} {value:>12,.0f}")
+    print_figures(results, as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ characters, as in the joiner's benchmark. The figure is the largest resident set
 growth of the rings included, minus its size before the first impression.
 """
 
-import json
 import os
 
 import numpy as np
@@ -19,7 +18,7 @@ from headrace.ingest.features.label_policy import Policy
 from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventSide, only_read
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Source
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ingest import joining
 
 _CHUNK = 4_000
@@ -77,11 +76,8 @@ def main() -> None:
     parser.add_argument("--policy", type=Policy, choices=list(Policy), default=Policy.WINDOW)
     chosen = parser.parse_args()
     pending = min(chosen.pending, 500_000) if chosen.quick else chosen.pending
-    each = bytes_per_pending(pending, chosen.policy)
-    if chosen.json:
-        print(json.dumps({"bytes_per_pending": each}))
-    else:
-        print(f"{each:.1f} bytes, {each * pending / 2**30:.2f} GiB in all")
+    found = {"bytes_per_pending": bytes_per_pending(pending, chosen.policy)}
+    print_figures(found, as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
 """Runs the contenders one after another, and prints their figures."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
 
 import tests.bench.learner as described
 from headrace.learner.validation.progressive import auc, log_loss
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone, Learned, accuracy
 from tests.bench.learner.core import learn_core
@@ -163,24 +161,6 @@ class Race:
         return {**figures, **shares, "contenders": self.contenders}
 
 
-def show(race: Race, result: dict[str, object], console: Console) -> None:
-    """Print tables."""
-    table = Table("contender", "examples", "examples/s", "MB", "AUC", "log loss", "AUC*", "loss*")
-    keys = ("auc", "log_loss", "common_auc", "common_log_loss")
-    for name, found in race.contenders.items():
-        rates = [f"{found[key]:,.0f}" if key in found else "" for key in _RATES]
-        if any(rates) or "common_auc" in found:
-            table.add_row(name, *rates, *(f"{found[k]:.4f}" if k in found else "" for k in keys))
-    console.print(table)
-    console.print(f"* of the first {race.sizes.river:,} examples, which all of them learned")
-    for name, value in result.items():
-        if isinstance(value, int | float) and name not in race.contenders:
-            console.print(f"{name:30s} {value:>14,.2f}")
-
-
-_RATES = ("examples", "examples_per_s", "memory_mb")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = bench_parser("learner", described.__doc__)
@@ -196,11 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         race.rivals(alone)
         if not chosen.quick:
             race.settings_of_vowpal_wabbit(alone)
-    result = race.result()
-    if chosen.json:
-        print(json.dumps(result))
-    else:
-        show(race, result, console)
+    print_figures(race.result(), as_json=chosen.json)
 
 
 if __name__ == "__main__":

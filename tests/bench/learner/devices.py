@@ -14,7 +14,6 @@ for an example is the same there.
 """
 
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -23,13 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.hashing import field_ids
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.learner.core import Core
 from tests.bench.learner.stream import IDS, LR, NUMBERS, Stream, batches_of, make_stream
 
@@ -157,13 +154,8 @@ def main() -> None:
     sizes = ("small",) if asked.quick else tuple(_SIZES)
     points = run(make_stream(_BATCHES * mini_batches[-1], seed=1), mini_batches, sizes)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    if asked.json:
-        print(json.dumps({"gpu": gpu, "torch": torch.__version__, "points": points}))
-        return
-    table = Table(*points[0], title=f"{gpu or 'no GPU'}, torch {torch.__version__}")
-    for point in points:
-        table.add_row(*(str(value) for value in point.values()))
-    Console().print(table)
+    found = {"gpu": gpu, "torch": torch.__version__, "points": points}
+    print_figures(found, as_json=asked.json)
 
 
 if __name__ == "__main__":

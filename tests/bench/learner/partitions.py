@@ -40,7 +40,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.examples.batch import unpack
@@ -56,7 +55,7 @@ from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.outcomes import join_outcomes
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ebnerd.week import WEEK, leave_without
 from tests.bench.learner.partition_processes import measure_processes
 from tests.deploy.demo.written_log import write_log
@@ -342,20 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             leave_without(data)
         result = {path.stem: _of_model(path, data, chosen, tell) for path in models}
-    if chosen.json:
-        print(json.dumps(result))
-        return
-    for name, each in result.items():
-        figures = ("AUC", "within request", "log loss")
-        table = Table("partitions", "learners", "push every", *figures, title=name)
-        for run in each["runs"]:
-            table.add_row(
-                *(str(run["partitions"]), str(run["learners"]), run["push_every"] or "no bound"),
-                *(f"{run[figure]:.5f}" for figure in FIGURES),
-            )
-        Console().print(table)
-        Console().print(f"largest difference: {each['spread']}")
-        Console().print(f"by number of learners: {each['spread_by_learners']}")
+    print_figures(result, as_json=chosen.json)
 
 
 if __name__ == "__main__":

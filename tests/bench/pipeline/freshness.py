@@ -16,8 +16,6 @@ events included, from their append to its replica.
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +36,7 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import examples_topic
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 
 SPEC = Path(__file__).parents[3] / "deploy" / "models" / "news.toml"
 EVENTS_PER_S = 2_000
@@ -231,11 +229,7 @@ def main() -> None:
             )
             server = client.get(f"/v1/models/{road.spec.name}").json()
         found = measured(road, answered, server) | {"events": traffic.sent}
-    if options.json:
-        print(json.dumps(found))
-        return
-    print(json.dumps(found, indent=2))
-    print(f"load average of the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print_figures(found, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ The last period is long after the start. A busy machine is slow in every period,
 """
 
 import itertools
-import json
 import os
 import threading
 import time
@@ -41,7 +40,7 @@ from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.ingest.examples.batch import unpack
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.topics import examples_topic
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.pipeline.freshness import SPEC, Asking, Probes, Traffic, figures, probe, times
 
 PERIODS_S = (0.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
@@ -205,7 +204,7 @@ def main() -> None:
     bounds_s = QUICK_PERIODS_S if options.quick else PERIODS_S
     found = measure(bounds_s, rehearsed=not options.unrehearsed)
     found["load"] = round(os.getloadavg()[0], 1)
-    print(json.dumps(found, indent=None if options.json else 2))
+    print_figures(found, as_json=options.json)
 
 
 if __name__ == "__main__":

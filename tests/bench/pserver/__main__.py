@@ -21,12 +21,7 @@ rows (or of --rows) is complete.
 Ratios are medians over runs that take turns within one process, because machines differ and drift.
 """
 
-import json
-
-from rich.console import Console
-from rich.table import Table
-
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.pserver.bench_cluster import cluster, flush
 from tests.bench.pserver.lookups import measure_lookups
 from tests.bench.pserver.rates import measure_push, measure_rows
@@ -66,13 +61,7 @@ def main() -> None:
     if rows is None:
         rows = [] if arguments.quick else [1_000_000, 5_000_000]
     found = measure_all(quick=arguments.quick, rows=rows)
-    if arguments.json:
-        print(json.dumps(found))
-        return
-    table = Table("what", "figure")
-    for name, value in found.items():
-        table.add_row(name, f"{value:,.2f}" if value < 10 else f"{value:,.0f}")
-    Console().print(table)
+    print_figures(found, as_json=arguments.json)
 
 
 if __name__ == "__main__":

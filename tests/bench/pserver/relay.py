@@ -18,7 +18,6 @@ threads share one interpreter, which lengthens the times.
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
@@ -27,8 +26,6 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
 
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.valkey import ValkeyNode
@@ -45,7 +42,7 @@ from headrace.serving.relaying.relay_loop import RelayPolicy
 from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
 from headrace.serving.replicas.follower import Follower, Following
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 
 MODEL = parse_spec(
     """
@@ -223,14 +220,7 @@ def measure_all(*, quick: bool) -> dict[str, dict[str, float]]:
 def main() -> None:
     """Measure and print."""
     options = bench_parser("relay", __doc__).parse_args()
-    found = measure_all(quick=options.quick)
-    if options.json:
-        print(json.dumps(found))
-        return
-    table = Table("following", *found["logs"])
-    for name, figures in found.items():
-        table.add_row(name, *(f"{value:,.2f}" for value in figures.values()))
-    Console().print(table)
+    print_figures(measure_all(quick=options.quick), as_json=options.json)
 
 
 if __name__ == "__main__":

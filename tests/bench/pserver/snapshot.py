@@ -11,7 +11,6 @@ primaries, fills a model with N rows of 18 floats (default: a million), and meas
 in seconds and rows per second, and the bytes of a row in the files. --quick: 200,000 rows.
 """
 
-import json
 import tempfile
 import threading
 import time
@@ -19,8 +18,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.replica.replica import Replica
@@ -31,7 +28,7 @@ from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 from headrace.pserver.store import Shape
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.pserver.bench_cluster import cluster, seconds_of
 
 BUCKETS = 64
@@ -131,17 +128,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=2, help="buckets at a time")
     options = parser.parse_args()
     rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
-    figures = measure(rows, options.parallel)
-    if options.json:
-        print(json.dumps(figures))
-        return
-    table = Table("what", "seconds", "rows/s", box=None)
-    for each in ("snapshot", "verify", "restore", "replica"):
-        rate = f"{figures[f'{each}_rows_per_second']:,.0f}"
-        table.add_row(each, f"{figures[f'{each}_seconds']:.2f}", rate)
-    console = Console()
-    console.print(f"{figures['rows']:,.0f} rows, {figures['file_bytes_per_row']:.1f} bytes a row")
-    console.print(table)
+    print_figures(measure(rows, options.parallel), as_json=options.json)
 
 
 if __name__ == "__main__":

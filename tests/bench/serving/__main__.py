@@ -15,9 +15,7 @@ times for 1, 50, 200 and 1,000 candidates (`by_candidates`).
 """
 
 import asyncio
-import json
 import multiprocessing
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,12 +26,10 @@ from typing import Any
 import numpy as np
 import psutil
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.learner.spec.model_spec import load_spec
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving.asking import answers_per_second, ready, requests, waits_ms
 from tests.bench.serving.learning import push_to
@@ -101,20 +97,6 @@ async def measure(name: str, port: int, seconds: float, counts: list[int]) -> di
     }
 
 
-def shown(figures: dict[str, Any]) -> list[Table]:
-    """Return the figures as tables."""
-    times = Table("model", "candidates", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "refused")
-    most = Table("model", "requests of one a second", f"candidates a second ({CANDIDATES} each)")
-    for name, found in figures.items():
-        for count, each in found["by_candidates"].items():
-            times.add_row(
-                name, count, f"{rate_of(name, int(count)):,.0f}", *map(str, each.values())
-            )
-        rates = (found["requests_per_second"], found["candidates_per_second"])
-        most.add_row(name, *(f"{each:,}" for each in rates))
-    return [times, most]
-
-
 def main() -> None:
     """Measure and print."""
     parser = bench_parser("serving", __doc__, quick="seconds instead of minutes")
@@ -125,13 +107,7 @@ def main() -> None:
         for name, spec in SPECS.items():
             with pushing(nodes.url, spec), served(nodes.url, spec) as (port, _):
                 figures[name] = runner.run(measure(name, port, seconds, counts))
-    if options.json:
-        print(json.dumps(figures))
-        return
-    console = Console()
-    console.print(*shown(figures))
-    load = os.getloadavg()[0]
-    console.print(f"load average of the last minute: {load:.1f} on {os.cpu_count()} cores")
+    print_figures(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ of each process. The first is the parent, and the follower is among the others.
 """
 
 import asyncio
-import json
 import os
 from typing import Any
 
@@ -20,7 +19,7 @@ import psutil
 import uvloop
 
 from headrace.learner.spec.model_spec import load_spec
-from tests.bench.bench_options import bench_parser
+from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving.__main__ import CANDIDATES, SPECS, served
 from tests.bench.serving.asking import answers_per_second, ready, requests
@@ -65,11 +64,7 @@ def main() -> None:
             with served(nodes.url, SPEC, workers) as (port, first):
                 figures[str(workers)] = runner.run(measure(port, first, seconds))
     figures["load"] = round(os.getloadavg()[0], 1)
-    if options.json:
-        print(json.dumps(figures))
-        return
-    for name, found in figures.items():
-        print(name, found)
+    print_figures(figures, as_json=options.json)
 
 
 if __name__ == "__main__":
