@@ -68,6 +68,8 @@ class ParkedExamples:
         self._retry_interval_ms, self._limit = retry_interval_ms, limit
         self._reasons: dict[_Place, str] = {}
         self._tried_at_ms: dict[_Place, int] = {}
+        self._round: set[_Place] = set()
+        """The messages tried since one was tried twice: the guard judges them together."""
         self._try_at_ms = self._read_at_ms = 0
         self._current: tuple[_Place, ExampleBatch | None] | None = None
         """The message that is tried, and its examples once they are read."""
@@ -186,7 +188,12 @@ class ParkedExamples:
         requested = any((m.source, m.offset) == place and m.request for m in self.messages)
         self._current, self._try_at_ms = None, now_ms
         self._tried_at_ms[place] = now_ms
-        if not requested and not self._guard.reconsider(batch.examples, scores(batch.examples)):
+        if first := not self._round or place in self._round:
+            self._round.clear()
+        self._round.add(place)
+        if not requested and not self._guard.reconsider(
+            batch.examples, scores(batch.examples), first=first
+        ):
             self._try_at_ms += self._retry_interval_ms
             return False
         log.info("%s: learns the parked examples", _named(batch))
@@ -198,6 +205,7 @@ class ParkedExamples:
         messages = self.messages
         if not messages or self._fetcher is None:
             self._current = None
+            self._round.clear()
             return None
         drops = [m for m in messages if m.request is ParkedRequest.DROP]
         there = [m for m in messages if (m.source, m.offset) not in self._gone]

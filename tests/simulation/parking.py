@@ -61,9 +61,11 @@ class DoubtingGuard(BatchGuard):
         self.skip_on_reread(batch.name, batch.offset, Suspect("simulated, as learned"))
         return False
 
-    def reconsider(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
+    def reconsider(
+        self, examples: Examples, scores: npt.NDArray[np.float64], *, first: bool
+    ) -> bool:
         """See BatchGuard."""
-        del examples, scores
+        del examples, scores, first
         return not self._doubts()
 
     def learn_on_reread(self, name: str, offset: int) -> None:

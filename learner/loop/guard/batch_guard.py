@@ -95,9 +95,8 @@ class BatchGuard:
         self._looked_at: dict[str, int] = {}  # source -> offset up to which inputs were judged
         self._judged: dict[str, int] = {}  # source -> offset up to which labels were judged
         self._surprise = StreamSurprise(self.limits.surprise, window_ms)
-        self._shared_evidence: StreamSurprise | None = (
-            None  # of parked batches, until others are learned
-        )
+        self._shared_evidence: StreamSurprise | None = None
+        """Of the batches that were reconsidered in this round."""
         self._change = StreamChange(self.limits)
         self._gradient = GradientMean(self.limits)
 
@@ -210,15 +209,19 @@ class BatchGuard:
                 return True
         return False
 
-    def reconsider(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
+    def reconsider(
+        self, examples: Examples, scores: npt.NDArray[np.float64], *, first: bool
+    ) -> bool:
         """Return whether a parked batch is not suspect any more.
 
-        scores: (n,) that the model would give now. Batches that are reconsidered one after another
-        are judged together: one of ten examples proves nothing alone.
+        scores: (n,) that the model would give now. The batches of a round are judged together,
+        also when others are learned between them: ten examples prove nothing alone. first: a round
+        begins, without evidence.
         """
         if self.lasting:
             return True
-        self._shared_evidence = self._surprise.again(_DOUBT, self._shared_evidence)
+        earlier = None if first else self._shared_evidence
+        self._shared_evidence = self._surprise.again(_DOUBT, earlier)
         why = self._shared_evidence.of_inputs(examples) or self._shared_evidence.of_labels(
             examples, scores
         )
@@ -257,7 +260,7 @@ class BatchGuard:
     ) -> Suspect | None:
         if offset <= self._judged.get(name, -1):
             return None
-        self._judged[name], self._shared_evidence = offset, None
+        self._judged[name] = offset
         judged = not self._change.follows
         why = self._surprise.of_labels(examples, scores, judged=judged)
         if why is not None:
@@ -352,6 +355,8 @@ class NoGuard:
         self,
         examples: Examples,  # noqa: ARG002
         scores: npt.NDArray[np.float64],  # noqa: ARG002
+        *,
+        first: bool,  # noqa: ARG002
     ) -> bool:
         """Return True: what another learner parked may be learned."""
         return True

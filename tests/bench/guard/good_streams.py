@@ -68,6 +68,10 @@ def _arrived(
             given_up += len(batch)
         elif verdict is not None:
             parked.append(batch)
-    left = [each for each in parked if not guard.reconsider(each, learner.predict(each))]
+    left = [
+        each
+        for number, each in enumerate(parked)
+        if not guard.reconsider(each, learner.predict(each), first=not number)
+    ]
     counts = sum(map(len, parked)), sum(map(len, left))
     return Good(1, len(examples), *counts, given_up)

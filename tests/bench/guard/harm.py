@@ -1,8 +1,9 @@
 """A learner of one stream with a fault in the middle: what its guard lets through.
 
 Messages come live. The rows are pushed every `_PUSH` messages; a batch that the guard refuses after
-it was learned undoes what came since the last push, as in the loop. Batches that are parked are
-reconsidered after each `_RECONSIDER` examples.
+it was learned undoes what came since the last push, as in the loop. When there is no alert, one
+parked batch is tried after each live message, as in the loop, and after one that stays parked the
+next one follows `_PAUSE` examples later.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 NONE, GUARD = "no guard", "guard"
 _PUSH = 2
-_RECONSIDER = 2_000
+_PAUSE = 1_000
 _SOURCE = Source("examples.guard", 0)
 
 
@@ -57,7 +58,7 @@ class Harmed:
         """Whether a batch may still be undone: copies for that cost time."""
         self.parked: list[Examples] = []
         self.refused = self.undone = 0
-        self._until_reconsidered = _RECONSIDER
+        self._pause = self._left = 0
 
     def take(self, offset: int, examples: Examples) -> Floats | None:
         """Learn a message; return its scores, or None if it was refused."""
@@ -108,18 +109,19 @@ class Harmed:
 
     def _reconsider(self, learned: int) -> None:
         guard = self.guard
-        self._until_reconsidered -= learned
-        if guard is None or not self.parked or guard.alert or self._until_reconsidered > 0:
+        self._pause -= learned
+        if guard is None or not self.parked or guard.alert or self._pause > 0:
             return
-        self._until_reconsidered = _RECONSIDER
-        left = []
-        for each in self.parked:
-            if guard.reconsider(each, self.learner.predict(each)):
-                self.learner.learn_batch(each)
-            else:
-                left.append(each)
-        self.parked = left
-        self._push()
+        if first := self._left <= 0:
+            self._left = len(self.parked)
+        self._left -= 1
+        each = self.parked.pop(0)
+        if guard.reconsider(each, self.learner.predict(each), first=first):
+            self.learner.learn_batch(each)
+            self._push()
+        else:
+            self.parked.append(each)
+            self._pause = _PAUSE
 
 
 def run(

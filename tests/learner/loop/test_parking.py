@@ -49,13 +49,18 @@ class _Guard(BatchGuard):
         self.suspects_at = suspects
         self.released: set[int] = set()
         self.scored: list[int] = []
+        self.rounds: list[bool] = []
+        """Of each parked message that was tried: whether a round began."""
 
     def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:
         if offset in self.suspects_at - self.released:
             return Suspect("as the test says", ParkedCause.REPEATS)
         return super().before(name, offset, examples)
 
-    def reconsider(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
+    def reconsider(
+        self, examples: Examples, scores: npt.NDArray[np.float64], *, first: bool
+    ) -> bool:
+        self.rounds.append(first)
         assert scores.shape == (len(examples),)
         assert np.isfinite(scores).all()
         self.scored.append(len(examples))
@@ -168,6 +173,16 @@ def test_parked_batches_are_tried_at_once_while_the_guard_says_that_the_change_l
     assert stage.parked() == [BAD]
     stage.guard.lasting = True
     stage.run(5)
+    assert stage.parked() == []
+
+
+def test_a_round_of_parked_batches_begins_anew_once_each_was_tried() -> None:
+    stage = _Stage({BAD, BAD + 1, BAD + 2})
+    while len(stage.guard.rounds) < 7:
+        stage.run(PACE.parked_interval_ms // 10)
+    assert stage.guard.rounds[:7] == [True, False, False, True, False, False, True]
+    stage.guard.suspects_at.clear()
+    stage.run()
     assert stage.parked() == []
 
 
