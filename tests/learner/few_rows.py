@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.deploy.connections import open_store
 from headrace.ingest.examples.batch import Examples
 from headrace.learner.loop.exchange import Exchange
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.models.factory import open_model
+from headrace.learner.models.sync_group import SyncGroup
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
@@ -63,14 +63,12 @@ class Model(InMemoryModel):
         examples: Examples,
         batch: int = 40,
         expiry: Expiry | None = None,
-        url: str = "",
     ) -> None:
-        """`url`: of real servers, where no keeper is at work."""
-        super().__init__(spec, store=open_store(url, spec.name) if url else None)
+        super().__init__(spec)
         self.batches, self.dice = cut(examples, batch), random.Random(5)
         self.records = records_of(self.batches)
         self.expiry = expiry or Expiry()
-        self.keeper_at_work = None if url else self.new_keeper()
+        self.keeper_at_work = self.new_keeper()
 
     def new_keeper(self) -> Keeper:
         policy = FoldPolicy(keep_ms=100, keep_bytes=4000, lease_ms=50, expiry=self.expiry)
@@ -82,6 +80,7 @@ class Model(InMemoryModel):
         store: Any = None,
         partition: int = 0,
         exchange: Exchange | None = None,
+        group: SyncGroup | None = None,
     ) -> Learner:
         """A learner of all examples, as if they were in this partition."""
         model = open_model(self.spec, BUCKETS)
@@ -92,6 +91,7 @@ class Model(InMemoryModel):
             replica=None if most_rows is None else self.few_rows(model, most_rows, store),
             store=store,
             exchange=exchange,
+            group=group,
             largest_poll=1,
         )
 
@@ -100,8 +100,7 @@ class Model(InMemoryModel):
         for _ in range(100 * len(self.records)):
             self.now_ms += 20
             learner.step(0.0)
-            if self.keeper_at_work is not None:
-                self.keeper_at_work.step()
+            self.keeper_at_work.step()
             if over() and self.all_learned():
                 return
         raise AssertionError(f"not learned: {self.store.marks(range(BUCKETS))}")

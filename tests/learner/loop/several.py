@@ -9,6 +9,7 @@ and a figure is the same on every machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,14 +29,25 @@ from tests.learner.in_memory import InMemoryModel, records_of
 _MOST_TURNS = 200_000
 
 
+class Sent(NamedTuple):
+    """A round of pushes: when it left, and how many examples its learner had learned by then."""
+
+    at_ms: int
+    examples: int
+
+
 class SlowExchange(DirectExchange):
-    """Pushes at once, and answers after a while by the clock of the turns."""
+    """Pushes at once, answers after a while by the clock of the turns, and notes its rounds."""
+
+    learner: Learner
 
     def __init__(self, world: Turns) -> None:
         super().__init__(world.store)
         self._world, self._at_ms = world, 0
+        self.rounds: list[Sent] = []
 
     def send(self, pushes: Sequence[Push]) -> None:
+        self.rounds.append(Sent(self._world.now_ms, self.learner.figures.examples))
         super().send(pushes)
         self._at_ms = self._world.now_ms + self._world.answer_ms
 
@@ -64,18 +76,23 @@ class Turns(InMemoryModel):
         records = [records_of(batches[k::partitions], k) for k in range(partitions)]
         self._ends = {k: len(found) for k, found in enumerate(records)}
         pace = LearnerPacing(staleness=staleness, window_examples=1, others_ms=others_ms)
+        self.exchanges = [SlowExchange(self) for _ in range(learners)]
         self.learners = [
-            self._learner(records[number::learners], pace) for number in range(learners)
+            self._learner(records[number::learners], pace, exchange)
+            for number, exchange in enumerate(self.exchanges)
         ]
         self._keeper = self.keeper(FoldPolicy(keep_ms=500, keep_bytes=100_000, lease_ms=10_000))
 
-    def _learner(self, partitions: Sequence[list[Record]], pace: LearnerPacing) -> Learner:
+    def _learner(
+        self, partitions: Sequence[list[Record]], pace: LearnerPacing, exchange: SlowExchange
+    ) -> Learner:
         learner = self.learner(
             [record for records in partitions for record in records],
             pace,
-            exchange=SlowExchange(self),
+            exchange=exchange,
             largest_poll=1000,
         )
+        exchange.learner = learner
         # read far ahead, so that batches keep the order of event time during every wait
         take, taken_ms = learner.intake.next_window, [-1]
 

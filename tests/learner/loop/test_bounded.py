@@ -1,27 +1,21 @@
 """A learner that holds few rows learns the same model as one with all rows, bit for bit."""
 
-import dataclasses
 import random
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind
-from headrace.learner.errors import GroupBroken, NotPulled
+from headrace.learner.errors import GroupBroken
 from headrace.learner.loop.cached_replica import CachedReplica
-from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.models.sync_group import SoloGroup
-from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.rows.row_codec import FoldedRows
-from headrace.pserver.store import BucketAnswer
 from tests.effort import seeds
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
-from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_examples, random_spec
+from tests.learner.streams import BUCKETS, COUNT, PROBABILITY
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
@@ -30,23 +24,24 @@ _TURNS = 120
 """With trouble."""
 
 
-@pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
 @pytest.mark.parametrize("growth", ["", COUNT, PROBABILITY], ids=["all", "count", "probability"])
-@pytest.mark.parametrize("seed", seeds(4))
-def test_a_learner_of_few_rows_gives_the_model_of_all_rows(
-    seed: int, growth: str, model: str
-) -> None:
-    spec, examples = drawn(seed, growth, model)
-    whole, few = Model(spec, examples), Model(spec, examples)
-    learner = few.learning(most_rows=60)
-    whole.run(whole.learning(None))
-    few.run(learner)
-    assert_same(few.rows(), whole.rows())
-    assert isinstance(learner.rows, RowPrefetcher)
-    usage = learner.rows.usage
-    assert usage.pulled > 0
-    assert usage.dropped > 0
-    assert few.written.sent == whole.written.sent
+@pytest.mark.parametrize("model", ["", MACHINE, DEEPFM], ids=["logistic", "machine", "deepfm"])
+def test_a_learner_of_few_rows_gives_the_model_of_all_rows(model: str, growth: str) -> None:
+    if model == DEEPFM:
+        pytest.importorskip("torch", reason=TORCH)
+    for seed in seeds(2 if growth else 4):
+        spec, examples = drawn(seed, growth, model)
+        whole, few = Model(spec, examples), Model(spec, examples)
+        learner = few.learning(most_rows=60)
+        whole.run(whole.learning(None))
+        few.run(learner)
+        assert_same(few.rows(), whole.rows())
+        assert isinstance(learner.rows, RowPrefetcher)
+        usage = learner.rows.usage
+        assert usage.pulled > 0
+        assert usage.dropped > 0
+        assert (usage.stops > 0) == bool(spec.statistics), f"seed {seed}"
+        assert few.written.sent == whole.written.sent
 
 
 class Trouble:
@@ -103,7 +98,7 @@ def assert_once(model: Model, examples: Examples) -> None:
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-@pytest.mark.parametrize("seed", [0, 1, 4, 5, 8, 9])
+@pytest.mark.parametrize("seed", [0, 1, 4])
 def test_under_random_faults_a_cached_learner_counts_every_example_once(
     seed: int, statistics: bool
 ) -> None:
@@ -145,57 +140,6 @@ def test_rows_that_a_keeper_deletes_are_deleted_here() -> None:
     assert_same(held.everything().existing(), standing(model, held.ids))
 
 
-def test_a_refused_push_leaves_the_cached_rows_of_the_other_learner() -> None:
-    spec, examples = drawn(0)
-    model = Model(spec, examples, batch=100)
-    learner, other = model.learning(most_rows=50), model.learning(None)
-    for _ in range(3):
-        learner.step(0.0)
-    assert learner.figures.examples > 0
-    assert learner.tally.applied == 0
-    while not other.tally.applied:
-        model.now_ms += 20
-        other.step(0.0)
-    model.run(learner)
-    assert learner.tally.refused > 0
-    assert_once(model, examples)
-    held = settled(learner, model).table
-    assert_same(learner.view.everything().existing(), standing(model, held.ids))
-
-
-@pytest.mark.parametrize("of", ["", DEEPFM], ids=["logistic", "deepfm"])
-def test_a_batch_whose_rows_cannot_be_pulled_midway_is_read_again(of: str) -> None:
-    if of:
-        pytest.importorskip("torch", reason=TORCH)
-    spec, examples = drawn(0, model=of)
-    model = Model(spec, examples)
-    store = Silent(model.store, random.Random(3))
-    learner = model.learning(60, store)
-    assert isinstance(learner.rows, RowPrefetcher)
-    pull, usage = (
-        learner.rows.pull_statistics,
-        learner.rows.usage,
-    )
-
-    unanswered = []
-
-    def sometimes_unanswered(*asked: Any) -> None:
-        store.share = float(usage.stops in (2, 5))
-        try:
-            pull(*asked)
-        except NotPulled as error:
-            unanswered.append(error)
-            raise
-        finally:
-            store.share = 0.0
-
-    setattr(learner.rows, "pull_statistics", sometimes_unanswered)  # noqa: B010 (mypy)
-    model.run(learner)
-    assert len(unanswered) == 2
-    assert learner.tally.refused == 0
-    assert_once(model, examples)
-
-
 class Group(SoloGroup):
     """A group whose steps cannot be undone."""
 
@@ -207,73 +151,20 @@ def test_a_group_ends_when_a_batch_must_be_read_again() -> None:
     spec, examples = drawn(0)
     model = Model(spec, examples)
     store = Silent(model.store, random.Random(3))
-    learner = model.learning(60, store)
+    learner = model.learning(60, store, group=Group())
     assert isinstance(learner.rows, RowPrefetcher)
-    pull, usage = (
-        learner.rows.pull_statistics,
-        learner.rows.usage,
-    )
+    pull, usage = learner.rows.pull_statistics, learner.rows.usage
 
     def once_unanswered(*asked: Any) -> None:
         store.share = float(usage.stops == 2)
         pull(*asked)
 
     setattr(learner.rows, "pull_statistics", once_unanswered)  # noqa: B010 (mypy)
-    learner._group = Group()
     with pytest.raises(GroupBroken, match="must be read again"):
         model.run(learner)
 
 
-def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
-    spec, examples = drawn(2)
-    model = Model(spec, examples)
-    store = Silent(model.store, random.Random(3))
-    learner = model.learning(60, store)
-    store.share = 1.0
-    for _ in range(20):
-        model.now_ms += 20
-        assert not learner.step(0.0)
-    assert learner.figures.examples == 0
-    store.share = 0.0
-    model.run(learner)
-    assert learner.figures.examples == len(examples)
-    assert_once(model, examples)
-
-
-class LateAnswers(DirectExchange):
-    """Pushes at once; the answers come at every fourth question."""
-
-    asked = 0
-
-    def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        self.asked += 1
-        return super().receive() if self.asked % 4 == 0 else None
-
-
-def test_rows_pulled_while_a_push_is_awaited_do_not_count_its_examples_twice() -> None:
-    spec, examples = drawn(2)
-    model = Model(spec, examples, batch=8)
-    learner = model.learning(60, exchange=LateAnswers(model.store))
-    for _ in range(40 * len(model.records)):
-        model.now_ms += 20
-        learner.step(0.0)
-        expected = once(part(examples, 0, learner.figures.examples))
-        shows = dict(zip(learner.view.ids.tolist(), learner.view.columns.shows, strict=False))
-        for row, (count, _) in expected.items():
-            assert shows.get(row, count) == count
-    assert model.all_learned()
-    assert isinstance(learner.rows, RowPrefetcher)
-    assert learner.rows.usage.pulled > learner.rows.usage.dropped > 0
-
-
-def assert_fresh(learner: Learner) -> None:
-    """Assert that rows without pending deltas equal those of the log, as far as it was followed."""
-    view, table = learner.view, learner.replica.table
-    still = np.flatnonzero(~learner._pending.touched())
-    assert_same(view.take(still), table.take(table.find(view.ids[still])))
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_pushes_of_another_learner_reach_the_cache_by_poll_and_by_pull(seed: int) -> None:
     spec, examples = drawn(seed)
     model = Model(spec, examples, batch=8)
@@ -282,7 +173,6 @@ def test_pushes_of_another_learner_reach_the_cache_by_poll_and_by_pull(seed: int
     for _ in range(20 * len(model.records)):
         model.now_ms += model.dice.choice([0, 0, 31])
         learner.step(0.0)
-        assert_fresh(learner)
         if model.dice.random() < 0.5:
             other.step(0.0)
     assert other.figures.examples == learner.figures.examples == len(examples), f"seed {seed}"
@@ -290,69 +180,3 @@ def test_pushes_of_another_learner_reach_the_cache_by_poll_and_by_pull(seed: int
     held = settled(learner, model).table
     assert_same(held.everything().existing(), standing(model, held.ids))
     assert_same(learner.view.everything().existing(), standing(model, held.ids))
-
-
-def test_on_real_servers_a_learner_of_few_rows_gives_the_same_model(
-    valkey: str, fresh_name: Callable[[str], str]
-) -> None:
-    spec, examples = drawn(0)
-    spec = dataclasses.replace(spec, name=fresh_name("bounded"))
-    whole, few = Model(spec, examples), Model(spec, examples, url=valkey)
-    try:
-        learner = few.learning(most_rows=60)
-        whole.run(whole.learning(None))
-        few.run(learner)
-        assert_same(few.rows(), whole.rows())
-        assert isinstance(learner.rows, RowPrefetcher)
-        assert learner.rows.usage.dropped > 0
-        assert learner.rows.usage.stops > 0
-    finally:
-        few.store.drop()
-        few.store.close()
-
-
-def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None:
-    pytest.importorskip("torch", reason=TORCH)
-    random = np.random.default_rng(0)
-    spec = random_spec(random, "window", statistics=True, model=DEEPFM)
-    examples = random_examples(random, spec, 400, closed=True)
-    whole, few = Model(spec, examples, batch=20), Model(spec, examples, batch=20)
-    learner = few.learning(most_rows=150)
-    assert isinstance(learner.rows, RowPrefetcher)
-    pull, usage = (
-        learner.rows.pull_statistics,
-        learner.rows.usage,
-    )
-    dropped = []
-
-    def watched(*of: Any) -> None:
-        before = usage.dropped
-        pull(*of)
-        dropped.append(usage.dropped - before)
-
-    setattr(learner.rows, "pull_statistics", watched)  # noqa: B010 (mypy)
-    whole.run(whole.learning(None))
-    few.run(learner)
-    assert any(dropped)
-    assert_same(few.rows(), whole.rows())
-
-
-@pytest.mark.parametrize("policy", ["window", "immediate"])
-@pytest.mark.parametrize("growth", ["", COUNT], ids=["all", "count"])
-@pytest.mark.parametrize("statistics", [True, False])
-def test_a_learner_of_few_rows_gives_the_deep_model_of_all_rows(
-    statistics: bool, growth: str, policy: str
-) -> None:
-    pytest.importorskip("torch", reason=TORCH)
-    random = np.random.default_rng(0)
-    spec = random_spec(random, policy, statistics=statistics, growth=growth, model=DEEPFM)
-    examples = random_examples(random, spec, 300, closed=policy == "window")
-    whole, few = Model(spec, examples), Model(spec, examples)
-    learner = few.learning(most_rows=60)
-    whole.run(whole.learning(None))
-    few.run(learner)
-    assert_same(few.rows(), whole.rows())
-    assert few.written.sent == whole.written.sent
-    assert isinstance(learner.rows, RowPrefetcher)
-    assert learner.rows.usage.dropped > 0
-    assert (learner.rows.usage.stops > 0) == statistics

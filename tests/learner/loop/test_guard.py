@@ -193,13 +193,14 @@ def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Fold
         ("immediate", JOINT, "nan", NOT_FINITE),
     ],
 )
-@pytest.mark.parametrize("push_interval_ms", [10, 400])
 def test_a_quarantined_batch_leaves_no_trace_in_the_model(
-    policy: str, model: str, how: str, reason: str, push_interval_ms: int
+    policy: str, model: str, how: str, reason: str
 ) -> None:
     if model in (DEEP, JOINT, STRENGTHS):
         pytest.importorskip("torch", reason="deep models are an extra")
     spec, batches = _stream(policy, model)
+    # some batches before it are pushed already, or all before it are pending
+    push_interval_ms = 10 if policy == "window" else 400
     expected = _without_the_bad_one(policy, model, push_interval_ms)
     stage = Stage(spec, _spoiled(batches, how), push_interval_ms)
     found = stage.run()
@@ -293,17 +294,6 @@ def test_a_mini_batch_is_inspected_by_scores_and_gradients() -> None:
     for largest in (2e6, math.inf, math.nan):
         assert EXPLODED in (guard.inspect(evidence._replace(largest_gradient=largest)) or "")
     assert guard.inspect(evidence._replace(scores=np.full(BATCH, 0.99))) is None
-
-
-def test_infinite_evidence_still_quarantines_exploding_deltas() -> None:
-    spec, batches = _stream("window")
-    limits = replace(LIMITS, surprise=SurpriseLimits(evidence=math.inf))
-    wrong = Stage(spec, _spoiled(batches, "labels"), limits=limits)
-    wrong.run()
-    assert wrong.letters() == []
-    broken = Stage(spec, _spoiled(batches, "1e30"), limits=limits)
-    broken.run()
-    assert [EXPLODED in each.reason for each in broken.letters()] == [True]
 
 
 def test_messages_are_merged_again_soon_after_a_suspect_was_found(

@@ -1,7 +1,7 @@
 """A suspect batch is parked: it stays in Kafka, and is learned later, or dropped as asked."""
 
-import threading
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,6 @@ from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
 from headrace.pserver.rows.deltas import pack as pack_deltas
 from headrace.pserver.rows.row_codec import FoldedRows
-from headrace.pserver.snapshots.restoration import restore
-from headrace.pserver.snapshots.storage import SnapshotStorage
-from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
 from headrace.pserver.store import OffsetSpan, Push
 from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
 from tests.learner.streams import random_examples, random_spec
@@ -74,18 +71,18 @@ class _Guard(BatchGuard):
 class _Stage:
     """A learner of one stream, whose guard suspects some of its batches."""
 
-    def __init__(self, suspects: set[int] = frozenset(), *, batches: int = BATCHES) -> None:  # type: ignore[assignment]
+    def __init__(self, suspects: Collection[int] = (), pace: LearnerPacing = PACE) -> None:
         dice = np.random.default_rng(3)
         self.spec: ModelSpec = random_spec(dice, "window", statistics=False)
-        examples = random_examples(dice, self.spec, batches * BATCH, closed=True)
+        examples = random_examples(dice, self.spec, BATCHES * BATCH, closed=True)
         self.records = records_of(cut(examples, BATCH))
         self.model = InMemoryModel(self.spec)
-        self.guard = _Guard(set(suspects))
+        self.guard, self.pace = _Guard(set(suspects)), pace
         self.learner = self.start()
 
     def start(self) -> Learner:
         """A learner that begins at the marks."""
-        self.learner = self.model.learner(self.records, PACE, guard=self.guard)
+        self.learner = self.model.learner(self.records, self.pace, guard=self.guard)
         return self.learner
 
     def run(self, steps: int = 300) -> None:
@@ -154,21 +151,10 @@ def test_a_parked_batch_is_learned_once_the_guard_no_longer_suspects_it() -> Non
     assert stage.learner.figures.parked == ()
 
 
-def test_the_next_learner_knows_what_is_parked_and_learns_it() -> None:
-    stage = _Stage({BAD})
-    stage.run()
-    stage.guard = _Guard(set())
-    stage.start()
-    stage.run()
-    assert stage.parked() == []
-    assert _counts(stage.model.rows()) == _counts(_without(set()))
-
-
 def test_parked_batches_are_tried_at_once_while_the_guard_says_that_the_change_lasts() -> None:
-    stage = _Stage({BAD})
+    stage = _Stage({BAD}, replace(PACE, parked_interval_ms=1 << 60))
     stage.run()
     stage.guard.suspects_at.clear()
-    stage.learner.parked._try_at_ms = 1 << 60
     stage.run()
     assert stage.parked() == [BAD]
     stage.guard.lasting = True
@@ -216,10 +202,12 @@ def test_no_example_is_passed_over_while_as_much_is_parked_as_may_be() -> None:
     assert _counts(stage.model.rows()) == _counts(_without(set()))
 
 
-def test_an_operator_drops_a_parked_batch_and_its_dead_letter_says_so() -> None:
+def test_an_operator_drops_a_parked_batch_once_and_its_dead_letter_says_so() -> None:
     stage = _Stage({BAD})
     stage.run()
-    assert stage.ask(ParkedRequest.DROP) == stage.model.shape.buckets
+    buckets = stage.model.shape.buckets
+    asked = [ParkedRequest.LEARN, ParkedRequest.DROP, ParkedRequest.LEARN, ParkedRequest.DROP]
+    assert [stage.ask(each) for each in asked] == [buckets, buckets, 0, 0], "a drop is final"
     stage.run()
     assert stage.parked() == []
     [letter] = stage.letters()
@@ -238,16 +226,6 @@ def test_an_operator_lets_a_batch_be_learned_that_the_guard_still_suspects() -> 
     assert stage.parked() == []
     assert stage.letters() == []
     assert _counts(stage.model.rows()) == _counts(_without(set()))
-
-
-def test_a_request_to_drop_outlasts_one_to_learn_and_is_asked_once() -> None:
-    stage = _Stage({BAD})
-    stage.run()
-    buckets = stage.model.shape.buckets
-    asked = [ParkedRequest.LEARN, ParkedRequest.DROP, ParkedRequest.LEARN, ParkedRequest.DROP]
-    assert [stage.ask(each) for each in asked] == [buckets, buckets, 0, 0]
-    stage.run()
-    assert len(stage.letters()) == 1
 
 
 def test_a_request_waits_for_a_learner_that_starts_later() -> None:
@@ -300,62 +278,3 @@ def test_a_parked_message_of_a_topic_that_was_created_again_can_be_dropped() -> 
     stage.run()
     assert stage.parked() == []
     assert "parked because: numbers" in stage.letters()[0].reason
-
-
-def test_a_parked_batch_survives_a_failover_that_loses_the_push_which_parked_it() -> None:
-    stage = _Stage({BAD})
-    before = [stage.model.store.checkpoint(b) for b in range(stage.model.shape.buckets)]
-    stage.run()
-    stage.model.store.revert(0, before[0])
-    stage.run()
-    assert stage.parked() == [BAD]
-    assert _counts(stage.model.rows()) == _counts(_without({BAD}))
-
-
-def test_a_batch_that_some_buckets_learned_and_others_parked_counts_once_in_each() -> None:
-    stage = _Stage()
-    before = stage.model.store.checkpoint(0)
-    stage.run()
-    stage.model.store.revert(0, before)
-    stage.guard = _Guard({BAD})
-    stage.start()
-    stage.run()
-    [message] = parked_messages(answer.marks for answer in stage.model.answers())
-    assert message.buckets == 1
-    stage.guard.suspects_at.clear()
-    stage.run()
-    assert stage.parked() == []
-    assert _counts(stage.model.rows()) == _counts(_without(set()))
-
-
-def test_a_snapshot_keeps_what_is_parked_and_its_restored_model_learns_it(tmp_path: Path) -> None:
-    stage = _Stage({BAD})
-    stage.run()
-    storage = SnapshotStorage(str(tmp_path))
-    facts = SnapshotFacts(headrace="0", sub_hashes=1)
-    manifest = write_snapshot(
-        stage.model.store,
-        storage,
-        facts,
-        now_ms=lambda: 1_700_000_000_000,
-        token="aa",
-        stop=threading.Event(),
-        tell=lambda _: None,
-    )
-    assert manifest is not None
-    stage.model.store.drop()
-    restored = restore(
-        stage.model.store,
-        storage,
-        manifest,
-        stage.model.shape,
-        stop=threading.Event(),
-        tell=lambda _: None,
-    )
-    assert restored.complete
-    assert stage.parked() == [BAD]
-    stage.guard.suspects_at.clear()
-    stage.start()
-    stage.run()
-    assert stage.parked() == []
-    assert _counts(stage.model.rows()) == _counts(_without(set()))

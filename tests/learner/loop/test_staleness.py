@@ -1,9 +1,6 @@
 """One setting bounds how much a learner has learned before others can see it."""
 
-import random
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,19 +15,17 @@ from headrace.learner.loop.pacing import (
     PushTimer,
     parse_push_interval,
 )
-from headrace.learner.loop.pushes import LearningProgress
 from headrace.learner.spec.model_spec import ModelSpec
-from headrace.pserver.store import Push
 from tests.learner.in_memory import InMemoryModel, records_of
-from tests.learner.loop.several import Turns
-from tests.learner.streams import counted, part, random_examples, random_spec
+from tests.learner.loop.several import Sent, Turns
+from tests.learner.streams import part, random_examples, random_spec
 
-BATCH, IMPRESSIONS = 40, 900
+BATCH = 40
 TURN_MS = 2
 """Between two turns of a learner in `several.Turns`; it learns a batch in each."""
 
 
-def stream(seed: int, impressions: int = IMPRESSIONS) -> tuple[ModelSpec, list[Examples]]:
+def stream(seed: int, impressions: int = 900) -> tuple[ModelSpec, list[Examples]]:
     dice = np.random.default_rng(seed)
     spec = random_spec(dice, "immediate", statistics=True)
     examples = random_examples(dice, spec, impressions, closed=False)
@@ -60,85 +55,16 @@ def test_an_invalid_push_interval_is_refused(text: str) -> None:
         parse_push_interval(text)
 
 
-@pytest.mark.parametrize("learners", [1, 2, 4])
-@pytest.mark.parametrize("setting", ["batch", "100", "30ms", ""])
-def test_several_learners_count_every_example_once(learners: int, setting: str) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    spec, batches = stream(seed)
-    turns = Turns(spec, batches, learners, parse_push_interval(setting))
-    turns.run()
-    rows = turns.rows()
-    clicks = sum(int(each.labels.sum()) for each in batches)
-    for name, number in counted(spec).items():
-        mine = (rows.ids & np.uint64(1023)) == number
-        if number < 40:  # statistics of an example read again may be others
-            assert rows.shows[mine].sum() == IMPRESSIONS, name
-            assert rows.clicks[mine].sum() == clicks, name
-    assert len(turns.scores()) == IMPRESSIONS
-
-
-@pytest.mark.parametrize(("setting", "most"), [("batch", BATCH), ("100", 100 + BATCH)])
-def test_no_push_exceeds_the_bound_when_answers_are_slow(
-    setting: str, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    spec, batches = stream(seed)
-    turns = Turns(spec, batches, 2, parse_push_interval(setting), answer_ms=60)
-    carried: list[int] = []
-    for learner in turns.learners:
-        known = [0]
-        send = learner._pushes.send
-
-        def spy(  # type: ignore[no-untyped-def]
-            progress: LearningProgress, before: object, learner=learner, known=known, send=send
-        ):
-            carried.append(learner.figures.examples - known[0])
-            known[0] = learner.figures.examples
-            send(progress, before)
-
-        monkeypatch.setattr(learner._pushes, "send", spy)
-    turns.run()
-    assert max(carried) <= most
-    assert sum(carried) == sum(len(each) for each in batches)
-    assert sum(each > 0 for each in carried) >= len(batches) * BATCH // (2 * most)
-
-
-class Sent(NamedTuple):
-    """A round of pushes: when it left, and how many examples had been learned by then."""
-
-    at_ms: int
-    examples: int
-
-
-def rounds_of(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
-    """Return a list that every round of the first learner's pushes is going to be noted in."""
-    learner, noted = turns.learners[0], list[Sent]()
-    exchange = learner._pushes._exchange
-    send = exchange.send
-
-    def noting(pushes: Sequence[Push]) -> None:
-        noted.append(Sent(turns.now_ms, learner.figures.examples))
-        send(pushes)
-
-    monkeypatch.setattr(exchange, "send", noting)
-    return noted
-
-
-def alone(
-    setting: str, monkeypatch: pytest.MonkeyPatch, answer_ms: int, impressions: int = IMPRESSIONS
-) -> list[Sent]:
+def alone(setting: str, answer_ms: int, impressions: int) -> list[Sent]:
     """Let one learner learn a batch every 2 ms; return its rounds while there was any left."""
     spec, batches = stream(7, impressions)
     turns = Turns(
         spec, batches, 1, parse_push_interval(setting), answer_ms=answer_ms, others_ms=200
     )
-    noted = rounds_of(turns, monkeypatch)
     turns.run()
-    total = sum(len(each) for each in batches)
-    assert noted[-1].examples == total
-    return [each for each in noted if each.examples < total]
+    total, rounds = sum(len(each) for each in batches), turns.exchanges[0].rounds
+    assert rounds[-1].examples == total
+    return [each for each in rounds if each.examples < total]
 
 
 def gaps_ms(rounds: list[Sent]) -> list[int]:
@@ -150,10 +76,8 @@ def carried(rounds: list[Sent]) -> list[int]:
 
 
 @pytest.mark.parametrize(("setting", "every_ms"), [("8ms", 8), ("20ms", 20), ("90ms", 90)])
-def test_a_push_interval_in_ms_holds_under_backlog(
-    setting: str, every_ms: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds = alone(setting, monkeypatch, answer_ms=4, impressions=9_000)
+def test_a_push_interval_in_ms_holds_under_backlog(setting: str, every_ms: int) -> None:
+    rounds = alone(setting, answer_ms=4, impressions=9_000)
     # it starts with what it has learned by then, and slows down to its interval
     steady = [each for each in rounds if each.at_ms > 2 * every_ms]
     assert len(steady) > 3
@@ -161,51 +85,40 @@ def test_a_push_interval_in_ms_holds_under_backlog(
     assert carried(steady) == [BATCH * every_ms // TURN_MS] * (len(steady) - 1)
 
 
-def test_a_push_interval_below_the_answer_time_pushes_at_each_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rounds = alone("10ms", monkeypatch, answer_ms=24, impressions=4000)
+def test_a_push_interval_below_the_answer_time_pushes_at_each_answer() -> None:
+    rounds = alone("10ms", answer_ms=24, impressions=4000)
     # found in the step in which it is there, and sent in the next
     assert set(gaps_ms(rounds)) == {24 + TURN_MS}
     assert set(carried(rounds)) == {BATCH * (24 + TURN_MS) // TURN_MS}
 
 
+@pytest.mark.parametrize("answer_ms", [0, 60])
 @pytest.mark.parametrize(("setting", "most"), [("batch", BATCH), ("100", 120), ("400", 400)])
 def test_a_push_interval_in_examples_pushes_with_the_batch_that_reaches_the_number(
-    setting: str, most: int, monkeypatch: pytest.MonkeyPatch
+    setting: str, most: int, answer_ms: int
 ) -> None:
-    rounds = alone(setting, monkeypatch, answer_ms=0, impressions=3000)
+    rounds = alone(setting, answer_ms, impressions=3000)
     assert len(rounds) > 4
     assert set(carried(rounds)) == {most}
-    assert set(gaps_ms(rounds)) == {most // BATCH * TURN_MS}
+    if not answer_ms:
+        assert set(gaps_ms(rounds)) == {most // BATCH * TURN_MS}
 
 
-def test_a_push_interval_in_examples_does_not_delay_a_slow_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rounds = alone("1000000", monkeypatch, answer_ms=4, impressions=12_000)
+def test_a_push_interval_in_examples_does_not_delay_a_slow_stream() -> None:
+    rounds = alone("1000000", answer_ms=4, impressions=12_000)
     assert max(rounds[0].at_ms, *gaps_ms(rounds)) <= LearnerPacing().backlog_interval_ms
 
 
-def test_without_a_push_interval_rounds_are_rarer_under_backlog(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_push_interval_rounds_are_rarer_under_backlog_unless_others_push() -> None:
     pace = LearnerPacing()
-    gaps = gaps_ms(alone("", monkeypatch, answer_ms=4, impressions=25_000))
+    gaps = gaps_ms(alone("", answer_ms=4, impressions=25_000))
     assert max(gaps) == pace.backlog_interval_ms
     assert gaps.count(pace.backlog_interval_ms) > 2
     assert gaps[-1] < pace.backlog_interval_ms
-
-
-def test_without_a_push_interval_rounds_stay_frequent_under_backlog_while_others_push(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pace = LearnerPacing()
-    spec, batches = stream(7, 25_000)
+    spec, batches = stream(7, 12_000)
     turns = Turns(spec, batches, 2, AT_EASE)
-    rounds = rounds_of(turns, monkeypatch)
     turns.run()
-    steady = [each for each in rounds if each.at_ms > 2 * pace.push_interval_ms]
+    steady = [each for each in turns.exchanges[0].rounds if each.at_ms > 2 * pace.push_interval_ms]
     assert len(steady) > 4
     assert max(gaps_ms(steady)) == pace.push_interval_ms
 
@@ -240,15 +153,15 @@ def test_a_push_interval_in_ms_bounds_the_staleness_of_other_learners(
     turns = Turns(spec, batches, 2, parse_push_interval(setting), answer_ms=2)
     other = turns.learners[1]
     folded: list[int] = []
-    follow = other._follow
+    poll = other.replica.poll
 
-    def noting(changes: Sequence[object]) -> None:
+    def noting() -> object:
         folded.append(turns.now_ms)
-        follow(changes)  # type: ignore[arg-type]
+        return poll()
 
-    monkeypatch.setattr(other, "_follow", noting)
-    rounds = rounds_of(turns, monkeypatch)
+    monkeypatch.setattr(other.replica, "poll", noting)
     turns.run()
+    rounds = turns.exchanges[0].rounds
     assert len(rounds) > 4
     assert max(gaps_ms(rounds)) <= most_ms + TURN_MS
     waits = [later - earlier for earlier, later in pairwise(folded)]

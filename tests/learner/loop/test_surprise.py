@@ -143,7 +143,10 @@ def test_good_traffic_is_not_suspect(size: int, rate: float, off: float) -> None
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("fault", "within"),
-    [("inverted", 200), ("clicks", 200), ("none", 3000), ("saturated", 1000), ("unit", 200)],
+    [
+        *(("inverted", 200), ("clicks", 200), ("none", 3000), ("saturated", 1000), ("unit", 200)),
+        ("repeated", 200),
+    ],
 )
 def test_a_fault_is_noticed(size: int, fault: str, within: int) -> None:
     for seed in range(3):
@@ -159,21 +162,13 @@ def test_a_fault_is_noticed(size: int, fault: str, within: int) -> None:
             labels[bad] = 0
         elif fault == "saturated":
             scores[bad] = np.where(dice.random(COUNT - SPOILED) < 0.5, 1e-30, 1.0)
+        elif fault == "repeated":
+            examples.features.ids[bad] = examples.features.ids[SPOILED]
         else:
             examples.features.numbers[bad] *= 1000.0
         found = _first_suspect(replace(examples, labels=labels), scores, size)
         assert found is not None and found > SPOILED, f"seed {seed}"
         assert found <= max(-(-(SPOILED + within) // size) * size, size), f"seed {seed}"
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_an_example_that_is_sent_again_and_again_is_noticed(size: int) -> None:
-    dice = np.random.default_rng(3)
-    scores = _scored(dice, 0.05)
-    examples = _shown(dice, _drawn(dice, scores))
-    examples.features.ids[SPOILED:] = examples.features.ids[SPOILED]
-    found = _first_suspect(examples, scores, size)
-    assert found is not None and SPOILED < found <= SPOILED + max(size, 200)
 
 
 @pytest.mark.parametrize("size", [10, 1000])

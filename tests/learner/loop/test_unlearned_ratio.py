@@ -5,13 +5,14 @@ import pytest
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.metrics import unlearned_ratio
 
-ONE, TWO = Source("examples", 0), Source("examples", 1)
+ONE, TWO, EMPTY = (Source("examples", partition) for partition in range(3))
 
 
 @pytest.mark.parametrize(
     ("marks", "expected"),
     [
         ({}, None),
+        ({EMPTY: 0}, None),
         ({ONE: 200}, 0.0),
         ({ONE: 175}, 0.25),
         ({ONE: 100}, 1.0),
@@ -22,9 +23,5 @@ ONE, TWO = Source("examples", 0), Source("examples", 1)
 def test_the_ratio_is_that_of_the_partition_nearest_to_its_retention(
     marks: dict[Source, int], expected: float | None
 ) -> None:
-    held = {ONE: (100, 200), TWO: (0, 20)}
+    held = {ONE: (100, 200), TWO: (0, 20), EMPTY: (0, 0)}
     assert unlearned_ratio(marks, held) == expected
-
-
-def test_an_empty_partition_has_no_ratio() -> None:
-    assert unlearned_ratio({ONE: 0}, {ONE: (0, 0)}) is None

@@ -1,20 +1,42 @@
-"""A learner goes on while its topics grow, on a real Kafka."""
+"""A learner checks its topics, and goes on while they grow, on a real Kafka."""
 
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
+from headrace.ingest.errors import TopicMismatch
 from headrace.ingest.joiner.partition_growth import grow, open_windows
 from headrace.ingest.kafka.reading.bounded_reader import high_watermarks, read_all
-from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, examples_topic, scores_topic
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.process import LearnerSettings, run_learner
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.store import Shape
 from tests.ingest.joiner.joined import DEADLINE_S, Joined
 from tests.ingest.keyed_events import FIELDS, MODEL, identities, send_by_key
+
+
+def _store(model: ModelSpec) -> MemoryStore:
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"8 bytes.")
+    store.create(Shape(model.name, 1, model.width, model.fingerprint, model.text))
+    return store
+
+
+def test_a_learner_refuses_a_compacted_topic_of_examples(
+    kafka: str, fresh_name: Callable[[str], str]
+) -> None:
+    settings, stop = KafkaSettings(kafka), threading.Event()
+    examples = fresh_name("examples.model")
+    ensure_topics(settings, [TopicSpec(examples, 1, {"cleanup.policy": "compact"}, replicas=1)])
+    model = parse_spec(MODEL.format(name=examples.removeprefix("examples.")) + FIELDS, "test")
+    stop.set()
+    with pytest.raises(TopicMismatch, match=f"topic {examples}: .*cleanup.policy=delete, got"):
+        run_learner(LearnerSettings(), settings, lambda: _store(model), model, stop)
 
 
 def test_a_running_learner_learns_the_examples_of_added_partitions_once(
@@ -22,9 +44,7 @@ def test_a_running_learner_learns_the_examples_of_added_partitions_once(
 ) -> None:
     joined = Joined.fresh(kafka, fresh_name, 2, FIELDS)
     model = parse_spec(MODEL.format(name=joined.name) + FIELDS, "test")
-    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"8 bytes.")
-    store.create(Shape(model.name, 1, model.width, model.fingerprint, model.text))
-    stop = threading.Event()
+    store, stop = _store(model), threading.Event()
     learner = threading.Thread(
         target=run_learner,
         args=[LearnerSettings(), joined.settings, lambda: store, model, stop],
