@@ -130,12 +130,6 @@ def test_an_admission_draw_depends_on_impression_and_id_and_repeats() -> None:
     np.testing.assert_array_equal(decided, again)
 
 
-def test_with_probability_one_every_id_gets_its_row_at_once() -> None:
-    gate = _gate('kind = "probability"\nprobability = 1.0')
-    random = np.random.default_rng(6)
-    assert all(admits(gate, each, np.uint64(0)) for each in _ids(random, 1000))
-
-
 def test_an_admission_filter_takes_no_more_memory_than_its_spec_allows() -> None:
     spec = _spec('kind = "count"\nsightings = 2\nfilter_mb = 3')
     assert spec.admission is not None

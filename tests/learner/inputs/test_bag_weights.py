@@ -6,7 +6,7 @@ import pytest
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.inputs.bag_weights import BagWeights
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.spec.model_spec import ModelSpec, SpecError, parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.models.slow_factorization import SlowFactorization
 from tests.learner.models.slow_logistic import SlowLogistic, item_weights
 from tests.learner.row_comparison import assert_same_rows
@@ -87,22 +87,3 @@ def test_only_the_last_items_of_a_bag_count() -> None:
     ):
         np.testing.assert_array_equal(found.bag_ids, expected.bag_ids)
         np.testing.assert_array_equal(found.bag_offsets, expected.bag_offsets)
-
-
-def test_defaults_written_out_do_not_change_the_fingerprint_and_other_values_do() -> None:
-    plain = parse_spec(FIELDS.format(policy="window") + STATISTICS.format(prior_clicks=0.9), "a")
-    assert _spec("sum").fingerprint == plain.fingerprint
-    others = {_spec("mean").fingerprint, _spec("sqrt").fingerprint, _spec("sum", 0.5).fingerprint}
-    assert len(others | {plain.fingerprint}) == 4
-
-
-def test_a_history_with_a_pooling_is_refused() -> None:
-    model = 'architecture = "din"\nhistory = "tags"\ntarget = "item"\n'
-    with pytest.raises(SpecError, match="a history without pooling, decay and learned weights"):
-        _spec("mean", model=model)
-    assert _spec("sum", model=model).structure.history == "tags"
-
-
-def test_an_unknown_pooling_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SpecError, match="sum, mean or sqrt"):
-        _spec("max")

@@ -9,7 +9,6 @@ from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.learner.validation.progressive import progressive
 from tests.learner.streams import Bench
 
 START_MS = 1_700_000_000_000
@@ -83,7 +82,7 @@ def _learned(
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("rate", [1.0, 0.5, 0.1])
+@pytest.mark.parametrize("rate", [1.0, 0.1])
 def test_predictions_are_the_rate_of_clicks_whatever_part_is_kept(policy: str, rate: float) -> None:
     random = np.random.default_rng(20)
     spec = parse_spec(SPEC.format(policy=policy, rate=rate), "test.toml")
@@ -100,22 +99,3 @@ def test_predictions_are_the_rate_of_clicks_whatever_part_is_kept(policy: str, r
     for user in range(USERS):
         his = np.array([each["user"] == user for each in events[-8000:]])
         assert abs(predicted[his].mean() / rates[-8000:][his].mean() - 1.0) < 0.25
-
-
-@pytest.mark.parametrize("policy", ["immediate", "window"])
-def test_figures_weighed_by_examples_are_those_of_the_whole_stream(policy: str) -> None:
-    random = np.random.default_rng(21)
-    events, _, clicked = _events(random, 24_000)
-    names = {f"i{i}": bool(each) for i, each in enumerate(clicked)}
-    figures = []
-    for rate in (1.0, 0.25):
-        spec = parse_spec(SPEC.format(policy=policy, rate=rate), "test.toml")
-        _, made = _learned(spec, events, clicked)
-        scored = [(names[name], *both) for (name, _), both in made.items() if both[0] == both[0]]
-        labels, scores, weights = (np.array(column) for column in zip(*scored, strict=True))
-        figures.append(progressive(labels.astype(np.uint8), scores, None, weights))
-    whole, part = figures
-    assert abs(part.calibration - whole.calibration) < 0.06
-    assert abs(part.log_loss - whole.log_loss) < 0.01
-    assert abs(part.auc - whole.auc) < 0.02
-    assert abs(part.normalized_entropy - whole.normalized_entropy) < 0.02

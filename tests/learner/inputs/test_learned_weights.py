@@ -14,7 +14,7 @@ from headrace.learner.errors import NotExportable
 from headrace.learner.kernels.row_values import parameters_of
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import export_onnx
-from headrace.learner.spec.model_spec import ModelSpec, SpecError, parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.kernels.slow_optimizers import Coordinate, kept
 from tests.learner.models.slow_factorization import SlowFactorization
 from tests.learner.models.slow_logistic import Row, Seen, item_weights, weight_of
@@ -192,16 +192,6 @@ def test_a_learner_scores_as_a_server_of_the_same_rows(model: str, pooling: str)
     assert bench.learn(slate).tolist() == served.tolist()
 
 
-@pytest.mark.parametrize("model", ["logistic_regression", "factorization_machine"])
-def test_batches_of_any_size_give_the_same_rows(model: str) -> None:
-    one, many = _bench(model, "sqrt"), _bench(model, "sqrt")
-    examples = random_examples(np.random.default_rng(5), one.spec, 120, closed=True)
-    one.learn(examples)
-    for begin in range(0, 120, 7):
-        many.learn(part(examples, begin, begin + 7))
-    assert one.rows().values.tobytes() == many.rows().values.tobytes()
-
-
 def _part_of_tags(bench: Bench, places: list[int]) -> float:
     """Return the part of the log-odds of a bag of the items of these rows."""
     ids, count = bench.view.ids[places], len(places)
@@ -237,19 +227,6 @@ def test_the_uncertainty_weighs_items_as_the_score_does() -> None:
     ]
     both, first = (bench.model.uncertainty(bench.view, each, np.full(1, START_MS)) for each in of)
     assert both == pytest.approx(first, rel=1e-4)
-
-
-def test_a_spec_names_learned_weights_in_its_fingerprint_and_in_the_width_of_its_rows() -> None:
-    learned = _spec("mean")
-    plain = parse_spec(learned.text.replace("learned_weights = true", ""), "test.toml")
-    off = parse_spec(learned.text.replace("learned_weights = true", "learned_weights = false"), "a")
-    assert off.fingerprint == plain.fingerprint != learned.fingerprint
-    assert (plain.width, learned.width) == (2, 4)
-
-
-def test_learned_weights_of_a_sum_are_refused() -> None:
-    with pytest.raises(SpecError, match=r'pooling mean or sqrt .* found pooling "sum"'):
-        _spec("sum")
 
 
 def test_a_model_with_learned_weights_is_saved_and_not_exported(tmp_path: Path) -> None:

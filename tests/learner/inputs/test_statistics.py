@@ -78,19 +78,6 @@ def test_a_cross_with_a_field_differs_by_the_field() -> None:
     assert len({row_id >> 48 for row_id in ids}) > 90
 
 
-def test_a_click_is_learned_with_the_statistics_of_its_show() -> None:
-    random = np.random.default_rng(3)
-    spec = random_spec(random, "immediate", statistics=True)
-    examples = random_examples(random, spec, 300, closed=False)
-    bench = Bench(spec)
-    bench.learn(examples)
-    rows = bench.rows()
-    assert (rows.clicks <= rows.shows).all()
-    for statistic in spec.statistics:
-        mine = (rows.ids & np.uint64(1023)) == statistic.number
-        assert rows.shows[mine].sum() == 300
-
-
 def test_right_after_a_restart_a_click_still_finds_the_row_of_its_show() -> None:
     """With nothing learned in between, the rows less the own show give the statistics kept."""
     random = np.random.default_rng(4)

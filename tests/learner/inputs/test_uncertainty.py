@@ -87,21 +87,6 @@ def test_no_outcome_moves_the_log_odds_beyond_the_uncertainty(optimizer: str) ->
     assert len(moved) > 100
 
 
-def test_uncertainty_of_coin_equals_that_of_ftrl() -> None:
-    """Half of the sizes is the sum of the squares where a model predicts what happens."""
-    found = []
-    for optimizer in (FTRL, COIN):
-        text = FIELDS.format(policy="window") + optimizer
-        bench = Bench(parse_spec(of_ids_alone(text), "test.toml"))
-        examples = random_examples(np.random.default_rng(6), bench.spec, 3000, closed=True)
-        bench.learn(examples)
-        few = part(examples, 0, 200)
-        found.append(bench.model.uncertainty(bench.view, few.features, few.event_ms) / 0.2)
-    ftrl, coin = found
-    np.testing.assert_allclose(coin, ftrl, rtol=0.1)
-    assert np.corrcoef(coin, ftrl)[0, 1] > 0.95
-
-
 def test_uncertainty_falls_with_examples_with_statistics_and_admission() -> None:
     spec = random_spec(np.random.default_rng(4), "window", True, COUNT + "fields = ['item']\n")
     bench = Bench(spec)

@@ -37,7 +37,8 @@ def check_scores_are_answers(bench: Bench, examples: Examples, rel: float = 0.0)
         one = part(examples, i, i + 1)
         rows = len(bench.view)
         answered = bench.model.predict(bench.view, one.features, one.event_ms)
-        assert len(bench.view) == rows
+        again = bench.model.predict(bench.view, one.features, one.event_ms)
+        assert (len(bench.view), again) == (rows, answered)
         [score] = bench.learn(one)
         if one.kinds[0] == Kind.CLICKED:
             assert np.isnan(score)

@@ -125,6 +125,10 @@ class SlowLogistic:
         rate = (optimizer.beta + math.sqrt(row.n)) / optimizer.alpha + optimizer.l2
         return -(row.z - sign * optimizer.l1) / rate
 
+    def kept_in(self, row_id: int) -> list[float]:
+        """The state of a row."""
+        return [self.rows[row_id].z, self.rows[row_id].n]
+
     def learn(self, examples: Examples, inactive: tuple[int, ...] = ()) -> list[float]:
         """Score, then learn, one by one; NaN for clicks."""
         return [self._learn_one(examples, i, inactive) for i in range(len(examples))]

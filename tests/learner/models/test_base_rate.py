@@ -35,9 +35,3 @@ def test_learning_scores_from_the_base_rate_too_and_moves_away_from_it(architect
     assert model.outcomes().scores[0] == pytest.approx(0.004, rel=0.05)
     [score] = model.predict([{"item": "a"}], at_ms=T0_MS + 5_000)
     assert score > 0.02
-
-
-def test_a_spec_without_a_base_rate_keeps_its_fingerprint() -> None:
-    plain = parse_spec(text_of("deepfm", ""), "m.toml").fingerprint
-    assert parse_spec(text_of("deepfm", "base_rate = 0.5"), "m.toml").fingerprint == plain
-    assert parse_spec(text_of("deepfm", "base_rate = 0.1"), "m.toml").fingerprint != plain

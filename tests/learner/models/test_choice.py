@@ -8,11 +8,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind
-from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.inputs.slates import request_ends
 from headrace.learner.models.explanations import log_odds_of
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.learner.validation.progressive import log_loss
 from tests.learner.streams import FIELDS, START_MS, Bench, part, random_examples
 
 Floats = npt.NDArray[np.float64]
@@ -110,32 +108,6 @@ def _gradients(bench: Bench, count: int) -> list[float]:
     return found
 
 
-def _one_click_at_most(spec: ModelSpec, requests: int) -> Examples:
-    """Return requests of which each user clicks one candidate or none, by its item's strength."""
-    random = np.random.default_rng(3)
-    examples = _in_requests(random_examples(random, spec, requests * SHOWN, closed=True))
-    items = examples.features.ids[:, 0]
-    strengths = np.random.default_rng(4).normal(0.0, 2.0, 4096)[(items >> np.uint64(20)) % 4096]
-    odds = np.exp(strengths).reshape(-1, SHOWN)
-    shares = odds.cumsum(axis=1) / (1.0 + odds.sum(axis=1, keepdims=True))
-    labels = np.zeros((requests, SHOWN), np.uint8)
-    drawn = (shares < random.random((requests, 1))).sum(axis=1)
-    clicked = drawn < SHOWN
-    labels[np.flatnonzero(clicked), drawn[clicked]] = 1
-    return replace(examples, labels=labels.ravel())
-
-
-@pytest.mark.parametrize("model", ["", MACHINE])
-def test_where_candidates_compete_a_choice_predicts_better(model: str) -> None:
-    logistic, choice = Bench(_spec(model)), Bench(_spec(CHOICE + model))
-    examples = _one_click_at_most(logistic.spec, 4000)
-    half = slice(len(examples) // 2, None)
-    losses = [
-        log_loss(examples.labels[half], each.learn(examples)[half]) for each in (logistic, choice)
-    ]
-    assert losses[1] < 0.97 * losses[0]
-
-
 def test_the_parts_of_an_explanation_sum_to_the_log_odds() -> None:
     bench = Bench(_spec(CHOICE))
     examples = _in_requests(random_examples(np.random.default_rng(1), bench.spec, 305, closed=True))
@@ -145,13 +117,3 @@ def test_the_parts_of_an_explanation_sum_to_the_log_odds() -> None:
     scores = bench.model.predict(bench.view, asked.features, asked.event_ms)
     np.testing.assert_allclose(found.log_odds, log_odds_of(scores), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.log_odds, found.parts.sum(axis=1), atol=1e-9)
-
-
-def test_the_default_keeps_its_fingerprint_and_a_choice_has_another() -> None:
-    assert _spec("").fingerprint == _spec('loss = "logistic"\n').fingerprint
-    assert _spec("").fingerprint != _spec(CHOICE).fingerprint
-
-
-def test_negatives_that_are_sampled_are_refused_beside_a_choice() -> None:
-    with pytest.raises(SpecError, match="a choice needs all candidates"):
-        _spec(CHOICE, more="[examples]\nnegative_rate = 0.5\n")

@@ -124,13 +124,3 @@ def test_rows_that_are_gone_and_weights_of_zero_are_told_apart() -> None:
     }
     assert final.restored(back).values[back.ids == 1024 + user, 0] == 0.0
     assert sum(each.rows * (8 + 2 * len(each.columns)) for each in found.sections) == 8 + 2 * 12
-
-
-def test_half_precision_keeps_the_log_odds_of_a_logistic_regression_within_its_bound() -> None:
-    spec = parse_spec(spec_text("logistic_regression", "ftrl", None), "news.toml")
-    dice, final = np.random.default_rng(2), FinalRows(spec, half=True)
-    rows = learned_rows(spec.width, [1024 * k + 1 for k in range(10_000)])
-    rows.values[:, 0] = dice.normal(0, 10, len(rows.ids))
-    near = final.form.final(rows).values[:, 0].astype(np.float16).astype(np.float64)
-    exact = FinalRows(spec).form.final(rows).values[:, 0].astype(np.float64)
-    assert (np.abs(near - exact) <= np.abs(exact) * 2.0**-11 + 2.0**-25).all()

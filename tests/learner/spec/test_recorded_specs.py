@@ -19,7 +19,7 @@ MODELS = Path(headrace.deploy.__file__).parent / "models"
 SCHEMA = spec_schema()
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
 
-HEAVY = ("numba", "pyarrow", "torch", "confluent_kafka")
+HEAVY = ("numba", "pyarrow", "torch", "confluent_kafka", "redis", "fastapi")
 """Imports that take longer than reading a spec."""
 
 

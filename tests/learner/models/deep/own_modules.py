@@ -1,5 +1,8 @@
 """Torch modules of users: fit for a model, and unfit in many ways."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +17,10 @@ class Summing(nn.Module):
     def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__()
         self.mix = nn.Parameter(torch.ones(form.dimensions))
+        self.begin(form)
+
+    def begin(self, form: NetworkShape) -> None:
+        """Make what a derived class has besides."""
 
     def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
@@ -23,163 +30,6 @@ class Summing(nn.Module):
     def interest(self, batch: NetworkBatch) -> Tensor:
         """Return what items come to, (n, d)."""
         return batch.items.sum(1)
-
-
-class Largest(Summing):
-    """The largest of no items is nothing that torch knows."""
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return the largest of each dimension."""
-        return batch.items.max(dim=1).values
-
-
-class Mean(Summing):
-    """An example with fewer items than its neighbour has a mean with zeros."""
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return the mean over the longest example's number."""
-        return batch.items.sum(1) / max(1, batch.items.shape[1])
-
-
-class MaskedMean(Summing):
-    """Fit: it looks at what is present."""
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return the mean over an example's own items."""
-        return batch.items.sum(1) / batch.present.sum(1, keepdim=True).clamp(min=1)
-
-
-class Attending(Summing):
-    """No item is present: all weights are those of minus infinity."""
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return items weighed by a softmax over those present."""
-        logits = (batch.items @ self.mix).masked_fill(~batch.present, -torch.inf)
-        return (logits.softmax(1).unsqueeze(2) * batch.items).sum(1)
-
-
-class Centred(Summing):
-    """An example less the others of its batch."""
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return what is to be added: minus the batch's mean."""
-        return -batch.vectors.sum(1).mean(0, keepdim=True).expand(batch.wide.shape[0], -1)
-
-
-class Normed(Summing):
-    """No variance: one example."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.norm = nn.BatchNorm1d(form.dimensions, track_running_stats=False)
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return what a batch norm without buffers makes of vectors."""
-        normed: Tensor = self.norm(batch.vectors.sum(1))
-        return normed
-
-
-class Random(Summing):
-    """Two answers to one question."""
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return noise."""
-        return torch.rand(batch.wide.shape[0], FORM.dimensions)
-
-
-class Hidden(Centred):
-    """The dependence on the batch goes through a layer that starts with zeros."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.gate = nn.Parameter(torch.zeros(form.dimensions))
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return nothing, to begin with."""
-        return super().interest(batch) * self.gate
-
-
-class Double(Summing):
-    """Float32 inside, float64 at the end."""
-
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return log-odds in another type than is learned from."""
-        return super().forward(batch).double()
-
-
-class Remembering(Summing):
-    """Fit: it keeps its last answer for inspection."""
-
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return log-odds, (n,)."""
-        self.seen = super().forward(batch)
-        return self.seen
-
-
-class Listed(Summing):
-    """Its layers are in a list that torch does not look into."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.layers = [nn.Linear(form.dimensions, form.dimensions)]
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return the output of an untrained layer."""
-        made: Tensor = self.layers[0](batch.vectors.sum(1))
-        return made
-
-
-class ListedConstant(Listed):
-    """It begins alike wherever it is made, and stays there."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        for each in self.layers[0].parameters():
-            nn.init.constant_(each, 0.5)
-
-
-class Projecting(Summing):
-    """Every process projects in a direction of its own."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.direction = torch.randn(form.dimensions)
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return vectors, projected."""
-        return batch.vectors.sum(1) * self.direction
-
-
-class ProjectingLate(Projecting):
-    """The direction is seen once a parameter that begins with zero moves."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        nn.init.zeros_(self.mix)
-
-
-class Seeded(Summing):
-    """Fit: what it draws is the same everywhere."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        dice = torch.Generator().manual_seed(3)
-        self.direction = torch.randn(form.dimensions, generator=dice)
-
-    def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return vectors, projected."""
-        return batch.vectors.sum(1) * self.direction
-
-
-class Another(Summing):
-    """As deep as dice say."""
-
-    made = 0
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        Another.made += 1
-        self.more = nn.Parameter(torch.zeros(Another.made))
 
 
 class Deep(nn.Module):
@@ -196,22 +46,6 @@ class Deep(nn.Module):
         return made
 
 
-class NeverNegative(Deep):
-    """Fit, if odd: it never says less than one half."""
-
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return log-odds of zero or more."""
-        return super().forward(batch).relu()
-
-
-class Bounded(Deep):
-    """Fit: it never says that it is sure."""
-
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return log-odds from -1 to 1."""
-        return super().forward(batch).tanh()
-
-
 class NoParameters(nn.Module):
     """Fit: embeddings are all it has."""
 
@@ -223,37 +57,13 @@ class NoParameters(nn.Module):
         return batch.wide + batch.vectors.sum((1, 2))
 
 
-class Probable(Summing):
-    """The sigmoid is taken twice: here, and of what is returned."""
+class Remembering(Summing):
+    """Fit: it keeps its last answer for inspection."""
 
     def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return probabilities."""
-        return super().forward(batch).sigmoid()
-
-
-class DeepProbable(Deep):
-    """So it is here, where the sum of weights is ignored."""
-
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return probabilities."""
-        return super().forward(batch).sigmoid()
-
-
-class OneOfTwo(Summing):
-    """A probability, without the word."""
-
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return the click's share of two classes."""
-        log_odds = super().forward(batch)
-        return torch.stack((torch.zeros_like(log_odds), log_odds), dim=1).softmax(1)[:, 1]
-
-
-class Shut(Summing):
-    """Never copied: who answers needs a module a thread."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.twice = self.mix * 2.0
+        """Return log-odds, (n,)."""
+        self.seen = super().forward(batch)
+        return self.seen
 
 
 class Unbegun(nn.Module):
@@ -262,46 +72,154 @@ class Unbegun(nn.Module):
     def __init__(self, form: NetworkShape = FORM) -> None:
         pass
 
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return log-odds, (n,)."""
-        return batch.wide
+
+def _answering(base: type[nn.Module], change: Callable[[Tensor], Tensor]) -> type[nn.Module]:
+    """Return a module that changes the log-odds of another."""
+
+    def forward(self: Any, batch: NetworkBatch) -> Tensor:
+        return change(base.forward(self, batch))
+
+    return type("Answering", (base,), {"forward": forward})
 
 
-class Buffered(Summing):
-    """Keeps something where no server would find it."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.register_buffer("mean", torch.zeros(1))
-
-
-class Precise(Summing):
-    """Parameters of twice the precision."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.double()
+def _summing(
+    interest: Callable[[Any, NetworkBatch], Tensor] = Summing.interest,
+    begin: Callable[[Any, NetworkShape], object] = Summing.begin,
+) -> type[nn.Module]:
+    """Return a Summing module with another interest, and with what `begin` adds to it."""
+    return type("Own", (Summing,), {"interest": interest, "begin": begin})
 
 
-class Dropping(Summing):
-    """Forgets some of it."""
-
-    def __init__(self, form: NetworkShape = FORM) -> None:
-        super().__init__(form)
-        self.drop = nn.Dropout(0.5)
+def _masked_mean(_: Any, batch: NetworkBatch) -> Tensor:
+    return batch.items.sum(1) / batch.present.sum(1, keepdim=True).clamp(min=1)
 
 
-class Column(Summing):
-    """Answers with a column."""
+def _attended(self: Any, batch: NetworkBatch) -> Tensor:
+    """Weigh items by a softmax over those present: of no item, all weights are NaN."""
+    logits = (batch.items @ self.mix).masked_fill(~batch.present, -torch.inf)
+    made: Tensor = (logits.softmax(1).unsqueeze(2) * batch.items).sum(1)
+    return made
 
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return log-odds, (n, 1)."""
-        return super().forward(batch).unsqueeze(1)
+
+def _centred(_: Any, batch: NetworkBatch) -> Tensor:
+    return -batch.vectors.sum(1).mean(0, keepdim=True).expand(batch.wide.shape[0], -1)
 
 
-class Detached(Summing):
-    """Cuts the way back."""
+def _projected(self: Any, batch: NetworkBatch) -> Tensor:
+    made: Tensor = batch.vectors.sum(1) * self.direction
+    return made
 
-    def forward(self, batch: NetworkBatch) -> Tensor:
-        """Return log-odds without a gradient."""
-        return super().forward(batch).detach()
+
+def _direction(self: Any, form: NetworkShape, dice: torch.Generator | None = None) -> None:
+    self.direction = torch.randn(form.dimensions, generator=dice)
+
+
+def _late_direction(self: Any, form: NetworkShape) -> None:
+    """Hide the direction until a parameter that begins with zero moves."""
+    _direction(self, form)
+    nn.init.zeros_(self.mix)
+
+
+def _listed(self: Any, form: NetworkShape) -> None:
+    """Put a layer into a list that torch does not look into."""
+    self.layers = [nn.Linear(form.dimensions, form.dimensions)]
+
+
+def _share_of_two(log_odds: Tensor) -> Tensor:
+    return torch.stack((torch.zeros_like(log_odds), log_odds), dim=1).softmax(1)[:, 1]
+
+
+_instances = iter(range(1, 1000))
+
+FIT: dict[str, type[nn.Module]] = {
+    "summing": Summing,
+    "remembering": Remembering,
+    "deep": Deep,
+    "no parameters": NoParameters,
+    "mean of the present items": _summing(_masked_mean),
+    "projected in a seeded direction": _summing(
+        _projected, lambda self, form: _direction(self, form, torch.Generator().manual_seed(3))
+    ),
+    "never negative": _answering(Deep, torch.relu),
+    "bounded": _answering(Deep, torch.tanh),
+}
+
+UNFIT: dict[str, tuple[type[nn.Module], str]] = {
+    "the largest of no items": (
+        _summing(lambda _, batch: batch.items.max(dim=1).values),
+        "called with a Batch of 2 examples, up to 0 items each",
+    ),
+    "a mean with the padding": (
+        _summing(lambda _, batch: batch.items.sum(1) / max(1, batch.items.shape[1])),
+        "alone and in a batch",
+    ),
+    "a softmax of no items": (
+        _summing(_attended),
+        "finite log-odds of a Batch of 3 examples, up to 2 items each",
+    ),
+    "less the others of the batch": (_summing(_centred), "alone and in a batch"),
+    "the same behind a gate of zeros": (
+        _summing(
+            lambda self, batch: _centred(self, batch) * self.gate,
+            lambda self, form: setattr(self, "gate", nn.Parameter(torch.zeros(form.dimensions))),
+        ),
+        "alone and in a batch",
+    ),
+    "noise": (
+        _summing(lambda _, batch: torch.rand(batch.wide.shape[0], FORM.dimensions)),
+        "alone and in a batch",
+    ),
+    "a batch norm of one example": (
+        _summing(
+            lambda self, batch: self.norm(batch.vectors.sum(1)),
+            lambda self, form: setattr(
+                self, "norm", nn.BatchNorm1d(form.dimensions, track_running_stats=False)
+            ),
+        ),
+        "Batch of 1 example,",
+    ),
+    "layers in a list": (
+        _summing(lambda self, batch: self.layers[0](batch.vectors.sum(1)), _listed),
+        "nn.ModuleList), got a tensor of shape (4, 4)",
+    ),
+    "a random direction": (
+        _summing(_projected, _direction),
+        "the same log-odds from every instance",
+    ),
+    "a random direction behind zeros": (
+        _summing(_projected, _late_direction),
+        "the same log-odds from every instance",
+    ),
+    "other parameters in each instance": (
+        _summing(
+            begin=lambda self, _: setattr(self, "more", nn.Parameter(torch.zeros(next(_instances))))
+        ),
+        "parameters of the same names and shapes",
+    ),
+    "a tensor that is no leaf": (
+        _summing(begin=lambda self, _: setattr(self, "twice", self.mix * 2.0)),
+        "copy.deepcopy copies",
+    ),
+    "a buffer": (
+        _summing(begin=lambda self, _: self.register_buffer("mean", torch.zeros(1))),
+        "no buffers",
+    ),
+    "float64 parameters": (
+        _summing(begin=lambda self, _: self.double()),
+        "parameters of torch.float32",
+    ),
+    "dropout": (
+        _summing(begin=lambda self, _: setattr(self, "drop", nn.Dropout(0.5))),
+        "no dropout",
+    ),
+    "no constructor of nn.Module": (Unbegun, "calls super().__init__()"),
+    "float64 log-odds": (
+        _answering(Summing, Tensor.double),
+        "expected log-odds of torch.float32, got torch.float64",
+    ),
+    "probabilities": (_answering(Summing, torch.sigmoid), "answers from 0 to 1 alone"),
+    "probabilities without weights": (_answering(Deep, torch.sigmoid), "answers from 0 to 1 alone"),
+    "a share of two": (_answering(Summing, _share_of_two), "answers from 0 to 1 alone"),
+    "a column": (_answering(Summing, lambda x: x.unsqueeze(1)), "log-odds of shape (3,)"),
+    "no gradient": (_answering(Summing, Tensor.detach), "have a gradient"),
+}

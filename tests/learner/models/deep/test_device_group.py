@@ -28,34 +28,8 @@ from headrace.learner.models.deep.device_group import DeviceGroup, cut_shares, s
 from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
 from headrace.learner.models.deep.passes import Share
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
-from headrace.learner.spec.model_spec import ModelSpec
-from tests.learner.models.deep.deep_architectures import LINES, OPTIMIZERS
-from tests.learner.streams import Bench, random_examples, random_spec
-
-EXAMPLES = 150
-
-
-def spec_of(architecture: str, devices: int) -> ModelSpec:
-    name = "sequence" if architecture in ("gru", "attention") else architecture
-    model = f'architecture = "{name}"\ndimensions = 3\ninit_scale = 0.5\nmini_batch = 16\n'
-    model += f"devices = {devices}\n{LINES[architecture]}"
-    return random_spec(np.random.default_rng(5), "window", True, OPTIMIZERS, model)
-
-
-def learned(spec: ModelSpec) -> tuple[Bench, np.ndarray]:
-    bench = Bench(spec)
-    examples = random_examples(np.random.default_rng(6), spec, EXAMPLES, closed=True)
-    return bench, bench.learn(examples)
-
-
-def check_equal(spec: ModelSpec, alone: ModelSpec) -> Bench:
-    """Assert that both learn the same; return the first."""
-    (found, scores), (expected, wanted) = learned(spec), learned(alone)
-    np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
-    mine, other = found.rows(), expected.rows()
-    np.testing.assert_array_equal(mine.ids, other.ids)
-    np.testing.assert_allclose(mine.values, other.values, rtol=1e-3, atol=1e-4)
-    return found
+from tests.learner.models.deep.deep_architectures import LINES, check_equal, learned, spec_with
+from tests.learner.streams import random_examples
 
 
 def start_threads(
@@ -83,12 +57,12 @@ def test_three_devices_learn_what_one_learns(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.learner.models.deep.deep_model.start_group", start_threads)
-    check_equal(spec_of(architecture, 3), spec_of(architecture, 1))
+    check_equal(spec_with(architecture, "devices = 3"), spec_with(architecture, "devices = 1"))
 
 
 def test_two_processes_learn_what_one_learns_and_the_loss_of_one_ends_the_learner() -> None:
     others = set(multiprocessing.active_children())
-    bench = check_equal(spec_of("deepfm", 2), spec_of("deepfm", 1))
+    bench = check_equal(spec_with("deepfm", "devices = 2"), spec_with("deepfm", "devices = 1"))
     assert isinstance(bench.model, DeepModel)
     [process] = set(multiprocessing.active_children()) - others
     assert process.pid is not None
@@ -128,8 +102,4 @@ def test_more_devices_than_the_machine_has_are_refused(monkeypatch: pytest.Monke
 def test_a_process_of_a_fit_into_a_store_starts_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(DevicesLost, match="use --workers instead"):
-        learned(spec_of("deepfm", 2))
-
-
-def test_the_number_of_devices_is_no_part_of_the_fingerprint() -> None:
-    assert spec_of("deepfm", 1).fingerprint == spec_of("deepfm", 2).fingerprint
+        learned(spec_with("deepfm", "devices = 2"))

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.examples.batch import Examples
-from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.examples.ordering import reordered
 from headrace.learner.errors import GroupBroken
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup, join_group
 from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
@@ -131,7 +130,7 @@ def test_an_idle_member_takes_the_step_of_the_others() -> None:
     one = member(spec_of(4 * MINI_BATCH, synchronous=False))
     first = [*range(MINI_BATCH), *range(3 * MINI_BATCH, 4 * MINI_BATCH)]
     # the first round is of both, then two of one alone
-    one.learn(chosen(examples, first))
+    one.learn(reordered(examples, np.array(first)))
     for number in (1, 2):
         one.learn(part(examples, number * MINI_BATCH, (number + 1) * MINI_BATCH))
     shares = layers_of(benches[0]) + layers_of(benches[1])
@@ -231,7 +230,7 @@ def test_a_refused_mini_batch_reaches_no_other_member_and_stops_none() -> None:
     one = member(spec_of(3 * MINI_BATCH, synchronous=False))
     second = [*range(MINI_BATCH, 2 * MINI_BATCH), *range(3 * MINI_BATCH, 4 * MINI_BATCH)]
     one.learn(part(examples, 2 * MINI_BATCH, 3 * MINI_BATCH))
-    one.learn(chosen(examples, second))
+    one.learn(reordered(examples, np.array(second)))
     shares = layers_of(benches[0]) + layers_of(benches[1])
     assert_same_gains(shares, layers_of(one))
     assert joint[0]._gained.tobytes() == joint[1]._gained.tobytes()
@@ -286,50 +285,3 @@ def test_the_death_of_a_member_process_ends_the_group() -> None:
     finally:
         other.kill()
         other.wait()
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "line"),
-    [
-        ('name = "ftrl"\n', "sgd or adagrad"),
-        ('name = "adagrad"\ndecay_per_day = 0.1\n', "no decay"),
-    ],
-)
-def test_synchronous_layers_refuse_ftrl_and_decay_with_file_and_line(
-    optimizer: str, line: str
-) -> None:
-    with pytest.raises(SpecError, match=rf"test.toml:\d+: expected {line}.*synchronous = true"):
-        spec_of(8, more=optimizer)
-
-
-def test_a_spec_without_synchronous_keeps_its_fingerprint() -> None:
-    without = spec_of(8, synchronous=False)
-    assert without.structure.agreed().keys().isdisjoint({"synchronous"})
-    assert spec_of(8).fingerprint != without.fingerprint
-
-
-def chosen(examples: Examples, which: list[int]) -> Examples:
-    """The examples at these indexes, one after the other."""
-    from headrace.ingest.features.encoder import Encoded
-
-    places, features = np.array(which), examples.features
-    bags = (features.bag_offsets.shape[0] - 1) // len(examples)
-    starts = [slice(*features.bag_offsets[[i, i + 1]]) for w in which
-              for i in range(w * bags, (w + 1) * bags)]  # fmt: skip
-    lengths = [each.stop - each.start for each in starts]
-    return replace(
-        examples,
-        kinds=examples.kinds[places],
-        labels=examples.labels[places],
-        event_ms=examples.event_ms[places],
-        shown_ms=examples.shown_ms[places],
-        append_ms=examples.append_ms[places],
-        impression_ids=examples.impression_ids.take(places),
-        request_ids=examples.request_ids.take(places),
-        features=Encoded(
-            features.ids[places],
-            np.concatenate([features.bag_ids[each] for each in starts]),
-            np.array([0, *np.cumsum(lengths)], features.bag_offsets.dtype),
-            features.numbers[places],
-        ),
-    )
