@@ -15,7 +15,6 @@ import pytest
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
-from headrace.learner.local.local_model import LocalModel
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion import cross_search
 from headrace.learner.suggestion.column_profile import ColumnProfile
@@ -172,20 +171,6 @@ def write_directory(path: Path, table: pa.Table) -> None:
     (path / "clicks.ndjson").write_text("\n".join(clicked))
 
 
-@pytest.mark.thorough
-def test_a_model_of_the_suggested_spec_learns_the_log_it_was_made_for(tmp_path: Path) -> None:
-    write_directory(tmp_path, pa.table(columns()))
-    _, spec = suggested(tmp_path)
-    model = LocalModel(spec)
-    events = [
-        [json.loads(line) for line in (tmp_path / f"{stem}.ndjson").read_text().splitlines()]
-        for stem in ("impressions", "clicks")
-    ]
-    learned = model.learn(events[0], events[1])
-    assert learned.refused == ()
-    assert model.metrics().auc > 0.65
-
-
 def test_a_log_without_clicks_and_with_few_rows_gets_a_spec_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
     path.write_text("time,user,item\n" + "".join(f"{T0_MS + i},u{i},a\n" for i in range(3)))
@@ -218,19 +203,6 @@ def test_no_column_tells_the_outcome_of_a_log_that_begins_with_clicks_only(
     text, _ = suggested(path)
     assert "known after a click" not in text
     assert "user = {" in text
-
-
-def test_a_csv_of_a_news_site_gets_the_fields_and_rates_of_the_readme(tmp_path: Path) -> None:
-    dice = np.random.default_rng(SEED)
-    rows = ["view,time,user,article,clicked_at"]
-    for i in range(5_000):
-        clicked = "2026-01-05 10:00:09" if dice.random() < 0.1 else ""
-        rows.append(f"v{i // 5},2026-01-05 10:00:00,u{dice.integers(99)},a{i % 50},{clicked}")
-    path = tmp_path / "log.csv"
-    path.write_text("\n".join(rows) + "\n")
-    _, spec = suggested(path)
-    assert {each.name for each in spec.fields.singles} == {"user", "article"}
-    assert {each.name for each in spec.statistics} == {"user_rate", "article_rate"}
 
 
 def test_a_log_without_rows_or_without_usable_columns_is_refused(tmp_path: Path) -> None:

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 import pytest
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.batch.store_fit.staged_file import (
-    STAGED,
     StagedFileLearner,
     StagedFileReader,
     StagedPlace,
@@ -82,47 +80,6 @@ def test_retries_and_speculative_copies_count_every_row_once(
                 undone = [each for each in undone if each != place]
     assert marks_of(model) == {(place.source, ROWS) for place in places}, f"seed {seed}"
     assert counters(model.rows()) == one_pass(spec, examples), f"seed {seed}"
-
-
-def test_an_attempt_at_a_learned_file_changes_nothing(
-    spec: ModelSpec, places: list[StagedPlace]
-) -> None:
-    model = InMemoryModel(spec)
-    attempt(model, places[0]).run()
-    before = model.rows()
-    attempt(model, places[0]).run()
-    assert model.rows().checksum() == before.checksum()
-
-
-def test_a_copy_that_is_behind_ends_with_the_other(
-    spec: ModelSpec, examples: Examples, places: list[StagedPlace]
-) -> None:
-    model = InMemoryModel(spec)
-    slow, fast = attempt(model, places[0]), attempt(model, places[0])
-    slow.step()
-    slow.step()
-    fast.run()
-    slow.run()
-    assert counters(model.rows()) == one_pass(spec, part(examples, 0, ROWS))
-
-
-def test_a_second_epoch_learns_every_row_again(
-    spec: ModelSpec, examples: Examples, places: list[StagedPlace]
-) -> None:
-    model = InMemoryModel(spec)
-    urls = [each.url for each in places]
-    for epoch in range(2):
-        for place in staged_places(urls, "job", epoch):
-            attempt(model, place).run()
-    once = one_pass(spec, examples)
-    assert counters(model.rows()) == {row: (2 * a, 2 * b) for row, (a, b) in once.items()}
-
-
-def test_a_file_without_rows_is_complete(tmp_path: Path, spec: ModelSpec) -> None:
-    path = tmp_path / "empty.parquet"
-    pq.write_table(STAGED.empty_table(), path)
-    [place] = staged_places([str(path)], "job")
-    attempt(InMemoryModel(spec), place).run()
 
 
 def test_a_reader_starts_at_any_batch(places: list[StagedPlace]) -> None:

@@ -1,7 +1,5 @@
 """Early stopping of a fit into a parameter server: one decision, and every row once."""
 
-import re
-import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,10 +23,8 @@ from tests.learner.batch.staged_files import Ended, one_pass, one_store, run_her
 from tests.learner.batch.store_fits import (
     SPEC,
     counted,
-    fit_command,
     run,
     trainer,
-    wait_for,
 )
 from tests.learner.shop import shop_rows
 
@@ -235,45 +231,3 @@ def test_another_held_out_share_is_refused(log: Path, tmp_path: Path) -> None:
         run(trainer(log, tmp_path, connect, killed_at_once, **HELD_OUT))
     with pytest.raises(UnreadableData, match=r"expected .* with --holdout 0.1, got one with 0.25"):
         trainer(log, tmp_path, connect, holdout=0.1)
-
-
-def test_the_command_killed_after_a_decision_counts_every_row_once(
-    log: Path, tmp_path: Path, valkey_node: str, parts: tuple[Counters, Counters]
-) -> None:
-    options = ("--epochs", "2", "--holdout", str(SHARE))
-    killed = fit_command(log, tmp_path, valkey_node, *options)
-    wait_for(tmp_path / "models/_stage/shop/decision.json", killed)
-    assert killed.poll() is None
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    again = fit_command(log, tmp_path, valkey_node, *options)
-    check_printed(tmp_path, again.communicate(timeout=300)[0], parts)
-
-
-@pytest.mark.long
-def test_two_machines_killed_one_after_the_other_agree_on_the_best_epoch(
-    log: Path, tmp_path: Path, valkey_node: str, parts: tuple[Counters, Counters]
-) -> None:
-    options = ("--epochs", "4", "--holdout", str(SHARE))
-    stage = tmp_path / "models/_stage/shop"
-    first = fit_command(log, tmp_path, valkey_node, *options, "--part", "1/2")
-    wait_for(stage / "run.json", first)
-    second = fit_command(log, tmp_path, valkey_node, *options, "--part", "2/2")
-    wait_for(stage / "decision.json", first)
-    second.send_signal(signal.SIGKILL)
-    second.communicate()
-    second = fit_command(log, tmp_path, valkey_node, *options, "--part", "2/2")
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    first = fit_command(log, tmp_path, valkey_node, *options, "--part", "1/2")
-    check_printed(tmp_path, first.communicate(timeout=300)[0], parts)
-    second.communicate(timeout=60)
-    assert second.returncode in (0, 1)  # 1: started after the end, when nothing is staged
-
-
-def check_printed(home: Path, printed: str, parts: tuple[Counters, Counters]) -> None:
-    """The snapshot has the rows of the epoch that the command names, and the held-out ones once."""
-    best = re.search(r"log loss held out: 0\.\d+ after epoch (\d)", printed)
-    assert best is not None, printed
-    found = counted(home / "models", printed.partition(":")[0])
-    assert found == added(parts[1], parts[0], times=int(best[1]))

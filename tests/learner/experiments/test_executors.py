@@ -49,14 +49,6 @@ def test_a_chunk_ends_at_the_next_rung_and_has_a_bound() -> None:
     ]
 
 
-def test_two_processes_decide_bit_for_bit_as_the_serial_runner(tmp_path: Path) -> None:
-    experiment = write_files(tmp_path)
-    log = log_of(experiment, 600)
-    serial = run_stopped(experiment, log, tmp_path / "serial", [])[2]
-    with open_executor(ExecutorKind.PROCESSES, 2) as execute:
-        assert run_remotely(experiment, log, tmp_path / "two", execute) == serial
-
-
 def test_a_run_killed_between_tasks_and_saves_goes_on_from_checkpoints(tmp_path: Path) -> None:
     experiment = write_files(tmp_path)
     log = log_of(experiment)

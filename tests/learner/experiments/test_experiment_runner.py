@@ -8,7 +8,7 @@ import pytest
 
 from headrace.learner.batch.sources import FilePosition
 from headrace.learner.errors import LearnerError
-from headrace.learner.experiments.arm import Arm
+from headrace.learner.experiments.arm import FieldSelection
 from headrace.learner.experiments.experiment_file import load_experiment
 from headrace.learner.experiments.history import ExperimentProgress
 from headrace.learner.experiments.run_folder import RunFolder
@@ -98,9 +98,9 @@ def test_an_arm_of_fewer_fields_learns_as_from_examples_of_these_fields(tmp_path
     experiment = write_files(tmp_path)
     plan = experiment.plan(2)
     assert [field.name for field in plan.spec.fields.bags] == ["words"]
-    arm = Arm(plan, experiment.control.fields)
+    select = FieldSelection(experiment.control.fields, plan.spec.fields)
     block = next(log_of(experiment).blocks(FIRST)).examples
-    chosen = arm._select(block).features
+    chosen = select(block).features
     assert chosen.ids.shape[1] == block.features.ids.shape[1]
     assert chosen.numbers.shape[1] == 0
     for row in range(len(block)):

@@ -63,17 +63,6 @@ def test_a_live_experiment_killed_anywhere_decides_as_one_that_was_not(
     }
 
 
-def test_a_lost_folder_is_replayed_from_the_log_and_decides_the_same(tmp_path: Path) -> None:
-    experiment = write_files(tmp_path)
-    broker = Broker(experiment)
-    broker.run(tmp_path / "first")
-    lines = broker.published().lines
-    sent = len(broker.experiments.sent)
-    broker.run(tmp_path / "second")
-    assert broker.published().lines == lines
-    assert len(broker.experiments.sent) == sent
-
-
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_lost_folder_is_replayed_with_late_batches_where_they_were_learned(
     tmp_path: Path, seed: int

@@ -13,7 +13,6 @@ from tests.bench.generated.contenders import learn_spec, spec_text, stream_of
 from tests.bench.generated.log_generator import generate, plans
 
 T0_S = 1_700_000_000
-SPEC = '[model]\nname = "m"\n{}\n[fields]\nitem = {{ number = 1, transform = "id" }}\n'
 
 
 def shown_at(seconds: list[float], *, weights: list[float] | None = None) -> LabelledColumns:
@@ -59,12 +58,6 @@ def test_the_age_is_that_of_the_intercept_so_that_a_restarted_learner_continues(
 def test_nothing_changes_without_a_delay() -> None:
     examples = shown_at([0.0, 60.0])
     assert weigh_shows(view_of(2), examples, 0.0) is examples
-
-
-def test_a_spec_without_a_delay_keeps_its_fingerprint() -> None:
-    plain = parse_spec(SPEC.format(""), "m.toml").fingerprint
-    assert parse_spec(SPEC.format("click_delay_s = 0.0"), "m.toml").fingerprint == plain
-    assert parse_spec(SPEC.format("click_delay_s = 60"), "m.toml").fingerprint != plain
 
 
 @pytest.mark.parametrize("architecture", ["lr", "fm"])

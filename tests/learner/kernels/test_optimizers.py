@@ -161,32 +161,8 @@ def test_decay_is_the_same_however_often_it_is_caught_up(name: str) -> None:
     np.testing.assert_allclose(left, math.exp(-1.4), rtol=1e-5)
 
 
-def test_adam_of_learners_that_step_one_row_at_once_is_the_same_to_first_order() -> None:
-    """Four at once, then what they added in turn: the means differ by less than a hundredth."""
-    optimizer = Optimizer(ADAM, beta1=0.99, beta2=0.999)
-    gradients = [[0.5, -1.0], [0.4, -0.8], [0.6, -1.1], [0.5, -0.9]]
-    alone, start = Row(optimizer), Row(optimizer)
-    for _ in range(200):
-        alone.step([0.5, -0.9], _START_S)
-        start.step([0.5, -0.9], _START_S)
-    together = start.values.copy()
-    for each in gradients:
-        alone.step(each, _START_S)
-        other = Row(optimizer)
-        other.values[:] = start.values
-        other.step(each, _START_S)
-        together += other.more
-    np.testing.assert_allclose(together[1, 3:10], alone.values[1, 3:10], rtol=1e-2)
-
-
 def test_the_squares_of_adam_are_read_as_zero_below_it() -> None:
     row = Row(Optimizer(ADAM))
     row.step([1.0, 1.0], _START_S)
     row.values[1, 3 + 4 :][:2] = -0.5
     assert np.isfinite(row.step([0.1, 0.1], _START_S)).all()
-
-
-def test_sgd_takes_one_float_adagrad_and_ftrl_two_coin_three_and_adam_three_and_one() -> None:
-    needed = {name: floats(Optimizer(name), 16) for name in (SGD, ADAGRAD, FTRL, COIN, ADAM)}
-    assert needed == {SGD: 16, ADAGRAD: 32, FTRL: 32, COIN: 48, ADAM: 49}
-    assert floats(Optimizer(ADAM), 0) == 0

@@ -3,17 +3,12 @@
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import headrace
@@ -60,52 +55,6 @@ def test_a_classifier_learns_what_a_local_model_learns_from_the_same_rows() -> N
     asked = rows.slice(0, 100)
     np.testing.assert_array_equal(classifier.predict_proba(asked)[:, 1], local.predict(asked))
     assert len(classifier.model_) == len(local)
-
-
-FRAMES: dict[str, Callable[[pa.Table], Any]] = {
-    "arrow": lambda rows: rows,
-    "pandas": lambda rows: rows.to_pandas(),
-    "pandas of Arrow": lambda rows: rows.to_pandas(types_mapper=pd.ArrowDtype),
-    "polars": pl.from_arrow,
-    "chunked": lambda rows: pa.concat_tables([rows.slice(0, 700), rows.slice(700)]),
-}
-
-
-@pytest.mark.parametrize("frame", sorted(FRAMES))
-def test_every_kind_of_data_frame_gives_the_same_model(frame: str) -> None:
-    rows, clicked = table()
-    wanted = HeadraceClassifier().fit(rows, clicked).predict_proba(rows)
-    made = FRAMES[frame](rows)
-    found = HeadraceClassifier().fit(made, clicked)
-    np.testing.assert_array_equal(found.predict_proba(made), wanted)
-    assert found.feature_names_in_.tolist() == rows.column_names
-
-
-def test_categories_of_pandas_are_their_values() -> None:
-    rows, clicked = table()
-    frame = rows.to_pandas()
-    wanted = HeadraceClassifier().fit(frame, clicked).predict_proba(frame)
-    frame["user"] = frame["user"].astype("category")
-    found = HeadraceClassifier().fit(frame, clicked).predict_proba(frame)
-    np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.thorough  # two processes that import scikit-learn and the kernels
-def test_a_grid_search_in_two_processes_finds_the_cross_that_the_data_has() -> None:
-    rows, clicked = table(4000)
-    frame = rows.drop(["timestamp_ms"]).to_pandas()
-    grid = {"crosses": [(), (("user", "item"),)], "alpha": [0.05, 0.2]}
-    search = GridSearchCV(HeadraceClassifier(), grid, scoring="neg_log_loss", cv=3, n_jobs=2)
-    search.fit(frame, clicked)
-    assert search.best_params_["crosses"] == (("user", "item"),)
-
-
-def test_a_classifier_is_a_step_of_a_pipeline() -> None:
-    dice = np.random.default_rng(3)
-    numbers = dice.normal(size=(1000, 3)) * [1.0, 100.0, 0.01]
-    clicked = (numbers[:, 0] + 100 * numbers[:, 2] > 0).astype(int)
-    steps = make_pipeline(StandardScaler(), HeadraceClassifier(alpha=0.5))
-    assert cross_val_score(steps, numbers, clicked, cv=3).min() > 0.9
 
 
 def test_a_pickled_classifier_answers_and_learns_on_as_the_original() -> None:

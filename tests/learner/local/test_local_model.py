@@ -14,7 +14,6 @@ import pyarrow.parquet
 import pytest
 
 import headrace
-from headrace.deploy.models.shipped import path_of
 from headrace.ingest.events.contract import AHEAD_MS
 from headrace.ingest.examples.batch import Examples, concatenate, unpack
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
@@ -129,18 +128,6 @@ def test_learning_in_many_calls_is_learning_in_one() -> None:
     assert parts.metrics() == whole.metrics()
 
 
-def test_a_local_model_learns_what_users_like_and_measures_itself() -> None:
-    model = headrace.LocalModel(spec_of("immediate"))
-    model.learn(*events(5_000))
-    metrics = model.metrics()
-    assert metrics.auc > 0.7
-    assert metrics.normalized_entropy < 0.95
-    liked, other = model.predict(
-        [{"item": 1, "price": 0.5}, {"item": 2, "price": 0.5}], {"user": "u1"}
-    )
-    assert liked > 1.5 * other
-
-
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 def test_a_log_on_disk_makes_the_model_of_its_events(policy: str, tmp_path: Path) -> None:
     impressions, clicks = events(6_000)
@@ -169,19 +156,6 @@ def test_a_table_on_disk_makes_the_model_of_its_rows(tmp_path: Path) -> None:
     guessed.learn_log(tmp_path / "log.parquet")
     assert found.outcomes().scores.tolist() == wanted.outcomes().scores.tolist()
     assert guessed.outcomes().scores.tolist() == wanted.outcomes().scores.tolist()
-
-
-def test_a_data_frame_is_the_events_in_its_rows() -> None:
-    impressions, clicks = events(200)
-    by_row, by_column = (headrace.LocalModel(spec_of("immediate")) for _ in range(2))
-    by_row.learn(impressions, clicks)
-    by_column.learn(pa.Table.from_pylist(impressions), pa.Table.from_pylist(clicks))
-    assert by_column.outcomes().scores.tolist() == by_row.outcomes().scores.tolist()
-    candidates = impressions[:10]
-    assert (
-        by_column.predict(pa.Table.from_pylist(candidates)).tolist()
-        == by_row.predict(candidates).tolist()
-    )
 
 
 def test_a_label_column_and_datetimes_are_enough() -> None:
@@ -219,11 +193,11 @@ def test_an_event_that_cannot_be_used_comes_back_with_its_reason() -> None:
         model.learn(b"events.csv"[0])
 
 
-@pytest.mark.parametrize("place", [0, 150, 299])
 @pytest.mark.parametrize("how", ["events", "directory", "table"])
 def test_an_event_dated_far_ahead_is_refused_and_changes_no_other_example(
-    how: str, place: int, tmp_path: Path
+    how: str, tmp_path: Path
 ) -> None:
+    place = 150
     shown = shop_rows(300).drop_columns(["tags", "clicked"]).to_pylist()
     shown = [{**row, "impression_id": f"i-{i}"} for i, row in enumerate(shown)]
     clicks = [
@@ -319,20 +293,6 @@ def test_a_snapshot_of_another_spec_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(WrongModel):
         headrace.LocalModel.load(tmp_path, spec=spec_of("window"))
-
-
-def test_every_spec_that_comes_along_opens_a_local_model() -> None:
-    for name in ("demo", "news", "news_fm", "news_window"):
-        headrace.LocalModel(path_of(name))
-
-
-def test_importing_headrace_loads_neither_kafka_nor_redis_nor_kernels() -> None:
-    code = (
-        "import sys, headrace; headrace.load_spec\n"
-        "print([m for m in ('confluent_kafka', 'redis', 'fastapi', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.thorough  # a process that imports the kernels

@@ -130,6 +130,7 @@ def test_files_make_the_examples_of_their_rows(rows: list[dict[str, Any]]) -> No
 def frames_of(table: pa.Table) -> dict[str, Any]:
     return {
         "Arrow": table,
+        "Arrow in two chunks": pa.concat_tables([table.slice(0, 1), table.slice(1)]),
         "pandas": table.to_pandas(),
         "pandas of Arrow": table.to_pandas(types_mapper=pd.ArrowDtype),
         "categories": table.to_pandas().astype({"user": "category"}),

@@ -17,7 +17,7 @@ from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import SUPPORTED, export_onnx
 from headrace.learner.spec.model_spec import ModelSpec
 from tests.learner.inputs.history_reference import HISTORY
-from tests.learner.streams import COUNT, PROBABILITY, START_MS, random_examples, random_spec
+from tests.learner.streams import COUNT, PROBABILITY, random_examples, random_spec
 
 CLOSE = 1e-6
 LINEAR = ("logistic_regression", "factorization_machine")
@@ -123,18 +123,6 @@ def test_an_exported_model_answers_without_a_column_of_items(
     columns = 0 * given["items"][:, :, :1], given["items"][:, :, :0]
     padded, bare = (session.run(["probability"], {**given, "items": items})[0] for items in columns)
     np.testing.assert_allclose(padded, bare, atol=CLOSE, rtol=0)
-
-
-def test_a_model_that_learned_nothing_answers_with_initial_values(tmp_path: Path) -> None:
-    lines = lines_of("factorization_machine")
-    spec = random_spec(np.random.default_rng(1), "window", False, "", lines)
-    model = InMemoryModel(spec)
-    _, asked = learned(spec, seed=2, count=10)
-    assert export_onnx(model, tmp_path / "model.onnx").rows == 0
-    expected = model.predict(asked, np.full(len(asked), START_MS, np.int64))
-    np.testing.assert_allclose(
-        answers(tmp_path / "model.onnx", asked), expected, atol=CLOSE, rtol=0
-    )
 
 
 def test_the_file_states_its_opset_and_its_columns(tmp_path: Path) -> None:
