@@ -29,8 +29,6 @@ from tests.running_server import jars, running_server
 PARTITIONS = 6
 FRESH_AGAIN_S = 30.0
 """From the moment when Kafka has moved leaders and coordinators: some 10 s after the kill."""
-FRESH_THOUGH_FROZEN_S = 60.0
-"""From SIGSTOP. Every client also waits for answers that do not come, 10 s each."""
 START_S = 90.0
 STOPPED_S = 30.0
 """From SIGTERM to SIGKILL in Kubernetes."""
@@ -191,20 +189,3 @@ def test_examples_are_fresh_again_after_each_of_three_coordinators_was_killed_in
         wait_until(lambda: scene.examples.found.total() >= expected.total(), START_S)
         assert scene.examples.found == expected
     assert set(scene.statuses) <= {0, UNREACHABLE}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_examples_are_fresh_again_while_a_frozen_broker_coordinates_the_group(
-    kafka_cluster: KafkaCluster, tmp_path: Path
-) -> None:
-    with joining(kafka_cluster, tmp_path) as (scene, stream):
-        victim = kafka_cluster.group_coordinator(GROUP)
-        scene.stop_in_transaction(victim)
-        try:
-            took_s = scene.fresh_again_s(FRESH_THOUGH_FROZEN_S)
-            print(f"fresh again after {took_s:.1f} s, restarts {scene.statuses}")
-        finally:
-            kafka_cluster.kill(victim)
-        kafka_cluster.restart(victim)
-        stream.finish()

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.faults.shards import (
     cut_link,
     head_of,
     is_primary,
     mend_link,
     shard_at,
-    standing_still,
-    wait_healthy,
     wait_promoted,
 )
 
@@ -57,24 +53,6 @@ def test_a_replica_that_lacks_acknowledged_writes_takes_over(
 
 def _marks(head: dict[str, str]) -> list[int]:
     return [int(mark) for name, mark in head.items() if "/" in name]
-
-
-@pytest.mark.long
-def test_a_paused_primary_resumes_after_its_replica_took_over(
-    cluster: ValkeyCluster, pipeline: Pipeline
-) -> None:
-    shard = shard_at(cluster, pipeline.store.node_of(0))
-    pipeline.start(learners=2)
-    pipeline.traffic.begin()
-    pipeline.until_learned(20)
-    with standing_still(shard.primary):
-        wait_promoted(shard.replica)
-        pipeline.until_learned(20)
-    wait_healthy(cluster)
-    assert not is_primary(shard.primary)
-    pipeline.until_learned(20)
-    pipeline.settle()
-    pipeline.verify()
 
 
 def test_a_new_primary_without_functions_gets_the_functions(

@@ -70,22 +70,3 @@ def test_a_recreated_topic_is_refused_until_the_operator_accepts_it(
     pipeline.traffic.write(BATCHES)
     pipeline.settle()
     assert pipeline.counts() == pipeline.traffic.truth()
-
-
-@pytest.mark.long
-def test_a_recreated_topic_is_learned_by_a_recreated_model(pipeline: Pipeline) -> None:
-    pipeline.learn("learner")
-    pipeline.traffic.write(BATCHES)
-    pipeline.until_all_learned()
-    pipeline.stop()
-    pipeline.traffic.forget()
-    make_again(pipeline, BATCHES)
-    pipeline.learn("learner")
-    [refusal] = pipeline.until_all_stopped().values()
-    assert isinstance(refusal, TopicMadeAgain)
-
-    pipeline.store.drop()
-    pipeline.store.create(pipeline.shape)
-    pipeline.learn("learner")
-    pipeline.settle()
-    assert pipeline.counts() == pipeline.traffic.truth()
