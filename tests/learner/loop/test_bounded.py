@@ -8,11 +8,14 @@ import pytest
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.errors import GroupBroken
 from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.models.sync_group import SoloGroup
+from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import BucketAnswer
 from tests.effort import seeds
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.streams import BUCKETS, COUNT, PROBABILITY
@@ -44,8 +47,18 @@ def test_a_learner_of_few_rows_gives_the_model_of_all_rows(model: str, growth: s
         assert few.written.sent == whole.written.sent
 
 
+class LateAnswers(DirectExchange):
+    """Pushes at once; the answers come at every fourth question."""
+
+    asked = 0
+
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
+        self.asked += 1
+        return super().receive() if self.asked % 4 == 0 else None
+
+
 class Trouble:
-    """The faults of a learner: buckets that go back or do not answer, and another learner."""
+    """Buckets that go back, answer late or do not answer, and another learner."""
 
     def __init__(self, seed: int, statistics: bool) -> None:
         self.dice = random.Random(seed)
@@ -53,7 +66,8 @@ class Trouble:
         self.model = Model(spec, self.examples, batch=8)
         self.store = Silent(self.model.store, self.dice)
         self.remembered: dict[int, Any] = {}
-        self.few = self.model.learning(self.dice.choice([1, 60, 150]), self.store)
+        late = LateAnswers(self.store)
+        self.few = self.model.learning(self.dice.choice([1, 60, 150]), self.store, exchange=late)
         self.other = self.model.learning(None)
         self.turns = 0
 

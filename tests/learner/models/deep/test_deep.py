@@ -48,7 +48,7 @@ FORMS = {
     "wide_and_deep": "layers = [6]\n",
     "dcn_v2": "layers = [6]\ncross_layers = 2\n",
     "field_weighted_fm": "",
-    "din": 'layers = [6]\nhistory = "tags"\ntarget = "item"\n',
+    "din": 'layers = [6]\nhistory = "words"\ntarget = "user"\n',
     "sequence": 'layers = [6]\nhistory = "tags"\ntarget = "item"\nhistory_length = 2\n',
 }
 
@@ -87,7 +87,10 @@ def _learned_like_torch(
     """Learn examples in mini-batches of 8 and as a plain torch loop does; scores are the same."""
     bench = Bench(spec)
     assert isinstance(bench.model, DeepModel)
-    reference = TorchReference(spec, BUCKETS, module=make_module(spec, bench.model._arrange.form))
+    form = bench.model._arrange.form
+    targets = [each.name for each in spec.fields.singles]
+    assert form.target == (targets.index(spec.structure.target) if spec.structure.target else -1)
+    reference = TorchReference(spec, BUCKETS, module=make_module(spec, form))
     reference.begin()
     expected = []
     for begin in range(0, len(examples), 8):

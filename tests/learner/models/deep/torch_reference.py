@@ -127,6 +127,7 @@ class TorchReference(SlowFactorization):
 
     def _batch(self, seen: list[Seen], tables: dict[int, torch.Tensor]) -> NetworkBatch:
         numbers = {each.number: at for at, each in enumerate(self.spec.fields.bags)}
+        read = [each.name == self.spec.structure.history for each in self.spec.fields.bags]
         wide, vectors, histories = [], [], []
         d = self.spec.structure.dimensions
         for each in seen:
@@ -139,7 +140,7 @@ class TorchReference(SlowFactorization):
                     fixed.append(vector)
                 else:
                     bags[bag] = bags[bag] + vector
-                    if bag == 0:
+                    if read[bag]:
                         history.append(vector)
             vectors.append(torch.stack([*fixed, *bags]))
             histories.append(history)
