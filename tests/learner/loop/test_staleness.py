@@ -116,7 +116,7 @@ def test_without_a_push_interval_rounds_are_rarer_under_backlog_unless_others_pu
     assert gaps.count(pace.backlog_interval_ms) > 2
     assert gaps[-1] < pace.backlog_interval_ms
     spec, batches = stream(7, 12_000)
-    turns = Turns(spec, batches, 2, AT_EASE)
+    turns = Turns(spec, batches, 2, AT_EASE, others_ms=200)
     turns.run()
     steady = [each for each in turns.exchanges[0].rounds if each.at_ms > 2 * pace.push_interval_ms]
     assert len(steady) > 4
