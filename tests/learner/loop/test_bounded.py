@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind
@@ -18,7 +19,7 @@ from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import BucketAnswer
 from tests.effort import seeds
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
-from tests.learner.streams import BUCKETS, COUNT, PROBABILITY
+from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_examples, random_spec
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
@@ -34,11 +35,8 @@ def test_a_learner_of_few_rows_gives_the_model_of_all_rows(model: str, growth: s
         pytest.importorskip("torch", reason=TORCH)
     for seed in seeds(2 if growth else 4):
         spec, examples = drawn(seed, growth, model)
-        # with 150 rows, those of a mini-batch move while it is gathered
-        moving = model == DEEPFM and bool(spec.statistics) and not growth
-        most_rows, batch = (150, 20) if moving else (60, 40)
-        whole, few = Model(spec, examples, batch), Model(spec, examples, batch)
-        learner = few.learning(most_rows)
+        whole, few = Model(spec, examples), Model(spec, examples)
+        learner = few.learning(most_rows=60)
         whole.run(whole.learning(None))
         few.run(learner)
         assert_same(few.rows(), whole.rows())
@@ -50,18 +48,8 @@ def test_a_learner_of_few_rows_gives_the_model_of_all_rows(model: str, growth: s
         assert few.written.sent == whole.written.sent
 
 
-class LateAnswers(DirectExchange):
-    """Pushes at once; the answers come at every fourth question."""
-
-    asked = 0
-
-    def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        self.asked += 1
-        return super().receive() if self.asked % 4 == 0 else None
-
-
 class Trouble:
-    """Buckets that go back, answer late or do not answer, and another learner."""
+    """The faults of a learner: buckets that go back or do not answer, and another learner."""
 
     def __init__(self, seed: int, statistics: bool) -> None:
         self.dice = random.Random(seed)
@@ -69,8 +57,7 @@ class Trouble:
         self.model = Model(spec, self.examples, batch=8)
         self.store = Silent(self.model.store, self.dice)
         self.remembered: dict[int, Any] = {}
-        late = LateAnswers(self.store)
-        self.few = self.model.learning(self.dice.choice([1, 60, 150]), self.store, exchange=late)
+        self.few = self.model.learning(self.dice.choice([1, 60, 150]), self.store)
         self.other = self.model.learning(None)
         self.turns = 0
 
@@ -181,6 +168,32 @@ def test_a_group_ends_when_a_batch_must_be_read_again() -> None:
         model.run(learner)
 
 
+class LateAnswers(DirectExchange):
+    """Pushes at once; the answers come at every fourth question."""
+
+    asked = 0
+
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
+        self.asked += 1
+        return super().receive() if self.asked % 4 == 0 else None
+
+
+def test_rows_pulled_while_a_push_is_awaited_do_not_count_its_examples_twice() -> None:
+    spec, examples = drawn(2)
+    model = Model(spec, examples, batch=8)
+    learner = model.learning(60, exchange=LateAnswers(model.store))
+    for _ in range(40 * len(model.records)):
+        model.now_ms += 20
+        learner.step(0.0)
+        expected = once(part(examples, 0, learner.figures.examples))
+        shows = dict(zip(learner.view.ids.tolist(), learner.view.columns.shows, strict=False))
+        for row, (count, _) in expected.items():
+            assert shows.get(row, count) == count
+    assert model.all_learned()
+    assert isinstance(learner.rows, RowPrefetcher)
+    assert learner.rows.usage.pulled > learner.rows.usage.dropped > 0
+
+
 @pytest.mark.parametrize("seed", seeds(2))
 def test_pushes_of_another_learner_reach_the_cache_by_poll_and_by_pull(seed: int) -> None:
     spec, examples = drawn(seed)
@@ -197,3 +210,29 @@ def test_pushes_of_another_learner_reach_the_cache_by_poll_and_by_pull(seed: int
     held = settled(learner, model).table
     assert_same(held.everything().existing(), standing(model, held.ids))
     assert_same(learner.view.everything().existing(), standing(model, held.ids))
+
+
+def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None:
+    pytest.importorskip("torch", reason=TORCH)
+    dice = np.random.default_rng(0)
+    spec = random_spec(dice, "window", statistics=True, model=DEEPFM)
+    examples = random_examples(dice, spec, 400, closed=True)
+    whole, few = Model(spec, examples, batch=20), Model(spec, examples, batch=20)
+    learner = few.learning(most_rows=150)
+    assert isinstance(learner.rows, RowPrefetcher)
+    pull, usage = (
+        learner.rows.pull_statistics,
+        learner.rows.usage,
+    )
+    dropped = []
+
+    def watched(*of: Any) -> None:
+        before = usage.dropped
+        pull(*of)
+        dropped.append(usage.dropped - before)
+
+    setattr(learner.rows, "pull_statistics", watched)  # noqa: B010 (mypy)
+    whole.run(whole.learning(None))
+    few.run(learner)
+    assert any(dropped)
+    assert_same(few.rows(), whole.rows())
