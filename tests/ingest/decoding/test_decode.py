@@ -161,6 +161,13 @@ def test_plain_events_never_reach_the_plain_decoder() -> None:
     agree(values)
 
 
+def test_the_json_scanner_accepts_another_order_of_names_in_each_event() -> None:
+    names = [f'"{name}":"{name}"' for name in ("word", "both", "device")]
+    names += ['"impression_id":"i"', f'"timestamp_ms":{NOW_MS}']
+    orders = [names, names[::-1], names[2:] + names[:2], names[1:], names[::2] + names[1::2]]
+    agree([f"{{{','.join(order)}}}".encode() for order in orders * 2])
+
+
 def test_the_last_value_of_a_repeated_name_counts() -> None:
     start = f'{{"impression_id":"i","timestamp_ms":{NOW_MS},'
     doubles = ['"word":1,"word":2', '"word":1,"word":null', '"tags":["a"],"tags":["b","c"]']

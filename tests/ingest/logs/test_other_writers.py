@@ -58,6 +58,22 @@ def csv_file(folder: Path, header: str, *rows: str, name: str = "log.csv") -> Pa
 # ------------------------------------------------------------------------------ labels and clicks
 
 
+@pytest.mark.parametrize(
+    "never", ["1970-01-01 00:00:00", "1970-01-01", "9999-12-31", "0", "-1", ""]
+)
+def test_a_time_of_a_click_that_says_never_is_no_click(tmp_path: Path, never: str) -> None:
+    rows = [f"2026-03-01 08:00:0{i},a,{never}" for i in range(4)]
+    path = csv_file(
+        tmp_path, "time,item,clicked_at", *rows, "2026-03-01 08:00:04,a,2026-03-01 08:00:06"
+    )
+    _, clicks = read(path, BY_TIME)
+    assert [each["timestamp_ms"] for each in clicks] == [AT_MS + 6000]
+    found = survey_log(path, FIELDS, BY_TIME)
+    assert (found.clicks, found.joined.late) == (1, 0)
+    assert "window_s" not in "\n".join(found.warnings())
+    assert guess_layout(path).layout.click == BY_TIME.click
+
+
 @pytest.mark.parametrize(("never", "unit"), [(0, "s"), (-1, "s"), (0, "ms")])
 def test_a_number_that_says_never_is_no_click(tmp_path: Path, never: int, unit: str) -> None:
     scale = 1000 if unit == "s" else 1
