@@ -29,7 +29,6 @@ from headrace.deploy.cli.ingest import (
 )
 from headrace.deploy.cli.pserver import (
     pserver_commands,
-    pserver_limit,
     pserver_reshard,
     pserver_restore,
     pserver_snapshots,
@@ -37,7 +36,6 @@ from headrace.deploy.cli.pserver import (
 from headrace.deploy.cli.serving import (
     serving_aliases,
     serving_commands,
-    serving_deployments,
     serving_relay,
     serving_score,
 )
@@ -115,7 +113,7 @@ app = group(
         pserver_restore.restore,
         pserver_restore.rebuild,
         pserver_reshard.reshard,
-        pserver_limit.limit,
+        pserver_commands.limit,
         pserver_commands.init,
         pserver_commands.keep,
         pserver_commands.inspect,
@@ -129,7 +127,7 @@ app = group(
         serving_score.score,
         serving_relay.relay,
         serving_aliases.alias,
-        serving_deployments.deploy,
+        serving_aliases.deploy,
         serving_commands.run,
     ),
     group(

@@ -1,5 +1,5 @@
 """`headrace serving`: serves predictions, switches aliases, and deploys models.
 
-`serving_commands` has the group and the server; `serving_score`, `serving_relay`, `serving_aliases`
-and `serving_deployments` add their commands to it.
+`serving_commands` has the server, and `serving_aliases` the commands for running servers.
+`serving_score` and `serving_relay` have those of further processes.
 """

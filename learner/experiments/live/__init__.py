@@ -13,6 +13,6 @@ that it makes again. *Refused:* publishing each record at once. A killed runner 
 steps since its last save, and if a partition was delayed, their order could differ from what is
 published.
 
-`live_run` is the runner and `live_process` the process around it, with `live_metrics`. `saved_arm`
-reads the rows of an arm for its promotion.
+`live_run` is the runner and `live_process` the process around it. `saved_arm` reads the rows of an
+arm for its promotion.
 """

@@ -3,12 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, Source, Writer
@@ -28,7 +30,6 @@ from headrace.learner.experiments.live.history_topic import (
     read_histories,
     stop_requested_by,
 )
-from headrace.learner.experiments.live.live_metrics import ExperimentCollector
 from headrace.learner.experiments.live.live_run import LiveRun
 from headrace.learner.experiments.live.topic_source import TopicSource
 from headrace.learner.experiments.published_history import EXPERIMENTS_TOPIC, PublishedHistory
@@ -57,6 +58,26 @@ class LiveSettings:
     metrics_port: int = 0
     """Port of /metrics and health; 0 serves none."""
     metrics_host: str = "127.0.0.1"
+
+
+class ExperimentCollector(Collector):
+    """The metrics of one experiment, labelled with its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.progress: ExperimentProgress | None = None
+        """The newest."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the present metrics."""
+        now = self.progress
+        steps = CounterMetricFamily(
+            "headrace_experiment_examples",
+            "Examples learned by the arms of an experiment, all arms and the control together.",
+            labels=["experiment"],
+        )
+        steps.add_metric([self._name], now.steps if now else 0)
+        yield steps
 
 
 class _StopRequests:

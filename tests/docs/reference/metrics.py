@@ -15,7 +15,7 @@ from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.read_lag import ReadLag
-from headrace.learner.experiments.live.live_metrics import ExperimentCollector
+from headrace.learner.experiments.live.live_process import ExperimentCollector
 from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pushes import PushTotals
 from headrace.learner.loop.row_prefetcher import PrefetchUsage
