@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import Record
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.merging import ExampleBatch
 from headrace.learner.loop.pacing import LearnerPacing, PushInterval
-from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
@@ -118,14 +115,3 @@ class Turns(InMemoryModel):
                 if self.learned(self._ends):
                     return
         raise AssertionError(f"not learned in {_MOST_TURNS} turns: {self.marks()}")
-
-    def scores(self) -> dict[str, float]:
-        """The first score of every impression."""
-        found: dict[str, float] = {}
-        for sent in self.written.sent:
-            scores = unpack_scores(sent.value)
-            for name, score in zip(
-                scores.impression_ids.to_pylist(), np.asarray(scores.scores).tolist(), strict=True
-            ):
-                found.setdefault(name, score)
-        return found
