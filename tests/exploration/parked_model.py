@@ -139,7 +139,7 @@ def _sorted(marks: dict[str, int]) -> Marks:
 def _parked_examples(cursors: Cursors, verdict: Suspect | None) -> ParkedExamples:
     intake: Any = SimpleNamespace(
         active=lambda batch: cursors.active(batch.name, batch.offset),
-        passed=lambda batch: cursors.advance(batch.name, batch.offset + 1),
+        skip_past=lambda batch: cursors.advance(batch.name, batch.offset + 1),
     )
     guard: Any = SimpleNamespace(before=lambda *_: verdict)
     nothing: Any = None

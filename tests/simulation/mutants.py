@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         "a copy adds entries to rows that have them",
-        "headrace.pserver.replica.replica:_Copy._apply",
+        "headrace.pserver.replica.replica:_BucketCopy._apply",
         "lacking = self.versions[places] < version",
         "lacking = self.versions[places] >= 0",
     ),
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "a copy keeps rows of a history that was taken back",
-        "headrace.pserver.replica.replica:_Copy.put",
+        "headrace.pserver.replica.replica:_BucketCopy.put",
         "versions[newer] > known",
         "False",
         116,
