@@ -9,7 +9,7 @@ from headrace.deploy.cli.main import app
 HEAD = """# Command line
 
 A flag takes precedence over its environment variable, and the variable over the default. Every
-command has `--help`. Options for logs stand before the command: `headrace --log-level debug` and
+command has `--help`. Give options for logs before the command: `headrace --log-level debug` and
 `HEADRACE_LOG_LEVEL` set the verbosity, `--log-format json` and `HEADRACE_LOG_FORMAT` the format.
 
 Exit status 0 means success, and 2 that an operator must act. 75 means that Kafka or the store was
