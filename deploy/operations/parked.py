@@ -79,7 +79,7 @@ def check_parked(survey: Survey, topic: ExamplesBounds | None) -> Iterator[Check
     parked = parked_messages(each.marks for each in survey.buckets if each.there)
     if not parked:
         return
-    bounds = {} if topic is None or topic.trouble is not None else topic.bounds
+    bounds = topic.bounds if topic else {}
     lost = [each for each in parked if bounds and each.offset < bounds.get(each.source, _NONE)[0]]
     found = parked_summary(parked)
     if lost:

@@ -148,7 +148,7 @@ def open_windows(
 def check_awaited(
     looked: OpenWindows, counts: Mapping[str, int], topics: EventTopics | None = None
 ) -> None:
-    """Check that a joiner can join what it has not joined: none starts with parted topics.
+    """Check that a joiner can join what waits: none starts if the topics differ in partitions.
 
     `counts`: partitions of every topic that exists. Raises TopicMismatch.
     """
@@ -157,10 +157,11 @@ def check_awaited(
     if looked.lag and shown != clicked:
         raise TopicMismatch(
             f"expected that every event is joined before topics grow, got "
-            f"{counted(looked.lag, 'event')} to join and topics with which no joiner starts: "
-            f"{names.impressions} {shown}, {names.clicks} {clicked}. If a joiner still runs, grow "
-            "again when it has joined them. Else delete the topic with fewer partitions and send "
-            "its events again, or grow with --accept-unmatched: their clicks may be unmatched"
+            f"{counted(looked.lag, 'event')} to join, and numbers of partitions with which no "
+            f"joiner starts: {names.impressions} {shown}, {names.clicks} {clicked}. If a joiner "
+            "still runs, grow again when it has joined them. Else delete the topic with fewer "
+            "partitions and send its events again, or grow with --accept-unmatched: their clicks "
+            "may be unmatched"
         )
 
 

@@ -135,7 +135,7 @@ def make_app(parts: AppParts) -> App:
     )
     models, shedder = parts.models, LoadShedder(parts.limits)
     parts.metrics.watch(shedder)
-    observers = [*parts.observers, *([] if parts.coverage is None else [parts.coverage])]
+    observers = [*parts.observers, *filter(None, [parts.coverage])]
     client_limits = app.state.client_limits = TokenLimits(parts.grants)
     answering = PredictionHandler(
         *(models, shedder, parts.tokens, parts.metrics, parts.now_ms, observers),

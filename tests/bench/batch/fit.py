@@ -89,7 +89,7 @@ class Size(NamedTuple):
 QUICK = Size(
     {"lr": 100_000, "fm": 100_000, "deepfm": 100_000},
     {"lr": 20_000, "fm": 15_000, "deepfm": 10_000},
-    rounds=3,
+    rounds=2,
     store_rounds=1,
 )
 _EXAMPLES = {"lr": 2_000_000, "fm": 500_000, "deepfm": 200_000}
