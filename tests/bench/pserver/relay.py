@@ -5,8 +5,9 @@
 A thread pushes to one Valkey server what a learner pushes: 20 rounds a second, 8 buckets, 100 draws
 of ids by a Zipf law in each, 18 floats a row. Each round has a click. Three followers, as in
 servers, run in threads of this process. First all three follow the logs; then the relay runs in a
-thread and all three read its topic, with an interval of 20, 200 and 1,000 ms; then every 200 ms with final
-weights, in 32 and in 16 bits. Each part has a new model. A quick run leaves out 20 and 1,000 ms.
+thread and all three read its topic, with an interval of 20, 200 and 1,000 ms; then every 200 ms
+with final weights, in 32 and in 16 bits. Each part has a new model. A quick run leaves out 20 and
+1,000 ms.
 
 `store_mb_per_second`: bytes that the Valkey server sends in all, to followers, relay and pusher.
 `follower_mb_per_second`: bytes of entries or blocks that one follower reads, before compression.
