@@ -89,7 +89,7 @@ cluster: $(WHOLE) ## Build Kubernetes and Helm once (needs Go, 20 minutes) and t
 test-cluster: cluster
 
 bench: $(WHOLE) ## Run the benchmarks, one after another
-	for name in pserver learner learner_week week_table joiner serving workers freshness start collector snapshot fit files spark experiments week; do $(BIN)/python -m tests.bench.$$name || [ $$? = $(SKIPPED) ] || exit 1; done
+	for name in pserver learner learner_week week_table joiner serving workers freshness collector snapshot fit spark experiments; do $(BIN)/python -m tests.bench.$$name || [ $$? = $(SKIPPED) ] || exit 1; done
 
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
 	$(BIN)/uv pip compile $(LOCKED) --extra dev --extra s3 --output-file requirements.lock pyproject.toml

@@ -78,8 +78,6 @@ class PipelineSettings:
     """Port of a collector, which takes events over HTTP. 0: any free port. None: no collector."""
     evaluated: bool = True
     """Whether live evaluation runs, for which the server logs its predictions."""
-    rehearsed: bool = True
-    """Whether a Kafka that this pipeline starts rehearses transactions while the parts start."""
     evaluation_window_s: int = 60
     """Shortest window of live evaluation."""
     deployments: bool = False
@@ -132,7 +130,7 @@ class LocalPipeline:
         self.kafka = kafka_settings(machine.kafka, settings.kafka_client)
         ensure_topics(self.kafka, topics_for(spec.name, settings.partitions))
         ensure_predictions(self.kafka, settings.partitions)
-        if settings.rehearsed and machine.kafka_node is not None:
+        if machine.kafka_node is not None:
             # a Kafka of the user has been running for long
             self.rehearsal = self._cleanup.enter_context(BrokerRehearsal(self.kafka))
         self.store: Store = open_store(machine.redis, spec.name)

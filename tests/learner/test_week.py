@@ -16,8 +16,8 @@ def events() -> Events:
     return read_events(WEEK)
 
 
-def _outcome(events: Events, name: str, partitions: int = 1) -> Outcome:
-    return run(load_spec(MODELS / f"{name}.toml"), events, partitions)
+def _outcome(events: Events, name: str) -> Outcome:
+    return run(load_spec(MODELS / f"{name}.toml"), events)
 
 
 @pytest.mark.long

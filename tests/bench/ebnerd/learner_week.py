@@ -32,7 +32,8 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 from headrace.learner.validation.progressive import auc, log_loss
 from tests.bench.bench_options import bench_parser, print_figures
-from tests.bench.ebnerd.week import WEEK, Events, join, leave_without, read_events
+from tests.bench.ebnerd.week import WEEK, Events, leave_without, read_events
+from tests.bench.generated.joined_examples import joined, unlabelled
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone, Learned
 from tests.bench.learner.core import learn_core
@@ -54,8 +55,10 @@ def week_spec() -> ModelSpec:
 
 def week_stream(spec: ModelSpec, events: Events) -> Stream:
     """Return the examples of a log, their ids numbered through."""
-    _, _, labels, _ = join(spec, events)
-    ids = Encoder(spec.fields).encode(events.impressions).ids
+    encoded = Encoder(spec.fields).encode(events.impressions)
+    named = events.impression_ids, events.request_ids
+    shown = unlabelled(spec, encoded, events.shown_ms, *named)
+    labels, ids = joined(spec, shown, events.clicks)[0].labels, encoded.ids
     ranks, values = np.empty(ids.shape, np.int64), np.empty(ids.shape[1], np.int64)
     for k in range(ids.shape[1]):
         found, ranks[:, k] = np.unique(ids[:, k], return_inverse=True)

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
-from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import parse_spec
-from tests.bench.ebnerd.week import Events, rows_of
+from tests.bench.ebnerd.week import Events
 from tests.bench.ebnerd.week_history import RECENT, events_for, recent_clicks
 
 SEED = 7
@@ -25,7 +23,6 @@ transform = "id"
 source = "article_id"
 """
 _RECENT = f'\n[fields.{RECENT}]\nnumber = 2\ntransform = "bag"\n'
-_TAGS = '\n[fields.tags]\nnumber = 3\ntransform = "bag"\n'
 
 
 def _events(shown: list[dict[str, Any]], clicks: list[tuple[int, int]]) -> Events:
@@ -78,27 +75,3 @@ def test_only_who_wants_it_gets_it() -> None:
     assert events_for(plain, events) is events.impressions
     assert [each[RECENT] for each in events_for(with_bag, events)] == [[], ["x"]]
     assert RECENT not in events.impressions[0]
-
-
-@pytest.mark.parametrize("bags", ["", _RECENT, _RECENT + _TAGS])
-def test_chosen_events_are_encoded_as_if_they_were_all(bags: str) -> None:
-    random = np.random.default_rng(SEED)
-    events: list[dict[str, object]] = [
-        {
-            "article_id": f"a{i}",
-            RECENT: [f"a{k}" for k in random.integers(0, 50, i % 4)],
-            "tags": [f"t{k}" for k in random.integers(0, 9, i % 3)],
-        }
-        for i in range(40)
-    ]
-    encoder = Encoder(parse_spec(_SPEC + bags, "x").fields)
-    whole = encoder.encode(events)
-    chosen = random.integers(0, 40, 25)
-    for part in (chosen, chosen[:0], slice(3, 17), slice(40, None)):
-        expected = encoder.encode(np.array(events, object)[part].tolist())
-        found = rows_of(whole, part)
-        assert found.ids.tolist() == expected.ids.tolist()
-        assert found.bag_ids.tolist() == expected.bag_ids.tolist()
-        assert found.bag_offsets.tolist() == expected.bag_offsets.tolist()
-        assert found.bag_offsets.dtype == expected.bag_offsets.dtype
-        assert found.numbers.shape == expected.numbers.shape

@@ -2,8 +2,8 @@
 
     python -m tests.bench.week_table [--quick] [--json] [--choice] [--data DIR]
 
-It measures as `tests.bench.week` does: in one process, with events in one order, each impression
-scored before it is learned. The second half of the week is reported. Inputs are those of
+It learns in one process, each impression scored before it is learned (`tests.bench.ebnerd.week`).
+The second half of the week is reported. Inputs are those of
 `news_ids.toml` and of `news.toml`. DIN, the sequence networks, and DCN-V2 in one more row, also get
 the user's earlier clicks (`tests.bench.week_history`).
 

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.features.encoder import Encoded
 from headrace.learner.spec.model_spec import ModelSpec
 
 Ints = npt.NDArray[np.int64]
@@ -18,6 +20,29 @@ class Clicks(NamedTuple):
 
     shown_ms: Ints  # (n,)
     click_ms: Ints  # (n,) -1 without a click
+
+
+def unlabelled(
+    spec: ModelSpec,
+    features: Encoded,
+    shown_ms: Ints,
+    impression_ids: pa.StringArray,
+    request_ids: pa.StringArray,
+) -> Examples:
+    """Return impressions, each an example without a label."""
+    return Examples(
+        fingerprint=spec.fields.fingerprint,
+        watermark_ms=0,
+        kinds=np.full(len(features), Kind.CLOSED, np.uint8),
+        labels=np.zeros(len(features), np.uint8),
+        event_ms=shown_ms,
+        shown_ms=shown_ms,
+        append_ms=shown_ms,
+        impression_ids=impression_ids,
+        request_ids=request_ids,
+        features=features,
+        slices={},
+    )
 
 
 def joined(spec: ModelSpec, shown: Examples, clicks: Clicks) -> tuple[Examples, Ints]:

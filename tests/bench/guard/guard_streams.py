@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.events.contract import REQUEST_ID
-from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.bench.generated.contenders import spec_text
-from tests.bench.generated.joined_examples import Clicks, joined
+from tests.bench.generated.joined_examples import Clicks, joined, unlabelled
 from tests.bench.generated.log_generator import GeneratedLog, LogPlan, generate
 from tests.bench.learner.core import Core
 
@@ -149,29 +149,14 @@ def sample_week(events: week.Events, count: int, model: str, policy: str) -> Gua
         f"window_s = 600\n[fields]\n{fields}\n{crosses}\n"
     )
     spec = parse_spec(text, "guard.toml")
-    click_ms = np.full(len(events.impressions), -1, np.int64)
-    click_ms[events.clicked] = events.clicked_ms
-    shown_ms = events.shown_ms[:count]
-    shown = _encoded(spec, events.impressions[:count], shown_ms)
-    return GuardStream("week", spec, shown, Clicks(shown_ms, click_ms[:count]))
+    shown_ms, click_ms = events.clicks
+    shown = _encoded(spec, events.impressions[:count], shown_ms[:count])
+    return GuardStream("week", spec, shown, Clicks(shown_ms[:count], click_ms[:count]))
 
 
 def _encoded(spec: ModelSpec, events: list[dict[str, object]], shown_ms: Ints) -> Examples:
-    count = len(events)
-    nothing = np.zeros(count, np.uint8)
-    return Examples(
-        fingerprint=spec.fields.fingerprint,
-        watermark_ms=0,
-        kinds=np.full(count, Kind.CLOSED, np.uint8),
-        labels=nothing,
-        event_ms=shown_ms,
-        shown_ms=shown_ms,
-        append_ms=shown_ms,
-        impression_ids=pa.array([str(each["impression_id"]) for each in events]),
-        request_ids=pa.array([str(each["request_id"]) for each in events]),
-        features=Encoder(spec.fields).encode(events),
-        slices={},
-    )
+    ids = (pa.array([str(each[key]) for each in events]) for key in ("impression_id", REQUEST_ID))
+    return unlabelled(spec, Encoder(spec.fields).encode(events), shown_ms, *ids)
 
 
 class BenchLearner(Core):
