@@ -6,7 +6,7 @@ run, and `broker` the coordinator and the logs behind it. `kafka` has consumer g
 rebalance. `network` is between a process and the store: it loses requests and replies, delays them,
 and kills the caller. `world` runs the processes, injects the faults of the seed, then lets
 everything settle and checks the promises. `parking` has a guard that parks at random, and
-operators. `kinds` narrows a world to one race, and `mutants`, with `parking_mutants`, lists the
-checks whose removal the simulation must notice.
+operators. `kinds` narrows a world to one race. `mutants` lists the checks whose removal the
+simulation must notice, and `mutant_seeds` finds the seeds that do.
 `python -m tests.simulation --seeds N` searches; a seed that fails once fails again.
 """

@@ -26,7 +26,7 @@ from tests.simulation.kafka import Group, SimulatedReader
 from tests.simulation.topic import TOPIC
 
 if TYPE_CHECKING:
-    from tests.simulation.processes import Place
+    from tests.simulation.world import World
 
 REMEMBERED = 4
 """Commits that a broker with an old state may not know."""
@@ -69,7 +69,7 @@ class Coordinator:
 class Broker:
     """All brokers of a world, as one."""
 
-    def __init__(self, world: Place, group: Group, timeout_ms: int) -> None:
+    def __init__(self, world: World, group: Group, timeout_ms: int) -> None:
         """timeout_ms: after which a transaction is aborted."""
         self._world, self._group, self._timeout_ms = world, group, timeout_ms
         self._producers: dict[str, Coordinator] = defaultdict(Coordinator)

@@ -1,6 +1,9 @@
 """The learners of a world: the real loop, with all rows or a bound, and checks of each step."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +21,17 @@ from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import Store
 from tests.simulation.batches import FIELDS, MOST_EXAMPLES, WIDTH, CountingModel
 from tests.simulation.bounded import AdmittingModel, AskedRows, held_rows
 from tests.simulation.kafka import SimulatedReader, SimulatedScores
 from tests.simulation.ledger import Broken, differences, rows_by_id
-from tests.simulation.network import Connection, SimulatedExchange
+from tests.simulation.network import SimulatedExchange, connect
 from tests.simulation.parking import DoubtingGuard
-from tests.simulation.processes import Place, Process, SparseTable
+from tests.simulation.processes import Process, SparseTable
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 
 class SimulatedClocks(LearnerClocks):
@@ -32,7 +39,7 @@ class SimulatedClocks(LearnerClocks):
 
     wall_ms: Callable[[], int]
 
-    def __init__(self, world: Place) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world.now_ms, lambda seconds: world.pass_time(20), world.nonce)
         object.__setattr__(self, "wall_ms", world.wall_ms)
 
@@ -42,10 +49,10 @@ class LearnerProcess(Process):
 
     kind = "learner"
 
-    def __init__(self, name: str, world: Place) -> None:
+    def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world)
         self._starting: Replica | CachedReplica | None = None
-        self._connection: Connection | None = None
+        self._connection: Store | None = None
         self._accepted = ""
         """Identity of the topic with which the operator starts it."""
         self._accepting = False
@@ -74,7 +81,7 @@ class LearnerProcess(Process):
         names = [partition.name for partition in intake._partitions.values()]
         return not any(intake._cursors.begun(name) for name in names)
 
-    def _copy(self, connection: Connection) -> Replica | CachedReplica:
+    def _copy(self, connection: Store) -> Replica | CachedReplica:
         shape, plan = self.world.shape, self.world.plan
         if not plan.most_held:
             return Replica(connection, shape, SparseTable(WIDTH))
@@ -104,7 +111,7 @@ class LearnerProcess(Process):
     def _start(self) -> None:
         world = self.world
         if self._starting is None or self._connection is None:
-            self._connection = Connection(world.store, world.network, world)
+            self._connection = connect(world)
             self._starting = self._copy(self._connection)
         self._starting.poll()
         if not self._starting.complete:

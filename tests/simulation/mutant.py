@@ -32,8 +32,6 @@ class Mutant:
     """`module:function`, `module:class.method`, or FUNCTIONS."""
     check: str
     instead: str
-    found_by: int = 0
-    """A seed at or soon before one that notices, so that a test need not look for long."""
     about: str | None = None
     """The kind of world, of `kinds.KINDS`, in whose seeds it is looked for; None: in all kinds as
     they are drawn. A check against a race that is rare in all worlds is common in one."""

@@ -6,19 +6,20 @@ and another process took over. Before a call is sent and before its reply arrive
 die, or pause while the world goes on (`pause`). A bucket that is silent answers nothing.
 """
 
+from __future__ import annotations
+
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.pserver.errors import LostLease, MissingBucket, Unreachable
-from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
+from headrace.pserver.rows.row_codec import StoredRows
 from headrace.pserver.store import (
     BucketAnswer,
     Delete,
@@ -26,12 +27,13 @@ from headrace.pserver.store import (
     LookResult,
     PollResult,
     Push,
-    Shape,
     Store,
     Trim,
 )
-from tests.simulation.plan import Weather
 from tests.simulation.slow_link import SlowLink
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 _REMEMBERED = 4
 """Replies of a bucket that may be heard again."""
@@ -43,31 +45,6 @@ T = TypeVar("T")
 
 class Crash(Exception):
     """The process dies here."""
-
-
-class Surroundings(Protocol):
-    """The parts of the world that a connection uses."""
-
-    dice: random.Random
-    weather: Weather
-    tally: Counter[str]
-    """Counts of faults."""
-
-    def pause(self) -> None:
-        """The calling process may die here (Crash), or pause while others go on."""
-
-    def stand_still(self) -> None:
-        """The calling process pauses here, while others go on."""
-
-    def outlast(self) -> None:
-        """The calling process pauses here until all others have made progress."""
-
-
-class SimulatedStore(Store, Protocol):
-    """A store whose server can be full."""
-
-    def at_memory_limit(self) -> AbstractContextManager[None]:
-        """Refuse meanwhile what needs memory."""
 
 
 class Late(NamedTuple):
@@ -88,7 +65,9 @@ class Network:
         """Buckets that do not answer."""
 
     def arrive(self) -> None:
-        """Deliver one of the delayed requests. Its answer is lost."""
+        """Deliver one of the delayed requests, if there are any. Its answer is lost."""
+        if not self.late:
+            return
         late = self.late.pop(self._dice.randrange(len(self.late)))
         self._tally[f"{late.kind} arriving late"] += 1
         try:
@@ -98,10 +77,10 @@ class Network:
 
 
 class Connection:
-    """A `Store` as one process sees it, through the weather."""
+    """The calls of a `Store` that processes make, through the weather."""
 
-    def __init__(self, store: SimulatedStore, network: Network, world: Surroundings) -> None:
-        self._store, self._network, self._world = store, network, world
+    def __init__(self, world: World) -> None:
+        self._store, self._network, self._world = world.store, world.network, world
         self._polls: dict[int, list[PollResult]] = {}
         self._marks: dict[int, list[BucketAnswer]] = {}
 
@@ -271,50 +250,16 @@ class Connection:
         """See Store. It is read again in 200 ms, so a lost reply changes nothing for long."""
         return self._store.row_limit()
 
-    # ---------------------------------------------------------------- what operators call
 
-    def limit_rows(self, most_rows: int) -> None:
-        """See Store."""
-        self._store.limit_rows(most_rows)
-
-    def create(self, shape: Shape) -> None:
-        """See Store."""
-        self._store.create(shape)
-
-    def shape(self) -> Shape:
-        """See Store."""
-        return self._store.shape()
-
-    def begin(self, shape: Shape) -> None:
-        """See Store."""
-        self._store.begin(shape)
-
-    def missing(self) -> list[int]:
-        """See Store."""
-        return self._store.missing()
-
-    def load(
-        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
-    ) -> None:
-        """See Store."""
-        self._store.load(bucket, version, marks, chunks)
-
-    def finish(self) -> None:
-        """See Store."""
-        self._store.finish()
-
-    def drop(self) -> None:
-        """See Store."""
-        self._store.drop()
-
-    def close(self) -> None:
-        """See Store."""
+def connect(world: World) -> Store:
+    """Return the store as a new process sees it. Operators have other ways to it."""
+    return cast("Store", Connection(world))
 
 
 class SimulatedExchange:
     """Delays pushes: they take effect now, or when the answer is asked for, or after a crash."""
 
-    def __init__(self, connection: Connection, world: Surroundings) -> None:
+    def __init__(self, connection: Store, world: World) -> None:
         self._direct, self._world = DirectExchange(connection), world
         self._waiting: Sequence[Push] | None = None
 

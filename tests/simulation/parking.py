@@ -26,14 +26,13 @@ from tests.simulation.ledger import Broken
 from tests.simulation.topic import SimulatedTopic
 
 if TYPE_CHECKING:
-    from tests.simulation.processes import Place
     from tests.simulation.world import World
 
 
 class DoubtingGuard(BatchGuard):
     """A guard that suspects batches at random, before and after they are learned, in a storm."""
 
-    def __init__(self, world: Place) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(1000)
         self._world = world
         self._released: set[tuple[str, int]] = set()

@@ -5,8 +5,11 @@ In a world with joiners, the learners read what the joiners commit. The joiners 
 Kafka may forget the committed offsets.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from headrace.ingest.errors import (
     BadCheckpoint,
@@ -28,8 +31,11 @@ from tests.simulation.broker import Broker
 from tests.simulation.events import EventLogs, Producer
 from tests.simulation.kafka import Group
 from tests.simulation.ledger import Broken, differences
-from tests.simulation.processes import Place, Process, Refused
+from tests.simulation.processes import Process, Refused
 from tests.simulation.producer_client import LARGEST_MESSAGE, SimulatedOffsets
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 _SETTINGS = KafkaSettings("simulated:9092")
 _CUT = Cut(least=4, most_bytes=LARGEST_MESSAGE // 4)
@@ -45,7 +51,7 @@ _PACE = JoinerPacing(
 class Pipeline:
     """All that is in front of the topic of examples."""
 
-    def __init__(self, world: Place) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self.topics = EventLogs(world.plan.partitions)
         self.producer = Producer(self.topics, world.plan, world.dice, world.tally)
@@ -55,6 +61,11 @@ class Pipeline:
         """Whether a log lost events that were joined."""
         names = [f"joiner {i}" for i in range(world.plan.joiners)]
         self.joiners = [JoinerProcess(name, self, world) for name in names]
+
+    def arrive(self) -> None:
+        """Deliver one of the delayed requests of producers, if there are any."""
+        if self.broker.late:
+            self.broker.arrive()
 
     def forget_offsets(self) -> None:
         """Let Kafka forget the offsets of a group that was empty for a long time."""
@@ -123,7 +134,7 @@ class JoinerProcess(Process):
 
     kind = "joiner"
 
-    def __init__(self, name: str, pipeline: Pipeline, world: Place) -> None:
+    def __init__(self, name: str, pipeline: Pipeline, world: World) -> None:
         super().__init__(name, world)
         self._pipeline = pipeline
         self.joiner: Joiner | None = None

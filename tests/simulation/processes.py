@@ -7,7 +7,7 @@ lost. The next time it is run, it starts again without any memory.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace.ingest.errors import OffsetGone
 from headrace.learner.errors import BucketsBehind, LogTruncated, MarkOutsideTopic, TopicMadeAgain
@@ -19,16 +19,12 @@ from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
-from headrace.pserver.store import Shape
 from tests.simulation.batches import WIDTH
 from tests.simulation.ledger import Broken, rows_by_id
-from tests.simulation.network import Connection, Crash, Network, Surroundings
-from tests.simulation.plan import Plan
-from tests.simulation.topic import SimulatedTopic
+from tests.simulation.network import Crash, connect
 
 if TYPE_CHECKING:
-    from tests.simulation.kafka import Group
-    from tests.simulation.witness import WitnessedStore
+    from tests.simulation.world import World
 
 _METRICS = KeeperMetrics("simulated")
 """Metrics of all keepers of all worlds. No test reads them."""
@@ -47,35 +43,12 @@ class SparseTable(RowTable):
         return self._cleared > 3
 
 
-class Place(Surroundings, Protocol):
-    """The parts of the world that a process uses."""
-
-    plan: Plan
-    shape: Shape
-    store: WitnessedStore
-    network: Network
-    topic: SimulatedTopic
-    group: Group
-
-    def now_ms(self) -> int:
-        """Time since the world began."""
-
-    def wall_ms(self) -> int:
-        """The time of day, as the machine of a process has it; it steps."""
-
-    def pass_time(self, milliseconds: int) -> None:
-        """Let time pass."""
-
-    def nonce(self) -> bytes:
-        """Eight random bytes."""
-
-
 class Process:
     """One process: not there, or in one of its steps, or between two."""
 
     kind = ""
 
-    def __init__(self, name: str, world: Place) -> None:
+    def __init__(self, name: str, world: World) -> None:
         self.name, self.world = name, world
         self.running = False
         """Whether the process pauses in the middle of a step, while others go on."""
@@ -180,7 +153,7 @@ class ServerProcess(Process):
 
     kind = "server"
 
-    def __init__(self, name: str, world: Place) -> None:
+    def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world)
         self._replica: Replica | None = None
 
@@ -194,8 +167,7 @@ class ServerProcess(Process):
 
     def _start(self) -> None:
         if self._replica is None:
-            connection = Connection(self.world.store, self.world.network, self.world)
-            self._replica = Replica(connection, self.world.shape, SparseTable(WIDTH))
+            self._replica = Replica(connect(self.world), self.world.shape, SparseTable(WIDTH))
         self._replica.poll()
 
     def _step(self) -> None:
@@ -215,7 +187,7 @@ class KeeperProcess(Process):
 
     kind = "keeper"
 
-    def __init__(self, name: str, world: Place) -> None:
+    def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world)
         self.keeper: Keeper | None = None
 
@@ -230,7 +202,7 @@ class KeeperProcess(Process):
     def _start(self) -> None:
         world, plan = self.world, self.world.plan
         self.keeper = Keeper(
-            Connection(world.store, world.network, world),
+            connect(world),
             world.shape,
             name=self.name,
             keeping=FoldPolicy(

@@ -6,12 +6,14 @@ or pause. If an answer does not come, the client logs a lost connection, and sen
 or gives up. The first copy may then arrive at any later time.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -23,7 +25,9 @@ from headrace.ingest.kafka.protocols import Committed, Record, Source
 from tests.simulation.broker import Broker, Request
 from tests.simulation.kafka import SimulatedReader
 from tests.simulation.network import Crash
-from tests.simulation.processes import Place
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 LARGEST_MESSAGE = 12 << 10
 """Bytes that the topic of examples takes; beside it the joiner's limit is as small."""
@@ -41,7 +45,7 @@ _ARRIVES = 0.3
 class SimulatedProducer:
     """`confluent_kafka.Producer`, as far as transactions use it."""
 
-    def __init__(self, config: Mapping[str, Any], *, broker: Broker, world: Place) -> None:
+    def __init__(self, config: Mapping[str, Any], *, broker: Broker, world: World) -> None:
         self._name: str = config["transactional.id"]
         self._log: ConnectionLog = config["logger"]
         self._broker, self._world = broker, world
@@ -185,7 +189,7 @@ def _timed_out(*, abort: bool = False) -> KafkaError:
 class SimulatedOffsets:
     """The committed offsets of the joiners' group, and the membership of one joiner."""
 
-    def __init__(self, name: str, reader: SimulatedReader, broker: Broker, world: Place) -> None:
+    def __init__(self, name: str, reader: SimulatedReader, broker: Broker, world: World) -> None:
         self._name, self._reader, self._broker, self._world = name, reader, broker, world
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
@@ -203,7 +207,7 @@ class SimulatedOffsets:
 
 
 @contextmanager
-def simulated_client(broker: Broker, world: Place) -> Iterator[None]:
+def simulated_client(broker: Broker, world: World) -> Iterator[None]:
     """Let the product's transactions use the simulated client, logs and clock."""
 
     def before(

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.mutant import Mutant
+from tests.simulation.mutant_seeds import first_seeds, seed_that_notices
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.search import outcome
-
-SEEDS = 200
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +19,8 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_simulation_notices_a_removed_check(mutant: Mutant) -> None:
-    with mutant.at_large():
-        for seed in range(mutant.found_by, mutant.found_by + SEEDS):
-            if outcome(seed, mutant.about).failure:
-                return
-    pytest.fail(f"{SEEDS} seeds do not notice")
+    assert seed_that_notices(mutant, first_seeds()[mutant.name]) is not None
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_source_still_has_the_check_that_a_mutant_removes(mutant: Mutant) -> None:
-    assert mutant.mutated()
+def test_every_mutant_has_a_seed_and_every_seed_a_mutant() -> None:
+    assert list(first_seeds()) == [mutant.name for mutant in MUTANTS]

@@ -188,9 +188,9 @@ class World:
         plan = self.plan
         deeds: dict[Callable[[], None], float] = {
             self._produce: 100.0 * plan.batches / plan.deeds * 1.5,
-            self._run_learner: plan.learner_steps,
-            self._run_keeper: plan.keeper_steps * plan.keepers,
-            self._run_server: 7.0 * plan.servers,
+            partial(self._run, self.learners): plan.learner_steps,
+            partial(self._run, self.keepers): plan.keeper_steps * plan.keepers,
+            partial(self._run, self.servers): 7.0 * plan.servers,
             self._rebalance: plan.rebalances,
             self._failovers.go_back: plan.reverts,
             self._failovers.lose: plan.losses,
@@ -199,18 +199,25 @@ class World:
             self._make_topic_again: plan.recreations,
             self._delete_old_records: 0.0 if plan.losses else plan.retention,
             self._restart: plan.restarts,
-            self._arrive: 15.0 if plan.weather.linger else 0.0,
-            self._arrive_at_broker: 2.0 if plan.joiners else 0.0,
-            self._run_joiner: plan.joiner_steps,
-            self._forget_offsets: plan.forgotten,
+            self.network.arrive: 15.0 if plan.weather.linger else 0.0,
+            **self._deeds_of_pipeline(),
             self._cut_a_log: plan.log_cuts,
-            self._cut_events: plan.event_cuts,
-            self._move_events: plan.broker_clocks,
             Operator(self).ask: plan.operators,
             self._failovers.fall_silent: plan.silences,
             self._failovers.come_back: plan.silences / 4,
         }
         return list(deeds), list(deeds.values())
+
+    def _deeds_of_pipeline(self) -> dict[Callable[[], None], float]:
+        if (pipeline := self.pipeline) is None:
+            return {}
+        return {
+            pipeline.arrive: 2.0,
+            partial(self._run, pipeline.joiners): self.plan.joiner_steps,
+            pipeline.forget_offsets: self.plan.forgotten,
+            pipeline.cut_a_log: self.plan.event_cuts,
+            pipeline.producer.move_a_log: self.plan.broker_clocks,
+        }
 
     def _do_something(self) -> None:
         self._done += 1
@@ -239,30 +246,14 @@ class World:
         marker = dice.random() < 0.3
         self.topic.append(source, batch, self.wall_ms(), aborted=aborted, marker=marker)
 
-    def _run(self, processes: list[Process]) -> None:
+    def _run(self, processes: Sequence[Process]) -> None:
         free = [process for process in processes if not process.running]
         if free:
             self.dice.choice(free).run()
 
-    def _run_joiner(self) -> None:
-        self._run([*self._joiners()])
-
-    def _run_learner(self) -> None:
-        self._run([*self.learners])
-
-    def _run_keeper(self) -> None:
-        self._run([*self.keepers])
-
-    def _run_server(self) -> None:
-        self._run([*self.servers])
-
     def _rebalance(self) -> None:
         groups = [self.group, self.pipeline.group] if self.pipeline else [self.group]
         self.dice.choice(groups).rebalance(self.plan.zombie_polls)
-
-    def _forget_offsets(self) -> None:
-        if self.pipeline is not None:
-            self.pipeline.forget_offsets()
 
     def _step_a_clock(self) -> None:
         step_ms = self.dice.choice((10, self.plan.lease_ms, 5 * self.plan.lease_ms))
@@ -310,27 +301,11 @@ class World:
         while self.topic.now.ends[source] <= end:
             self._append(source)
 
-    def _cut_events(self) -> None:
-        if self.pipeline is not None:
-            self.pipeline.cut_a_log()
-
-    def _move_events(self) -> None:
-        if self.pipeline is not None:
-            self.pipeline.producer.move_a_log()
-
     def _restart(self) -> None:
         free = [process for process in self.processes if process.up and not process.running]
         if free:
             self.tally["processes ended in good order"] += 1
             self.dice.choice(free).end()
-
-    def _arrive(self) -> None:
-        if self.network.late:
-            self.network.arrive()
-
-    def _arrive_at_broker(self) -> None:
-        if self.pipeline is not None and self.pipeline.broker.late:
-            self.pipeline.broker.arrive()
 
     # ---------------------------------------------------------------- the calm
 
