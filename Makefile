@@ -9,6 +9,8 @@ SEEDS ?= 1000
 MINUTES ?= 10
 RATE ?= 2000
 WORKERS ?= 2
+# workers of `make test`, whose tests wait for servers and processes for two fifths of the time
+TEST_WORKERS ?= 3
 # exit status of a benchmark that lacks what it measures, such as PySpark
 SKIPPED := 77
 LOCKED := --quiet --universal --generate-hashes --python-version 3.11 --no-header
@@ -45,8 +47,8 @@ $(WHOLE): requirements-deep.lock $(READY)
 demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180)
 	$(BIN)/headrace demo $(DEMO_FLAGS)
 
-test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (TEST_WORKERS=3)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(WHOLE) ## Run the tests that need no server and no other process, in a minute (WORKERS=2)
 	HEADRACE_TESTS=quick $(BIN)/python -m pytest -p no:schemathesis -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not long and not servers and not thorough'
