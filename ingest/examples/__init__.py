@@ -2,5 +2,5 @@
 
 `batch` has the columns of a batch and its message format. `arrow_batch` validates the bytes, and
 `damaged_messages` skips what an operator named. `continuity` finds missing batches. `splitting`
-divides batches, `ordering` puts their examples in another order.
+divides batches.
 """

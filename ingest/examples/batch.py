@@ -11,10 +11,10 @@ lists. `unpack` copies only what Arrow has no array for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,11 @@ from headrace.ingest.features.fields import FieldSet
 
 FORMAT = 1
 _SLICE = "slice:"
+_COLUMNS = (
+    *("kinds", "labels", "event_ms", "shown_ms", "append_ms", "weights"),
+    *("impression_ids", "request_ids"),
+)
+"""Of the examples themselves, beside those of their features and slices."""
 _SPECS = 16
 """Sets of fields whose column types are kept: a process reads one, or a few."""
 
@@ -270,37 +275,62 @@ def concatenate(batches: list[Examples]) -> Examples:
     """Return one or more batches of one partition as one batch, in their order."""
     if len(batches) == 1:
         return batches[0]
-    last, parts = batches[-1], [batch.features for batch in batches]
+    parts = [batch.features for batch in batches]
     starts = np.cumsum([0] + [part.bag_ids.shape[0] for part in parts])
     offsets = [part.bag_offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]
-    return Examples(
-        fingerprint=last.fingerprint,
-        watermark_ms=last.watermark_ms,
-        kinds=np.concatenate([batch.kinds for batch in batches]),
-        labels=np.concatenate([batch.labels for batch in batches]),
-        event_ms=np.concatenate([batch.event_ms for batch in batches]),
-        shown_ms=np.concatenate([batch.shown_ms for batch in batches]),
-        append_ms=np.concatenate([batch.append_ms for batch in batches]),
-        impression_ids=pa.concat_arrays([batch.impression_ids for batch in batches]),
-        request_ids=pa.concat_arrays([batch.request_ids for batch in batches]),
-        features=Encoded(
-            ids=np.concatenate([part.ids for part in parts]),
-            bag_ids=np.concatenate([part.bag_ids for part in parts]),
-            bag_offsets=np.concatenate([*offsets, starts[-1:]]).astype(np.int32),
-            numbers=np.concatenate([part.numbers for part in parts]),
-        ),
-        slices={
-            name: pa.concat_arrays([batch.slices[name] for batch in batches])
-            for name in last.slices
-        },
-        weights=_weights(batches),
-        negative_rate=last.negative_rate,
+    features = Encoded(
+        ids=np.concatenate([part.ids for part in parts]),
+        bag_ids=np.concatenate([part.bag_ids for part in parts]),
+        bag_offsets=np.concatenate([*offsets, starts[-1:]]).astype(np.int32),
+        numbers=np.concatenate([part.numbers for part in parts]),
     )
+    return made_of(batches, features, _concatenated)
 
 
-def _weights(batches: list[Examples]) -> npt.NDArray[np.float32] | None:
-    found = [batch.weights for batch in batches if batch.weights is not None]
-    return np.concatenate(found) if found else None
+def reordered(examples: Examples, order: npt.NDArray[np.int64]) -> Examples:
+    """Return the examples at these places, in this order, with the items of their bags."""
+    places = pa.array(order)
+
+    def chosen(columns: Sequence[Any]) -> Any:
+        [column] = columns
+        return column[order] if isinstance(column, np.ndarray) else column.take(places)
+
+    return made_of([examples], _reordered_features(examples.features, order), chosen)
+
+
+def made_of(
+    batches: Sequence[Examples], features: Encoded, column_of: Callable[[Sequence[Any]], Any]
+) -> Examples:
+    """Return a batch of these features with the facts of the last of the batches.
+
+    column_of: makes a column of it from the same column of the batches.
+    """
+    last = batches[-1]
+    columns = {
+        name: column_of([getattr(each, name) for each in batches])
+        for name in _COLUMNS
+        if getattr(last, name) is not None
+    }
+    slices = {name: column_of([each.slices[name] for each in batches]) for name in last.slices}
+    return replace(last, features=features, slices=slices, before=-1, **columns)
+
+
+def _concatenated(columns: Sequence[Any]) -> Any:
+    many = np.concatenate if isinstance(columns[0], np.ndarray) else pa.concat_arrays
+    return many(columns)
+
+
+def _reordered_features(features: Encoded, order: npt.NDArray[np.int64]) -> Encoded:
+    count = len(features)
+    ids, numbers, begins = features.ids[order], features.numbers[order], features.bag_offsets[:-1]
+    if not begins.shape[0]:
+        return Encoded(ids, features.bag_ids[:0], np.zeros(1, np.int32), numbers)
+    lengths = np.diff(features.bag_offsets).reshape(count, -1)[order].reshape(-1)
+    begins = begins.reshape(count, -1)[order].reshape(-1)
+    offsets = np.zeros(lengths.shape[0] + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    items = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return Encoded(ids, features.bag_ids[items], offsets, numbers)
 
 
 def _rows(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.batch import Examples, made_of
 from headrace.ingest.features.encoder import Encoded
 
 _FIXED_BYTES = 64
@@ -142,23 +142,10 @@ def part_of(examples: Examples, begin: int, end: int) -> Examples:
     features = examples.features
     bags = (features.bag_offsets.shape[0] - 1) // max(count, 1)
     offsets = features.bag_offsets[begin * bags : end * bags + 1]
-    return Examples(
-        fingerprint=examples.fingerprint,
-        watermark_ms=examples.watermark_ms,
-        kinds=examples.kinds[begin:end],
-        labels=examples.labels[begin:end],
-        event_ms=examples.event_ms[begin:end],
-        shown_ms=examples.shown_ms[begin:end],
-        append_ms=examples.append_ms[begin:end],
-        impression_ids=examples.impression_ids[begin:end],
-        request_ids=examples.request_ids[begin:end],
-        features=Encoded(
-            ids=features.ids[begin:end],
-            bag_ids=features.bag_ids[offsets[0] : offsets[-1]],
-            bag_offsets=offsets - offsets[0],
-            numbers=features.numbers[begin:end],
-        ),
-        slices={name: values[begin:end] for name, values in examples.slices.items()},
-        weights=None if examples.weights is None else examples.weights[begin:end],
-        negative_rate=examples.negative_rate,
+    part = Encoded(
+        ids=features.ids[begin:end],
+        bag_ids=features.bag_ids[offsets[0] : offsets[-1]],
+        bag_offsets=offsets - offsets[0],
+        numbers=features.numbers[begin:end],
     )
+    return made_of([examples], part, lambda columns: columns[0][begin:end])

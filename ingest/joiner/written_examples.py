@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Examples
-from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.batch import Examples, reordered
 
 
 class WrittenExamples:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.ingest.events.contract import TIME
-from headrace.ingest.examples.batch import Examples, concatenate
-from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.batch import Examples, concatenate, reordered
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide

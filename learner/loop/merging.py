@@ -25,8 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.examples.batch import Examples, concatenate
-from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.batch import Examples, concatenate, reordered
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.source_order import NextEvent, OrderBounds
 from headrace.learner.inputs.slates import slate_order

@@ -16,7 +16,6 @@ from headrace.ingest.dead_letters import letter
 from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, as_line
 from headrace.ingest.errors import BadCheckpoint
 from headrace.ingest.examples import batch as examples
-from headrace.ingest.examples.ordering import reordered
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
@@ -68,7 +67,7 @@ def _use_examples(blob: bytes) -> None:
         assert column.dtype == np.int64 and column.shape == (count,)
     assert features.ids.dtype == np.uint64 and features.numbers.dtype == np.float32
     if count:
-        last = part_of(reordered(found, np.arange(count)[::-1]), 0, (count + 1) // 2)
+        last = part_of(examples.reordered(found, np.arange(count)[::-1]), 0, (count + 1) // 2)
         examples.concatenate([last, found])
         found.impression_ids.to_pylist(), found.request_ids.to_pylist()
 

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.ingest.examples.batch import Examples, Kind
-from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.batch import Examples, Kind, reordered
 from headrace.ingest.features.encoder import Encoded
 from headrace.learner.spec.model_spec import ModelSpec
 

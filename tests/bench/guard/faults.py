@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Examples, concatenate
-from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.batch import Examples, concatenate, reordered
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoded
 from tests.bench.generated.joined_examples import Clicks

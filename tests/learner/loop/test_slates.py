@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.ingest.examples.batch import Examples, Kind
-from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.batch import Examples, Kind, reordered
 from headrace.ingest.examples.splitting import part_of
 from headrace.learner.inputs.slates import (
     LONGEST_SLATE,

@@ -13,8 +13,7 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.ports import free_port
-from headrace.ingest.examples.batch import Examples
-from headrace.ingest.examples.ordering import reordered
+from headrace.ingest.examples.batch import Examples, reordered
 from headrace.learner.errors import GroupBroken
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup, join_group
 from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
