@@ -25,7 +25,7 @@ import pyarrow as pa
 from headrace.ingest.events.contract import TIME
 from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.features.fields import Policy
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, memory_ports
 from headrace.ingest.kafka.protocols import Source

@@ -15,7 +15,7 @@ from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import ShownSetupProgress
 from headrace.deploy.reports.observer import curl_of
 from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.features.fields import Policy
 from headrace.learner.spec.architecture import LOGISTIC
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.serving.requests.sample_requests import sample_fields

@@ -1,7 +1,7 @@
 """Features: the fields of a model, and the encoder that turns events into ids and numbers.
 
-`fields` parses the part of the model spec that joiner, learner and server must agree on, and
-`label_policy` says when an impression becomes an example. `encoder` applies the fields to events
+`fields` parses the part of the model spec that joiner, learner and server must agree on, with the
+policy that says when an impression becomes an example. `encoder` applies the fields to events
 (`arrow_columns` to tables), with the hashes of `hashing`. `example_weights` decides how much an
 example counts, and samples negatives.
 

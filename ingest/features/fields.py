@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +39,6 @@ from msgspec import Meta
 
 from headrace.ingest.events.contract import TIME
 from headrace.ingest.features.example_weights import ExampleWeights
-from headrace.ingest.features.label_policy import LabelPolicy, Policy
 from headrace.ingest.features.number_ids import number_id
 from headrace.ingest.features.spec_sections import (
     UNIQUE,
@@ -49,25 +49,14 @@ from headrace.ingest.features.spec_sections import (
     table_of,
     tables_of,
 )
-from headrace.ingest.features.spec_text import SpecError, SpecText, found_name, one_of
-
-__all__ = [
-    "TIME",
-    "Field",
-    "FieldSet",
-    "LabelPolicy",
-    "Policy",  # saved experiments find both here
-    "SpecError",
-    "SpecText",
-    "Transform",
-    "parse_fields",
-]
+from headrace.ingest.features.spec_text import SpecText, found_name, one_of
 
 LAST_NUMBER = 1000
 """Fields and statistics have numbers from 1 to this one; 0 is the intercept, higher ones are
 reserved."""
 NAME = re.compile(r"[a-z0-9_]+")
 _LONGEST_S = 366 * 86_400.0
+_WEEK_S = 7 * 86_400
 _SLICE_BY = "= a list of raw event fields, each once"
 
 Number = Annotated[int, Meta(ge=1, le=LAST_NUMBER)]
@@ -101,6 +90,41 @@ class Transform(StrEnum):
     def listed(self) -> bool:
         """Whether it gives any number of ids per event."""
         return self in (Transform.BAG, Transform.HISTORY)
+
+
+class Policy(StrEnum):
+    """When an impression becomes an example, and with which label.
+
+    When an impression is shown, its click is not known yet. `immediate` brings new items into the
+    model within a second; `window` gives every example its final label, one window late. The joiner
+    applies the policy (`ingest/joiner/core/rules.py`). A click after the window is late under both.
+    """
+
+    IMMEDIATE = "immediate"
+    """At once with label 0; a later click is a second example with label 1."""
+    WINDOW = "window"
+    """Once, when its window closes, with the label known by then."""
+
+
+class LabelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The section `[label]`: how clicks become labels."""
+
+    # immediate by default, because headrace exists for freshness
+    policy: Policy = Policy.IMMEDIATE
+    """When an impression becomes an example."""
+    window_s: Annotated[float, Meta(gt=0, le=_WEEK_S), expected("above 0, up to a week")] = 1800.0
+    """Seconds after the impression in which a click counts. A later click is late: it is counted
+    and not learned."""
+
+    @property
+    def window_ms(self) -> int:
+        """The window in milliseconds, at least one."""
+        return max(1, math.floor(self.window_s * 1000))
+
+    @property
+    def delay_ms(self) -> int:
+        """Event time from an impression to its example."""
+        return self.window_ms if self.policy is Policy.WINDOW else 0
 
 
 class ExampleOptions(ExampleWeights, frozen=True, forbid_unknown_fields=True):

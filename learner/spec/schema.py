@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.json import schema_components
 from msgspec.structs import fields
 
-from headrace.ingest.features.fields import FIELDS, NAME, ExampleOptions
-from headrace.ingest.features.label_policy import LabelPolicy
+from headrace.ingest.features.fields import FIELDS, NAME, ExampleOptions, LabelPolicy
 from headrace.ingest.features.spec_sections import Variants
 from headrace.learner.spec.admission_and_expiry import ADMISSION, ExpirySection
 from headrace.learner.spec.architecture import MODEL

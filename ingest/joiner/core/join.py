@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.examples.batch import Examples, concatenate
-from headrace.ingest.features.fields import FieldSet
-from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.features.fields import FieldSet, Policy
 from headrace.ingest.joiner.core import rules
 from headrace.ingest.joiner.core.checkpoint import InputPosition, JoinerCheckpoint, JoinerCounters
 from headrace.ingest.joiner.core.input import (

@@ -1,6 +1,6 @@
 """The rules of joining: label policy, watermark, duplicates, late clicks; shared with the kernel.
 
-The label policy (`ingest/features/label_policy.py`) says what an impression becomes.
+The label policy (`ingest/features/fields.py`) says what an impression becomes.
 `immediate` makes an example with label 0 when the impression is taken, and a second with label 1 at
 its click. `window` makes one example when the window closes (`JoinRule.closing`).
 

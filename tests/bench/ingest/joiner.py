@@ -31,8 +31,7 @@ from typing import NamedTuple
 import psutil
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.ingest.features.fields import FieldSet
-from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.features.fields import FieldSet, Policy
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source

@@ -13,8 +13,7 @@ import os
 import numpy as np
 import psutil
 
-from headrace.ingest.features.fields import FieldSet
-from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.features.fields import FieldSet, Policy
 from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventSide, only_read
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Source

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.inspect import BoolType, EnumType, FloatType, IntType, Metadata, VarTupleType
 
-from headrace.ingest.features.fields import FIELDS, ExampleOptions
-from headrace.ingest.features.label_policy import LabelPolicy
+from headrace.ingest.features.fields import FIELDS, ExampleOptions, LabelPolicy
 from headrace.ingest.features.spec_sections import Variants, bounds_of
 from headrace.ingest.features.spec_text import one_of
 from headrace.learner.spec.admission_and_expiry import ADMISSION, ExpirySection

@@ -87,13 +87,26 @@ def test_the_default_label_policy_is_immediate_with_half_an_hour() -> None:
     assert fields.slice_by == ()
 
 
-def test_the_fingerprint_covers_the_meaning_and_not_the_text() -> None:
-    fingerprint = parse(GOOD).fingerprint
-    assert parse("# a comment\n" + GOOD).fingerprint == fingerprint
-    said = GOOD.replace('[fields.user]\nnumber = 2\ntransform = "id"', "")
-    said += '[fields.user]\nsource = "user"\ntransform = "id"\nnumber = 2\n'
-    assert parse(said).fingerprint == fingerprint
+SAME = [
+    "# a comment\n" + GOOD,
+    GOOD + "[optimizer]\nalpha = 1\n",
+    GOOD.replace('[fields.user]\nnumber = 2\ntransform = "id"', "")
+    + '[fields.user]\nsource = "user"\ntransform = "id"\nnumber = 2\n',
+]
+CHANGED = [
+    GOOD.replace('transform = "bag"', 'transform = "id"'),
+    GOOD.replace("number = 7", "number = 8"),
+    GOOD.replace("log1p = true", "log1p = false"),
+    GOOD.replace("window_s = 600", "window_s = 60"),
+    GOOD.replace('["device_type"]', "[]"),
+    GOOD + '[fields.more]\nnumber = 9\ntransform = "id"\n',
+]
+
+
+def test_the_fingerprint_changes_exactly_when_the_examples_would() -> None:
+    [fingerprint] = {parse(text).fingerprint for text in (GOOD, *SAME)}
     assert len(fingerprint) == 16
+    assert len({fingerprint, *(parse(text).fingerprint for text in CHANGED)}) == 1 + len(CHANGED)
 
 
 def test_a_spec_without_fields_is_refused() -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from headrace.ingest.features.fields import parse_fields
-from headrace.ingest.features.label_policy import LabelPolicy, Policy
+from headrace.ingest.features.fields import LabelPolicy, Policy, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.features.fields import Policy
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core import window_state as window
 from tests.effort import seeds

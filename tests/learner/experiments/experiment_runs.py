@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.splitting import part_of
-from headrace.ingest.features.label_policy import Policy
+from headrace.ingest.features.fields import Policy
 from headrace.learner.batch.sources import ExampleBlock, FilePosition
 from headrace.learner.experiments.experiment_file import Experiment, load_experiment
 from headrace.learner.experiments.history import ArmRecord, ExperimentProgress, ExperimentResult
