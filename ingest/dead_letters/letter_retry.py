@@ -13,18 +13,15 @@ is not sent. An impression older than the window is too late by then and becomes
 unless its repair changed the time.
 """
 
-import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import orjson
-from confluent_kafka import KafkaException, Producer
 
 from headrace.ingest.dead_letters.letter import Letter, Origin, SettledLetters, pack_settled
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
-from headrace.ingest.errors import StreamError
 from headrace.ingest.events.contract import (
     IMPRESSION_ID,
     REQUEST_ID,
@@ -33,10 +30,12 @@ from headrace.ingest.events.contract import (
     read_event,
     request_key,
 )
-from headrace.ingest.kafka.error_translation import translated
-from headrace.ingest.kafka.producer import producer_config
-from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
+from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
+from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing, Transactions
 from headrace.runtime.clock import wall_ms
 
 _LETTERS_A_TRANSACTION = 500
@@ -54,11 +53,8 @@ Repair = dict[str, object] | DiscardLetter | None
 """The corrected event; or DISCARD to abandon it; or None to leave the letter open."""
 
 
-class Repairs(Protocol):
-    """Decides the repair of each letter."""
-
-    def repair(self, letter: Letter) -> Repair:
-        """Return the repair of a letter."""
+Repairs = Callable[[Letter], Repair]
+"""Returns the repair of a letter."""
 
 
 @dataclass(slots=True)
@@ -84,22 +80,23 @@ def retry(
 ) -> Retried:
     """Send the repaired events of the chosen open letters.
 
-    Raises Fenced if another retry began meanwhile; KafkaUnreachable, after which only the next
-    retry can tell whether the last transaction was committed; MissingTopic, NotAllowed,
-    WriteRefused.
+    Raises Fenced if another retry began meanwhile; KafkaUnreachable and TransactionAborted, after
+    which the next retry sends what was not committed; MissingTopic, NotAllowed, WriteRefused.
     """
     topics = topics or EventTopics()
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
-    run = _RetryRun(kafka, topics)
-    try:
+    name = f"headrace.{topics.dead_letters}.retry"
+    with (
+        closing(KafkaOffsets(kafka, name)) as no_offsets,
+        closing(KafkaTransactions(kafka, name, no_offsets)) as transactions,
+    ):
+        run = _RetryRun(transactions, topics)
         for letter in DeadLetters(kafka, topics.dead_letters).letters(choice):
-            run.take(letter, repairs.repair(letter))
+            run.take(letter, repairs(letter))
             if stop.is_set():
                 run.retried.stopped = True
                 break
         run.commit()
-    finally:
-        run.close()
     return run.retried
 
 
@@ -114,11 +111,12 @@ def why_refused(event: dict[str, object]) -> Reason | None:
 class _RetryRun:
     """One run of a retry."""
 
-    def __init__(self, kafka: KafkaSettings, topics: EventTopics) -> None:
+    def __init__(self, transactions: Transactions, topics: EventTopics) -> None:
         self.retried = Retried()
-        self._transaction = _Transaction(kafka, topics.dead_letters)
+        self._transactions = transactions
         self._targets = {topics.impressions, topics.clicks}
-        self._events: list[tuple[str, bytes, bytes]] = []
+        self._dead_letters = Source(topics.dead_letters, BY_KEY)
+        self._events: list[Outgoing] = []
         self._sent: list[Origin] = []
         self._discarded: list[Origin] = []
         self._bytes = 0
@@ -134,7 +132,8 @@ class _RetryRun:
                 self._refuse(letter, reason.value)
             else:
                 value = orjson.dumps(repair)
-                self._events.append((letter.topic, value, _key_of(letter, repair)))
+                target, key = Source(letter.topic, BY_KEY), _key_of(letter, repair)
+                self._events.append(Outgoing(target, value, key))
                 self._sent.append(letter.origin)
                 self._bytes += len(value)
         elif isinstance(repair, DiscardLetter):
@@ -152,63 +151,15 @@ class _RetryRun:
         if not self._sent and not self._discarded:
             return
         settled = SettledLetters(retried=tuple(self._sent), discarded=tuple(self._discarded))
-        self._transaction.write(self._events, pack_settled(settled))
+        self._events.append(Outgoing(self._dead_letters, pack_settled(settled), b"settled"))
+        self._transactions.write(self._events, {})
         self.retried.sent += len(self._sent)
         self.retried.discarded += len(self._discarded)
         self._events, self._sent, self._discarded, self._bytes = [], [], [], 0
 
-    def close(self) -> None:
-        self._transaction.close()
-
     def _refuse(self, letter: Letter, why: str) -> None:
         self.retried.refused.append((letter.origin, why))
         self.retried.left += 1
-
-
-class _Transaction:
-    """Writes events and a settlement together, or not at all."""
-
-    def __init__(self, kafka: KafkaSettings, dead_letters: str) -> None:
-        self._kafka, self._dead_letters = kafka, dead_letters
-        self._failed = False
-        self._id = kafka.names.physical(f"headrace.{dead_letters}.retry")
-        with translated("creating a producer", kafka.bootstrap):
-            self._producer = Producer(
-                {
-                    **producer_config(kafka),
-                    "transactional.id": self._id,
-                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                    "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                    "linger.ms": 2,
-                }
-            )
-        with translated(f"taking over {self._id}", kafka.bootstrap):
-            self._producer.init_transactions(2 * kafka.connect_timeout_s)
-
-    def write(self, events: Sequence[tuple[str, bytes, bytes]], settled: bytes) -> None:
-        """Write everything, or raise."""
-        names = self._kafka.names
-        try:
-            with translated(f"transaction {self._id}", self._kafka.bootstrap):
-                self._producer.begin_transaction()
-                for topic, value, key in events:
-                    self._producer.produce(names.physical(topic), value, key)
-                self._producer.produce(names.physical(self._dead_letters), settled, b"settled")
-                self._producer.commit_transaction(self._kafka.lost_timeout_s)
-        except StreamError:
-            self._failed = True
-            self._abort()
-            raise
-
-    def close(self) -> None:
-        """Disconnect."""
-        if not self._failed:  # else it would try to abort again and log that it cannot
-            self._producer.close()
-
-    def _abort(self) -> None:
-        # fenced or unreachable: Kafka ends the transaction at its timeout, or for the next retry
-        with contextlib.suppress(KafkaException):
-            self._producer.abort_transaction(self._kafka.connect_timeout_s)
 
 
 def _key_of(letter: Letter, repair: dict[str, object]) -> bytes:

@@ -15,7 +15,7 @@ and the message as text. The returned event is sent; None leaves the letter open
 """
 
 import runpy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import msgspec
 import orjson
 
 from headrace.ingest.dead_letters.letter import Letter, Origin
-from headrace.ingest.dead_letters.letter_retry import DISCARD, Repair, why_refused
+from headrace.ingest.dead_letters.letter_retry import DISCARD, Repair, Repairs, why_refused
 from headrace.ingest.errors import StreamError
 from headrace.runtime.undecodable import UNDECODABLE
 
@@ -109,35 +109,32 @@ class FileRepairs:
         self._repairs[shown.origin] = shown.event
 
 
-class FunctionRepairs:
-    """Repairs by the function `repair` of a Python file. Raises BadRepair."""
+def function_repairs(path: Path) -> Repairs:
+    """Return the repairs of the function `repair` in a Python file. Raises BadRepair."""
+    try:
+        function = runpy.run_path(str(path)).get("repair")
+    except (OSError, SyntaxError) as error:
+        raise BadRepair(f"expected a Python file, got: {error}") from error
+    if not callable(function):
+        raise BadRepair(f"{path}: expected a function repair(event, letter), got none")
 
-    def __init__(self, path: Path) -> None:
-        self._name = str(path)
+    def repair(letter: Letter) -> Repair:
         try:
-            function = runpy.run_path(self._name).get("repair")
-        except (OSError, SyntaxError) as error:
-            raise BadRepair(f"expected a Python file, got: {error}") from error
-        if not callable(function):
-            raise BadRepair(f"{path}: expected a function repair(event, letter), got none")
-        self._function: Callable[[dict[str, Any] | None, Letter], object] = function
-
-    def repair(self, letter: Letter) -> Repair:
-        """Return the function's repair of a letter."""
-        try:
-            repaired = self._function(letter.event, letter)
+            repaired = function(letter.event, letter)
             if isinstance(repaired, dict):
                 orjson.dumps(repaired)
         except Exception as error:
             raise BadRepair(
-                f"{self._name}: repair failed for {letter.origin}: {type(error).__name__}: {error}"
+                f"{path}: repair failed for {letter.origin}: {type(error).__name__}: {error}"
             ) from error
         if repaired is None or isinstance(repaired, dict):
             return repaired
         raise BadRepair(
-            f"{self._name}: expected repair to return an object or None for {letter.origin}, "
+            f"{path}: expected repair to return an object or None for {letter.origin}, "
             f"got {type(repaired).__name__}"
         )
+
+    return repair
 
 
 _decode = msgspec.json.Decoder(EditableLetter).decode

@@ -98,15 +98,15 @@ def _show(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
 def _retry(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
     from headrace.deploy.errors import BadOption
     from headrace.ingest.dead_letters.letter_retry import retry
-    from headrace.ingest.dead_letters.repairs import FileRepairs, FunctionRepairs
+    from headrace.ingest.dead_letters.repairs import FileRepairs, function_repairs
     from headrace.runtime.termination import stopped_by_signals
 
     repaired, function = options.repaired, options.function
     if repaired is not None and function is not None:
         raise BadOption("expected either FILE or --with FILE.py, got both")
-    repairs: FileRepairs | FunctionRepairs
+    edited: FileRepairs | None = None
     if function is not None:
-        repairs = FunctionRepairs(function)
+        repairs = function_repairs(function)
     else:
         assert repaired is not None
         with ExitStack() as files:
@@ -116,12 +116,13 @@ def _retry(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
                     f"expected a file of repaired events, got {repaired}, which does not exist"
                 )
             lines = sys.stdin.buffer if standard else files.enter_context(repaired.open("rb"))
-            repairs = FileRepairs(lines, "<stdin>" if standard else str(repaired))
+            edited = FileRepairs(lines, "<stdin>" if standard else str(repaired))
+            repairs = edited.repair
     with stopped_by_signals() as stop:
         done = retry(kafka, repairs, _choice(options), stop)
     for origin, why in done.refused[:_SHOWN_CHARACTERS]:
         click.echo(printable(f"not sent, still invalid: {origin}: {why}"), err=True)
-    unused = repairs.unused if isinstance(repairs, FileRepairs) and not done.stopped else set()
+    unused = edited.unused if edited is not None and not done.stopped else set()
     if unused:
         click.echo(
             f"{counted(len(unused), 'repair has', 'repairs have')} no open letter (sent earlier, "

@@ -8,9 +8,10 @@ from typing import Any
 
 import confluent_kafka
 
-from headrace.ingest.dead_letters import letter_retry as dead_letter_retry
 from headrace.ingest.dead_letters.letter import Letter
+from headrace.ingest.dead_letters.letter_retry import retry
 from headrace.ingest.dead_letters.reader import Choice
+from headrace.ingest.kafka import transactions
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics
 
@@ -27,18 +28,16 @@ class Dying(confluent_kafka.Producer):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Repaired:
-    """Repairs every event with a time."""
-
-    def repair(self, letter: Letter) -> dict[str, object]:
-        return {**(letter.event or {}), "timestamp_ms": 1_767_225_600_000}
+def repaired(letter: Letter) -> dict[str, object]:
+    """Repair every event with a time."""
+    return {**(letter.event or {}), "timestamp_ms": 1_767_225_600_000}
 
 
 if __name__ == "__main__":
-    setattr(dead_letter_retry, "Producer", Dying)  # noqa: B010 - not a name that it exports
-    dead_letter_retry.retry(
+    setattr(transactions, "Producer", Dying)  # noqa: B010 - not a name that it exports
+    retry(
         KafkaSettings(bootstrap),
-        Repaired(),
+        repaired,
         Choice(),
         threading.Event(),
         EventTopics(impressions, clicks, dead_letters),

@@ -22,7 +22,7 @@ from headrace.ingest.dead_letters.letter import (
 )
 from headrace.ingest.dead_letters.letter_retry import Repairs, Retried, retry
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
-from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, FunctionRepairs, as_line
+from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, as_line, function_repairs
 from headrace.ingest.errors import Fenced
 from headrace.ingest.events.contract import LARGEST_VALUE_BYTES, Reason
 from headrace.ingest.kafka.producer import KafkaWriter
@@ -155,29 +155,26 @@ def test_a_function_repairs_dead_letters_and_its_errors_name_the_letter(tmp_path
         "        return {**event, 'timestamp_ms': letter.append_ms}\n"
         "    return 1 / 0 if letter.offset == 5 else letter.offset if letter.offset else None\n"
     )
-    repairs = FunctionRepairs(path)
+    repairs = function_repairs(path)
     broken = letter(record(3, b'{"impression_id":"a"}'))
-    assert repairs.repair(broken) == {"impression_id": "a", "timestamp_ms": NOW_MS + 3}
-    assert repairs.repair(letter(record(0, b"[]"), Reason.NOT_AN_OBJECT)) is None
+    assert repairs(broken) == {"impression_id": "a", "timestamp_ms": NOW_MS + 3}
+    assert repairs(letter(record(0, b"[]"), Reason.NOT_AN_OBJECT)) is None
     with pytest.raises(BadRepair, match="an object or None for impressions/0@4, got int"):
-        repairs.repair(letter(record(4, b"[]"), Reason.NOT_AN_OBJECT))
+        repairs(letter(record(4, b"[]"), Reason.NOT_AN_OBJECT))
     with pytest.raises(BadRepair, match="impressions/0@5: ZeroDivisionError"):
-        repairs.repair(letter(record(5, b"[]"), Reason.NOT_AN_OBJECT))
+        repairs(letter(record(5, b"[]"), Reason.NOT_AN_OBJECT))
     path.write_text("x = 1\n")
     with pytest.raises(BadRepair, match="expected a function repair"):
-        FunctionRepairs(path)
+        function_repairs(path)
     with pytest.raises(BadRepair, match="No such file"):
-        FunctionRepairs(tmp_path / "absent.py")
+        function_repairs(tmp_path / "absent.py")
 
 
 # -------------------------------------------------------------------- with Kafka
 
 
-class WithTime:
-    """Repairs every event with a time."""
-
-    def repair(self, letter: Letter) -> dict[str, object]:
-        return {**(letter.event or {}), "timestamp_ms": NOW_MS}
+def with_time(letter: Letter) -> dict[str, object]:
+    return {**(letter.event or {}), "timestamp_ms": NOW_MS}
 
 
 @dataclass
@@ -237,31 +234,26 @@ def test_a_repaired_event_is_sent_back_once_over_any_number_of_retries(topics: T
         line["event"]["timestamp_ms"] = NOW_MS
     lines[1]["event"] = None
     repaired = [json.dumps(line).encode() for line in lines[:4]]
-    first = topics.retry(FileRepairs(repaired, "f"))
+    first = topics.retry(FileRepairs(repaired, "f").repair)
     assert (first.sent, first.discarded, first.left, first.refused) == (3, 1, 2, [])
     assert [each.offset for each in topics.open()] == [4, 5]
     again = FileRepairs(repaired, "f")
-    second = topics.retry(again)
+    second = topics.retry(again.repair)
     assert (second.sent, second.discarded, second.left) == (0, 0, 2)
     assert len(again.unused) == 4
     expected = [pair for pair in topics.expected(4) if pair[1] != "broken-1"]
     assert topics.events() == expected
-    assert topics.retry(WithTime()).sent == 2
+    assert topics.retry(with_time).sent == 2
     assert topics.open() == []
 
 
 def test_a_repair_that_the_joiner_would_refuse_again_is_not_sent(topics: Topics) -> None:
     topics.write([*topics.broken(1), record(1, b"{}", topic="elsewhere")])
 
-    class Nothing:
-        def repair(self, letter: Letter) -> dict[str, object]:
-            return (
-                {"impression_id": "a"}
-                if letter.offset == 0
-                else {"impression_id": "a", "timestamp_ms": NOW_MS}
-            )
+    def nothing(letter: Letter) -> dict[str, object]:
+        return {"impression_id": "a"} | ({} if letter.offset == 0 else {"timestamp_ms": NOW_MS})
 
-    done = topics.retry(Nothing())
+    done = topics.retry(nothing)
     assert (done.sent, done.left) == (0, 2)
     assert done.refused[0][1] == Reason.NO_TIME.value
     assert "got elsewhere" in done.refused[1][1]
@@ -279,7 +271,7 @@ def test_a_dead_letter_retry_killed_around_its_commit_sends_each_event_once(
     command = [sys.executable, "-m", module, topics.kafka.bootstrap, *names]
     killed = subprocess.run([*command, moment], cwd=ROOT, timeout=120, check=False)
     assert killed.returncode == -9
-    done = topics.retry(WithTime())
+    done = topics.retry(with_time)
     assert done.sent == (40 if moment == "before" else 0)
     assert topics.events() == topics.expected(40)
     assert topics.open() == []
@@ -315,14 +307,13 @@ def topics_origin(topics: Topics, offset: int) -> Origin:
 def test_the_first_of_two_concurrent_retries_is_fenced(topics: Topics) -> None:
     topics.write(topics.broken(3))
 
-    class Overtaken:
-        def repair(self, letter: Letter) -> dict[str, object]:
-            if letter.offset == 0:
-                assert topics.retry(WithTime()).sent == 3
-            return WithTime().repair(letter)
+    def overtaken(letter: Letter) -> dict[str, object]:
+        if letter.offset == 0:
+            assert topics.retry(with_time).sent == 3
+        return with_time(letter)
 
     with pytest.raises(Fenced):
-        topics.retry(Overtaken())
+        topics.retry(overtaken)
     assert topics.events() == topics.expected(3)
 
 
@@ -355,7 +346,7 @@ def test_framed_and_empty_messages_of_each_compression_are_repaired_once(
             **{(codec, Reason.NOT_JSON): framed[codec] for codec in codecs},
             **{(codec, Reason.EMPTY): b"" for codec in codecs},
         }
-        repaired = [topics.retry(FunctionRepairs(path)) for _ in range(2)]
+        repaired = [topics.retry(function_repairs(path)) for _ in range(2)]
         assert [(each.sent, each.left) for each in repaired] == [(4, 4), (0, 4)]
         joined.wait(lambda: joined.state.read().impressions == 8, process)
     assert joined.state.read().examples == 8
