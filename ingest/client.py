@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import random
 import threading
 import time
 from collections import deque
@@ -35,9 +36,6 @@ from typing import NamedTuple, Self
 import msgspec
 import orjson
 import urllib3
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
-from tenacity.nap import sleep_using_event
-from tenacity.stop import stop_when_event_set
 
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.undecodable import UNDECODABLE
@@ -215,33 +213,18 @@ class _Requests:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._pool = urllib3.PoolManager(retries=False, timeout=settings.timeout_s)
-        self._backing_off = wait_random_exponential(
-            settings.first_wait_s, max=settings.longest_wait_s
-        )
+        self._settings = settings
         self.give_up = threading.Event()
         self.trouble = "no answer yet"
 
     def deliver(self, path: str, events: list[bytes]) -> bool:
         """Send events until each is acknowledged or refused; False if closed before."""
-        left = events
-
-        def once() -> None:
-            nonlocal left
-            left = self._send(path, left)
-            if left:
-                raise _Again
-
-        retrying = Retrying(
-            retry=retry_if_exception_type(_Again),
-            wait=self._wait_s,
-            stop=stop_when_event_set(self.give_up),
-            sleep=sleep_using_event(self.give_up),
-            reraise=True,
-        )
-        try:
-            retrying(once)
-        except _Again:
-            return False
+        backing_off_s = self._settings.first_wait_s
+        while events := self._send(path, events):
+            jitter_s = random.uniform(0.0, backing_off_s)  # noqa: S311
+            if self.give_up.wait(self._retry_after_s + jitter_s):
+                return False
+            backing_off_s = min(2.0 * backing_off_s, self._settings.longest_wait_s)
         return True
 
     def close(self) -> None:
@@ -267,11 +250,15 @@ class _Requests:
             answer = _Answer()  # from a proxy before the collector
         if response.status == 200 or answer.refused:
             return self._left(events, answer.refused)
-        self._note(f"{response.status} after {time.monotonic() - began_s:.1f} s: {answer.error}")
+        why = answer.error or _Refused(expected="an answer of a collector", found="another")
+        took_s = time.monotonic() - began_s
+        self._note(
+            f"{response.status} after {took_s:.1f} s: expected {why.expected}, got {why.found}"
+        )
         if response.status not in (400, 413):
             return events  # try again: overloaded, or an operator must correct token or address
         if len(events) == 1:
-            self._report(_refused_request(events[0], response.status, answer.error))
+            self._report(events[0], str(response.status), why)
             return []
         half = len(events) // 2
         return self._send(path, events[:half]) + self._send(path, events[half:])
@@ -284,16 +271,12 @@ class _Requests:
                 left.append(event)
                 self.trouble = refusal.found
             else:
-                self._report(
-                    UndeliverableEvent(
-                        event, refusal.reason, refusal.field, refusal.expected, refusal.found
-                    )
-                )
+                self._report(event, refusal.reason, refusal)
         return left
 
-    def _report(self, refused: UndeliverableEvent) -> None:
+    def _report(self, event: bytes, reason: str, why: _Refused) -> None:
         try:
-            self._refused(refused)
+            self._refused(UndeliverableEvent(event, reason, why.field, why.expected, why.found))
         except Exception:
             log.exception("the callback for refused events failed")  # the others must be sent
 
@@ -301,40 +284,23 @@ class _Requests:
         self.trouble = f"{self.url}: {trouble}"
         log.warning("not sent yet: %s", self.trouble)
 
-    def _wait_s(self, state: RetryCallState) -> float:
-        return self._retry_after_s + self._backing_off(state)
-
-
-class _Again(Exception):
-    """Some events of a batch must be sent again."""
-
 
 class _Refused(msgspec.Struct):
-    index: int
-    reason: str
-    field: str
-    expected: str
-    found: str
+    """A refused event; without `index` and `reason`, the refusal of a whole request."""
 
-
-class _Error(msgspec.Struct):
-    field: str
-    expected: str
-    found: str
+    index: int = 0
+    reason: str = ""
+    field: str = ""
+    expected: str = ""
+    found: str = ""
 
 
 class _Answer(msgspec.Struct):
     refused: list[_Refused] = []
-    error: _Error | None = None
+    error: _Refused | None = None
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
-
-
-def _refused_request(event: bytes, status: int, error: _Error | None) -> UndeliverableEvent:
-    if error is None:
-        return UndeliverableEvent(event, str(status), "", "", "")
-    return UndeliverableEvent(event, str(status), error.field, error.expected, error.found)
 
 
 def _log_refused(event: UndeliverableEvent) -> None:

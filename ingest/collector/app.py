@@ -4,12 +4,11 @@ The two routes for events are plain Starlette routes on raw bytes, without a val
 thread pool or middleware. The other routes are FastAPI's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -17,7 +16,9 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from headrace.ingest.collector import body as bodies
-from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
+from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound, RequestShare
+from headrace.ingest.collector.collector_metrics import CollectorMetrics
+from headrace.ingest.collector.delivery import Delivery, Failure
 from headrace.ingest.collector.openapi import document
 from headrace.ingest.collector.responses import (
     NOT_ACKNOWLEDGED,
@@ -31,42 +32,36 @@ from headrace.ingest.collector.responses import (
 from headrace.ingest.collector.validation import check
 from headrace.ingest.errors import WriteRefused
 from headrace.ingest.events.json_schema import EventKind, event_schema
+from headrace.runtime.clock import wall_ms
 from headrace.runtime.http.bearer_tokens import Tokens
 from headrace.runtime.http.docs_page import add_docs
 from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.http.server import Readiness
 from headrace.runtime.http.token_grants import TokenLimits
-
-if TYPE_CHECKING:
-    from headrace.ingest.collector.collector_metrics import CollectorMetrics
-    from headrace.ingest.collector.delivery import Delivery, Failure
-    from headrace.runtime.http.server import Readiness
 
 _JSON = "application/json"
 PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}
 
 
-class CollectorClients(NamedTuple):
-    """The tokens of the clients, and their limits in the same order."""
+@dataclass(frozen=True, slots=True)
+class CollectorParts:
+    """The parts of a collector."""
 
+    topics: Mapping[EventKind, str]
+    delivery: Delivery
+    bound: MemoryBound
     tokens: Tokens
-    limits: TokenLimits = TokenLimits(())
+    clients: TokenLimits
+    """The limits of the clients, in the order of their tokens."""
+    metrics: CollectorMetrics
+    readiness: Readiness
+    now_ms: Callable[[], int] = wall_ms
+    by_request: bool = False
+    """Whether the request id of an event, if it has one, is its key."""
 
 
-def make_app(
-    topics: Mapping[EventKind, str],
-    delivery: Delivery,
-    bound: MemoryBound,
-    clients: CollectorClients,
-    metrics: CollectorMetrics,
-    readiness: Readiness,
-    now_ms: Callable[[], int],
-    *,
-    by_request: bool = False,
-) -> FastAPI:
-    """Return the application that writes events to `topics`.
-
-    by_request: whether the request id of an event, if it has one, is its key.
-    """
+def make_app(parts: CollectorParts) -> FastAPI:
+    """Return the application that writes events to the topics."""
     app = FastAPI(
         title="headrace collector",
         description="Accepts impressions and clicks, and acknowledges them once Kafka has them.",
@@ -75,26 +70,27 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,  # behind TLS, it would send body and token again over http
     )
-    for kind, topic in topics.items():
-        collecting = _Collecting(kind, topic, delivery, bound, clients, metrics, now_ms, by_request)
+    for kind in parts.topics:
         # a plain Starlette route, before FastAPI's: FastAPI would resolve dependencies first
-        app.router.routes.insert(0, Route(PATHS[kind], collecting.answer, methods=["POST"]))
+        answer = _Collecting(parts, kind).answer
+        app.router.routes.insert(0, Route(PATHS[kind], answer, methods=["POST"]))
     _add_schemas(app)
-    _add_health(app, delivery, readiness)
+    _add_health(app, parts.delivery, parts.readiness)
 
     @app.exception_handler(HTTPException)
     async def refuse_path(request: Request, error: HTTPException) -> Response:
         found = f"{request.method} {request.url.path}"
         allowed = (error.headers or {}).get("Allow", "another")
         expected = "a path of /docs" if error.status_code == 404 else f"the method {allowed}"
-        metrics.refused("", error.status_code)
+        parts.metrics.refused("", error.status_code)
         answer = _refusal(RequestRefused(error.status_code, "", expected, found))
         answer.headers.update(error.headers or {})
         return answer
 
     def openapi() -> dict[str, Any]:
         if not app.openapi_schema:
-            app.openapi_schema = document(app, PATHS, bound.limits, asks_token=bool(clients.tokens))
+            asks_token = bool(parts.tokens)
+            app.openapi_schema = document(app, PATHS, parts.bound.limits, asks_token=asks_token)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -105,21 +101,9 @@ def make_app(
 class _Collecting:
     """One of the two routes for events."""
 
-    def __init__(
-        self,
-        kind: EventKind,
-        topic: str,
-        delivery: Delivery,
-        bound: MemoryBound,
-        clients: CollectorClients,
-        metrics: CollectorMetrics,
-        now_ms: Callable[[], int],
-        by_request: bool,
-    ) -> None:
-        self._by_request = by_request
-        self._kind, self._topic = kind, topic
-        self._delivery, self._bound, self._clients = delivery, bound, clients
-        self._metrics, self._now_ms = metrics, now_ms
+    def __init__(self, parts: CollectorParts, kind: EventKind) -> None:
+        self._parts, self._kind = parts, kind
+        self._delivery, self._bound, self._metrics = parts.delivery, parts.bound, parts.metrics
 
     async def answer(self, request: Request) -> Response:
         """Answer one request.
@@ -132,22 +116,17 @@ class _Collecting:
         6. write    wait until Kafka has them, or the deadline passes
         7. answer   the number accepted, and the refused ones
         """
-        headers, client = request.headers, ""
+        headers, client, share = request.headers, "", RequestShare(self._bound)
         try:
-            token = self._clients.tokens.check(headers.get("authorization"))
-            client = self._clients.limits.name(token)
-            self._clients.limits.admit(token)
+            token = self._parts.tokens.check(headers.get("authorization"))
+            client = self._parts.clients.name(token)
+            self._parts.clients.admit(token)
             kind = bodies.content_type(headers.get("content-type", ""))
             packed = bodies.check_encoding(headers.get("content-encoding", ""))
             length = bodies.content_length(headers.get("content-length"), self._bound.limits)
             self._check_kafka()
-            self._bound.check(length)
-        except RequestRefused as refused:
-            self._metrics.refused(self._kind, refused.status, client)
-            return _refusal(refused)
-        taken = _Taken(self._bound)
-        try:
-            return await self._take(request, (kind, packed, client), taken)
+            self._bound.check(1, 0, length)
+            return await self._take(request, (kind, packed, client), share)
         except RequestRefused as refused:
             self._metrics.refused(self._kind, refused.status, client)
             return _refusal(refused)
@@ -155,22 +134,25 @@ class _Collecting:
             self._metrics.refused(self._kind, 499, client)
             return Response(status_code=499)  # the client is gone
         finally:
-            taken.give_back()
+            share.give_back()
 
-    async def _take(self, request: Request, sent: tuple[str, bool, str], taken: _Taken) -> Response:
+    async def _take(
+        self, request: Request, sent: tuple[str, bool, str], share: RequestShare
+    ) -> Response:
         """Answer a request of this content type, packed or not, of this client."""
         kind, packed, client = sent
         began_s = time.perf_counter()
         limits = self._bound.limits
-        body = await _read(request, limits, taken)
-        taken.request()
+        body = await _read(request, limits, share)
+        share.take(requests=1)
         if packed:
             body = bodies.unpack_gzip(body, limits)
-            taken.more_bytes(len(body))
+            share.take(bytes_up_to=len(body))
         events = bodies.split(body, kind, limits)
-        checked = check(events, self._now_ms(), limits, by_request=self._by_request)
-        taken.events(len(checked.messages))
-        failures = await self._delivery.send(self._topic, checked.messages)
+        parts = self._parts
+        checked = check(events, parts.now_ms(), limits, by_request=parts.by_request)
+        share.take(events=len(checked.messages))
+        failures = await self._delivery.send(parts.topics[self._kind], checked.messages)
         refused = [*checked.refused, *map(self._not_written, failures)]
         refused.sort(key=lambda refusal: refusal.index)
         accepted = len(checked.messages) - len(failures)
@@ -204,35 +186,7 @@ class _Collecting:
         )
 
 
-class _Taken:
-    """The share of the limits that one request holds; given back however the request ends."""
-
-    def __init__(self, bound: MemoryBound) -> None:
-        self._bound = bound
-        self._requests = self._bytes = self._events = 0
-
-    def more_bytes(self, total: int) -> None:
-        """Reserve memory for a body of `total` bytes, beyond the bytes reserved already."""
-        if total > self._bytes:
-            self._bound.take_bytes(total - self._bytes)
-            self._bytes = total
-
-    def request(self) -> None:
-        """Reserve a place: the request has arrived completely."""
-        self._bound.enter()
-        self._requests = 1
-
-    def events(self, count: int) -> None:
-        """Reserve places in the queue."""
-        self._bound.take_events(count)
-        self._events = count
-
-    def give_back(self) -> None:
-        """Release everything."""
-        self._bound.leave(self._requests, self._bytes, self._events)
-
-
-async def _read(request: Request, limits: CollectorLimits, taken: _Taken) -> bytes:
+async def _read(request: Request, limits: CollectorLimits, share: RequestShare) -> bytes:
     parts, size = [], 0
     try:
         async with asyncio.timeout(limits.body_timeout_s):
@@ -240,7 +194,7 @@ async def _read(request: Request, limits: CollectorLimits, taken: _Taken) -> byt
                 size += len(part)
                 if size > limits.body_bytes:
                     raise bodies.too_large(limits, "more")
-                taken.more_bytes(size)
+                share.take(bytes_up_to=size)
                 parts.append(part)
     except TimeoutError:
         expected = f"the whole body within {limits.body_timeout_s:g} s"

@@ -40,45 +40,42 @@ class MemoryBound:
         self.limits = limits
         self.requests = self.events = self.bytes = 0
 
-    def check(self, size_bytes: int) -> None:
-        """Raise RequestRefused (429) if a request with such a body would not be admitted now."""
-        self._check_requests()
-        self._check_bytes(size_bytes)
-
-    def enter(self) -> None:
-        """Admit a request that has arrived completely. Raises RequestRefused (429)."""
-        self._check_requests()
-        self.requests += 1
-
-    def take_bytes(self, size_bytes: int) -> None:
-        """Reserve memory for bytes that have arrived. Raises RequestRefused (429)."""
-        self._check_bytes(size_bytes)
-        self.bytes += size_bytes
-
-    def _check_requests(self) -> None:
-        if self.requests >= self.limits.requests:
-            raise _full(
-                f"at most {counted(self.limits.requests, 'request')} waiting", self.requests
-            )
-
-    def _check_bytes(self, size_bytes: int) -> None:
-        if self.bytes and self.bytes + size_bytes > self.limits.waiting_bytes:
-            expected = f"at most {self.limits.waiting_bytes} bytes waiting for Kafka"
-            raise _full(expected, self.bytes + size_bytes)
-
-    def take_events(self, count: int) -> None:
-        """Reserve places in the queue. Raises RequestRefused (429)."""
-        if self.events and self.events + count > self.limits.waiting_events:
-            expected = f"at most {counted(self.limits.waiting_events, 'event')} waiting for Kafka"
-            raise _full(expected, self.events + count)
-        self.events += count
-
-    def leave(self, requests: int, size_bytes: int, events: int) -> None:
-        """Release what a request reserved."""
-        self.requests -= requests
-        self.bytes -= size_bytes
-        self.events -= events
+    def check(self, requests: int, events: int, size_bytes: int) -> None:
+        """Raise RequestRefused (429) if so much more would exceed the limits."""
+        limits = self.limits
+        for used, more, most, noun in (
+            (self.requests, requests, limits.requests, "request"),
+            (self.events, events, limits.waiting_events, "event"),
+            (self.bytes, size_bytes, limits.waiting_bytes, "byte"),
+        ):
+            if used and used + more > most:
+                expected = f"at most {counted(most, noun)} waiting for Kafka"
+                found = f"{used + more}: send it again after Retry-After"
+                raise RequestRefused(429, "", expected, found)
 
 
-def _full(expected: str, found: int) -> RequestRefused:
-    return RequestRefused(429, "", expected, f"{found}: send it again after Retry-After")
+class RequestShare:
+    """The share of the limits that one request holds; given back however the request ends."""
+
+    def __init__(self, bound: MemoryBound) -> None:
+        self._bound = bound
+        self.requests = self.events = self.bytes = 0
+
+    def take(self, *, requests: int = 0, events: int = 0, bytes_up_to: int = 0) -> None:
+        """Reserve places, and memory beyond the bytes reserved already.
+
+        Raises RequestRefused (429).
+        """
+        more_bytes = max(0, bytes_up_to - self.bytes)
+        self._bound.check(requests, events, more_bytes)
+        self._add(requests, events, more_bytes)
+
+    def give_back(self) -> None:
+        """Release everything."""
+        self._add(-self.requests, -self.events, -self.bytes)
+
+    def _add(self, requests: int, events: int, size_bytes: int) -> None:
+        for held in (self._bound, self):
+            held.requests += requests
+            held.events += events
+            held.bytes += size_bytes

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.ingest.collector.app import CollectorClients, make_app
+from headrace.ingest.collector.app import CollectorParts, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
@@ -17,7 +17,6 @@ from headrace.ingest.events.json_schema import EventKind
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
 from headrace.ingest.status import status_in
-from headrace.runtime.clock import wall_ms
 from headrace.runtime.http.http_errors import BadTokens
 from headrace.runtime.http.listen_settings import ListenSettings
 from headrace.runtime.http.metrics_server import new_registry
@@ -57,12 +56,6 @@ class CollectorSettings(ListenSettings):
         return int(self.deadline_s) + 2
 
 
-def limits_of(settings: CollectorSettings) -> TokenLimits:
-    """Return the limits of the clients. Raises BadTokens if a line names models."""
-    refuse_models(settings.grants)
-    return TokenLimits(settings.grants)
-
-
 def refuse_models(grants: Sequence[TokenGrant]) -> None:
     """Raise BadTokens if a line names models."""
     if any(each.models for each in grants):
@@ -85,7 +78,8 @@ def run_collector(
     and the error that ended the producer.
     """
     tokens = settings.checked_tokens("--tokens / HEADRACE_COLLECT_TOKENS")
-    client_limits, topics = limits_of(settings), settings.topics
+    refuse_models(settings.grants)
+    clients, topics = TokenLimits(settings.grants), settings.topics
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     registry = new_registry()
     metrics, bound, readiness = (
@@ -106,9 +100,12 @@ def run_collector(
     ):
         metrics.watch(bound, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}
-        clients = CollectorClients(tokens, client_limits)
-        tools = targets, delivery, bound, clients, metrics, readiness, wall_ms
-        app = make_app(*tools, by_request=settings.by_request)
+        app = make_app(
+            CollectorParts(
+                *(targets, delivery, bound, tokens, clients, metrics, readiness),
+                by_request=settings.by_request,
+            )
+        )
         listening(listener.getsockname()[1])
         log.info("collecting on http://%s:%d", *listener.getsockname()[:2])
 
@@ -121,7 +118,7 @@ def run_collector(
             return delivery.failure is not None
 
         leaving = Draining(stop, readiness, broken, settings.drain_ms, settings.finish_s)
-        with rereading(RereadTokens(settings.tokens_from, tokens, client_limits, refuse_models)):
+        with rereading(RereadTokens(settings.tokens_from, tokens, clients, refuse_models)):
             run_app(
                 *(app, listener, leaving, (delivery.run, delivery.probe)),
                 local_only=settings.local_only,

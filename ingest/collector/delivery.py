@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
@@ -70,11 +70,11 @@ class KafkaClient(Protocol):
         """Disconnect."""
 
 
-class Failure:
+class Failure(NamedTuple):
     """An event of a batch that Kafka did not acknowledge."""
 
-    def __init__(self, message: ValidatedEvent, error: StreamError) -> None:
-        self.message, self.error = message, error
+    message: ValidatedEvent
+    error: StreamError
 
 
 class Delivery:
@@ -231,19 +231,16 @@ class _Batch:
         """Count an event that was acknowledged or failed."""
         if error is not None:
             self.take(error, message.value() or b"")
-            return
-        self._left -= 1
-        if not self._left:
-            self._finish()
+        else:
+            self._count()
 
     def take(self, error: KafkaError, value: bytes) -> None:
         """Count an event that failed."""
         self.errors.setdefault(value, []).append(error)
         self.left_out += 1
-        self._left -= 1
-        if not self._left:
-            self._finish()
+        self._count()
 
-    def _finish(self) -> None:
-        if not self.done.done():  # else the request was cancelled
+    def _count(self) -> None:
+        self._left -= 1
+        if not self._left and not self.done.done():  # else the request was cancelled
             self.done.set_result(None)

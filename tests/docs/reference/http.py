@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from headrace.ingest.collector.app import CollectorClients, make_app
+from headrace.ingest.collector.app import CollectorParts, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
@@ -15,6 +15,7 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.spec.schema import attribute_docstrings
 from headrace.runtime.http.bearer_tokens import Tokens
 from headrace.runtime.http.server import Readiness
+from headrace.runtime.http.token_grants import TokenLimits
 from tests.ingest.collector.collecting import TOPICS
 from tests.ingest.collector.fake_producer import FakeProducer
 from tests.serving.served_models import Serving, memory_store, news
@@ -51,8 +52,9 @@ def _collector() -> dict[str, Any]:
     delivery = Delivery(KafkaSettings("fake:9092"), 15.0, 2, FakeProducer().make)
     metrics = CollectorMetrics(registry)
     bound, readiness = MemoryBound(CollectorLimits()), Readiness()
-    clients = CollectorClients(Tokens([_TOKEN]))
-    return make_app(TOPICS, delivery, bound, clients, metrics, readiness, lambda: 0).openapi()
+    given = Tokens([_TOKEN]), TokenLimits(())
+    parts = CollectorParts(TOPICS, delivery, bound, *given, metrics, readiness)
+    return make_app(parts).openapi()
 
 
 def _server() -> dict[str, Any]:

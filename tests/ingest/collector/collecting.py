@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
-from headrace.ingest.collector.app import CollectorClients, make_app
+from headrace.ingest.collector.app import CollectorParts, make_app
 from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
@@ -55,8 +55,10 @@ async def collecting(
     registry = CollectorRegistry()
     metrics = CollectorMetrics(registry)
     metrics.watch(bound, delivery)
-    clients = CollectorClients(Tokens(tokens), TokenLimits(grants))
-    app = make_app(TOPICS, delivery, bound, clients, metrics, readiness, lambda: NOW_MS)
+    given = Tokens(tokens), TokenLimits(grants)
+    app = make_app(
+        CollectorParts(TOPICS, delivery, bound, *given, metrics, readiness, lambda: NOW_MS)
+    )
     tasks = [asyncio.create_task(each) for each in (delivery.run(), delivery.probe())]
     transport = httpx.ASGITransport(app)
     try:

@@ -33,7 +33,6 @@ from headrace.ingest.dead_letters.letter import pack
 from headrace.ingest.errors import (
     KafkaRefused,
     KafkaUnreachable,
-    MissingTopic,
     NotAllowed,
     StreamError,
 )
@@ -42,9 +41,9 @@ from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topics, topics_for
+from headrace.ingest.kafka.topics import STATUS_TOPIC, ensure_topics, topics_for
 from headrace.ingest.status import unpack
-from headrace.runtime.http.http_errors import AddressTaken, BadTokens
+from headrace.runtime.http.http_errors import BadTokens
 from tests.deploy.command import Running, running
 from tests.ingest.collector.eight_connections import GENEROUS_S, TOKEN, Sent, sending
 from tests.ingest.kafka.kafka_with_passwords import KafkaWithPasswords
@@ -306,7 +305,7 @@ def test_a_refused_connection_to_kafka_is_reported_with_its_reason(
 ) -> None:
     def asked(**client: str) -> KafkaSettings:
         settings = {key.replace("_", "."): value for key, value in client.items()}
-        return KafkaSettings(own_kafka.asking, connect_timeout_s=10.0, client=settings)
+        return KafkaSettings(own_kafka.asking, connect_timeout_s=5.0, client=settings)
 
     known = {key.replace(".", "_"): value for key, value in ASKED.items()}
     with pytest.raises(NotAllowed, match="Invalid username or password"):
@@ -317,25 +316,10 @@ def test_a_refused_connection_to_kafka_is_reported_with_its_reason(
         start(SETTINGS, asked(security_protocol="SSL", ssl_ca_location="/nowhere"))
     with pytest.raises(KafkaRefused, match=r'No such configuration property: "sasl\.user"'):
         start(SETTINGS, asked(sasl_user="headrace"))
-    with pytest.raises(KafkaRefused, match="got acks"):
-        asked(acks="1")
 
 
-def test_a_collector_that_cannot_start_names_the_setting_to_change(
-    own_kafka: KafkaWithPasswords, fresh_name: Callable[[str], str]
-) -> None:
-    kafka = KafkaSettings(own_kafka.bootstrap)
+def test_a_collector_that_cannot_start_names_the_setting_to_change() -> None:
     with pytest.raises(BadTokens, match=r"0\.0\.0\.0.*--tokens / HEADRACE_COLLECT_TOKENS"):
-        start(replace(SETTINGS, host="0.0.0.0", tokens=()), kafka)
-    with pytest.raises(MissingTopic, match="got no absent"):
-        start(replace(SETTINGS, topics=EventTopics(impressions="absent")), kafka)
+        start(replace(SETTINGS, host="0.0.0.0", tokens=()), KafkaSettings("127.0.0.1:9"))
     with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9 .*--kafka"):
         start(SETTINGS, KafkaSettings("127.0.0.1:9", connect_timeout_s=0.5))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(AddressTaken, match=rf"127\.0\.0\.1:{port}.*--port"):
-            start(replace(SETTINGS, port=port), kafka)
-        with pytest.raises(AddressTaken, match=rf"{port}.*--metrics-port"):
-            start(replace(SETTINGS, metrics_port=port, metrics_host="127.0.0.1"), kafka)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 from headrace.ingest.collector import delivery as delivery_module
 from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.body import unpack_gzip
-from headrace.ingest.collector.collector_process import CollectorSettings, limits_of
+from headrace.ingest.collector.collector_process import refuse_models
 from headrace.ingest.errors import Fenced
 from headrace.ingest.events.json_schema import EventKind
 from headrace.runtime.http.bearer_tokens import Tokens, token_lines
@@ -217,4 +217,4 @@ async def test_a_client_of_a_collector_gets_its_rate_and_is_counted_alone() -> N
 def test_a_collector_refuses_tokens_that_name_models() -> None:
     grants = [TokenGrant(TOKEN, "shop", 0.0, ("news",))]
     with pytest.raises(BadTokens, match="events belong to no model"):
-        limits_of(CollectorSettings(tokens=[TOKEN], grants=grants))
+        refuse_models(grants)
