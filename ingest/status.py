@@ -21,7 +21,7 @@ import msgspec
 
 from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
-from headrace.ingest.kafka.protocols import Source, Writer
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC
 from headrace.runtime.clock import wall_ms
@@ -88,22 +88,6 @@ def samples_of(registry: CollectorRegistry) -> list[MetricSample]:
     ]
 
 
-def publish_once(
-    writer: Writer,
-    process: str,
-    instance: str,
-    now_ms: int,
-    registry: CollectorRegistry,
-    *,
-    ended: bool = False,
-) -> None:
-    """Write one status. Raises StreamError."""
-    status = ProcessStatus(process, instance, now_ms, samples_of(registry), ended)
-    key = f"{process}/{instance}".encode()
-    writer.send(Source(STATUS_TOPIC, BY_KEY), pack(status), key)
-    writer.flush()
-
-
 def status_in(kafka: KafkaSettings | None) -> StatusPublisher | None:
     """Return what publishes the status of a process in Kafka; None without Kafka."""
     return None if kafka is None else partial(publish_status, kafka)
@@ -116,21 +100,23 @@ def publish_status(
     """Publish the status every `EVERY_S` seconds from a thread, until the block ends."""
     done = threading.Event()
     settings, instance = replace(kafka, lost_timeout_s=_LOST_S), instance_name()
+    target, key = Source(STATUS_TOPIC, BY_KEY), f"{process}/{instance}".encode()
 
     def publish_repeatedly() -> None:
         writer: KafkaWriter | None = None
-        while True:
+        last = False
+        while not last:
             last = done.wait(EVERY_S)
             try:
                 writer = writer or KafkaWriter(settings)
-                publish_once(writer, process, instance, wall_ms(), registry, ended=last)
+                status = ProcessStatus(process, instance, wall_ms(), samples_of(registry), last)
+                writer.send(target, pack(status), key)
+                writer.flush()
             except StreamError as error:
                 log.debug("status not written: %s", error)
-                _drop(writer)
+                _close(writer)
                 writer = None
-            if last:
-                break
-        _drop(writer)
+        _close(writer)
 
     thread = threading.Thread(target=publish_repeatedly, name="status", daemon=True)
     thread.start()
@@ -141,7 +127,7 @@ def publish_status(
         thread.join(_GOODBYE_S)
 
 
-def _drop(writer: KafkaWriter | None) -> None:
+def _close(writer: KafkaWriter | None) -> None:
     if writer is not None:
         try:
             writer.close()

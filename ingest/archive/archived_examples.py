@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveProgress
+from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveProgress, first_offset
 from headrace.ingest.examples.batch import Examples, examples_of
 from headrace.ingest.features.fields import FieldSet
 
@@ -124,7 +124,7 @@ class ExampleArchive:
         hours: dict[str, list[str]] = {}
         for path in sorted(self._files.glob(f"{self._root}/{self.topic}/hour=*/*.parquet")):
             progress = self._progress.get(int(_partition_of(path)))
-            if progress is not None and _first_offset(path) < progress.stop:
+            if progress is not None and first_offset(path) < progress.stop:
                 hours.setdefault(path.split("/")[-2], []).append(path)
         return [
             ArchivedHour(hour, tuple(paths), sum(self._files.size(path) for path in paths))
@@ -145,7 +145,3 @@ def _put(
 
 def _partition_of(path: str) -> str:
     return path.rpartition("/")[2].partition("-")[0].removesuffix(".json")
-
-
-def _first_offset(path: str) -> int:
-    return int(path.rpartition("-")[2].removesuffix(".parquet"))

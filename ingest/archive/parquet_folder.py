@@ -83,7 +83,7 @@ class ArchiveFolder:
                 )
         stop = progress.stop if progress else 0
         found = self._glob(f"{source.topic}/hour=*/{source.partition:05}-*.parquet")
-        self._remove([path for path in found if _first_of(path) >= stop])
+        self._remove([path for path in found if first_offset(path) >= stop])
         return progress.stop if progress else None
 
     def write(
@@ -136,5 +136,6 @@ class ArchiveFolder:
             self._files.rm_file(path)
 
 
-def _first_of(path: str) -> int:
+def first_offset(path: str) -> int:
+    """Return the offset from which a file has the records of its partition."""
     return int(path.rpartition("-")[2].removesuffix(".parquet"))

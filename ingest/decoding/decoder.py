@@ -76,7 +76,7 @@ class Decoded:
         """Return the hash of each canonical text of a raw field; shape (n,)."""
         row, found = self.places[source], self.found
         hashes = np.empty(len(self), np.uint64)
-        hash_texts(self.data, found.kinds[row], found.begins[row], found.ends[row], hashes)
+        _hash_texts(self.data, found.kinds[row], found.begins[row], found.ends[row], hashes)
         return hashes
 
     def reals(self, source: str) -> npt.NDArray[np.float64]:
@@ -193,7 +193,7 @@ class Decoder:
 
 
 @kernel
-def hash_texts(data, kinds, begins, ends, hashes):  # type: ignore[no-untyped-def]
+def _hash_texts(data, kinds, begins, ends, hashes):  # type: ignore[no-untyped-def]
     """Write the hash of each text `data[begins[i]:ends[i]]` that is not absent."""
     for i in range(hashes.shape[0]):
         hashes[i] = xxh64(data, begins[i], ends[i]) if kinds[i] == TEXT else NO_HASH

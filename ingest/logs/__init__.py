@@ -5,8 +5,7 @@ NDJSON file into events by a `layout`, and `table_file` reads such a file in blo
 replay, the survey, `headrace suggest` and reports all read logs through this folder.
 
 `opening` has `open_log`, and sorts a log that is out of order. `layout_guess` writes a layout from
-the rows that `first_rows` reads, and `guessed_times` finds its times; `layouts` has those of
-well-known data sets. `byte_streams` unpacks files. Four modules read single things: `header_line`
-the head of a CSV, `nested_columns` objects, `decimal_commas` numbers, and `line_numbers` the
-numbers of lines for messages. `ingest.features.cells` reads the cells.
+the first rows, and `guessed_times` finds its times; `layouts` has those of well-known data sets.
+`byte_streams` unpacks files. Two modules read single things: `decimal_commas` numbers, and
+`line_numbers` the numbers of lines for messages. `ingest.features.cells` reads the cells.
 """

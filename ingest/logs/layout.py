@@ -31,6 +31,7 @@ Rows must be in order of time. Two layouts are included: `criteo` and `avazu`.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -44,13 +45,16 @@ from headrace.ingest.events.contract import EARLIEST_MS, IMPRESSION_ID, REQUEST_
 from headrace.ingest.features.cells.times import FRACTION, PER_MS
 from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
 from headrace.ingest.logs.byte_streams import CODECS
-from headrace.ingest.logs.header_line import value_among
 
 SUFFIXES = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".ndjson", ".jsonl", ".json"), "ndjson"),
 }
+
+
+_VALUE = re.compile(r"^\s*([+-]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
+"""A number or a time, which are no names of columns."""
 
 
 class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,6 +215,16 @@ def format_of(path: Path) -> str:
             "spreadsheet as CSV. If a table has another name, set format in [file] of a layout"
         )
     return SUFFIXES[suffix]
+
+
+def value_among(names: Sequence[str]) -> str | None:
+    """Return the first of these names of columns that looks like a value; None without one.
+
+    Columns that are numbered from 0 have numbers as names.
+    """
+    if list(names) == [str(number) for number in range(len(names))]:
+        return None
+    return next(filter(_VALUE.match, names), None)
 
 
 def load_layout(name: str) -> LogLayout:

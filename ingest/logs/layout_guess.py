@@ -19,8 +19,8 @@ from headrace.ingest.features.cells.labels import ClickWords, are_labels
 from headrace.ingest.features.cells.lists import are_bracketed, split
 from headrace.ingest.features.cells.values import are_untyped, cell_of, is_nested, numbers_of
 from headrace.ingest.features.spec_text import SpecError, toml_text
+from headrace.ingest.logs.byte_streams import refusal_of, unpacked
 from headrace.ingest.logs.decimal_commas import are_decimal_commas, with_points
-from headrace.ingest.logs.first_rows import first_rows
 from headrace.ingest.logs.guessed_times import (
     CLICK_NAME,
     SURELY_TIME,
@@ -31,10 +31,11 @@ from headrace.ingest.logs.guessed_times import (
     share_of_clicks,
     times_of,
 )
-from headrace.ingest.logs.header_line import delimiter_of, value_among
-from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout
-from headrace.ingest.logs.table_file import RepeatedNames
+from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout, value_among
+from headrace.ingest.logs.table_file import RepeatedNames, first_rows
 
+_DELIMITERS = (",", "\t", ";", "|")
+_HEADER_BYTES = 1 << 16
 _SEPARATORS = ("|", ";", ",")
 _REQUEST_NAME = re.compile(
     r"^(request|view|page|page_?(view|load)|search|query|slate|impression_group|session)(_?id)?$",
@@ -61,7 +62,7 @@ class GuessedLayout(NamedTuple):
 def guess_layout(path: Path) -> GuessedLayout:
     """Return a layout for the file at `path`, from its first 50,000 rows. Raises SpecError."""
     kind = format_of(path)
-    file = FileLayout(delimiter=delimiter_of(path) if kind == "csv" else ",")
+    file = FileLayout(delimiter=_delimiter_of(path) if kind == "csv" else ",")
     try:
         columns = first_rows(path, kind, file)
     except RepeatedNames as error:
@@ -73,6 +74,25 @@ def guess_layout(path: Path) -> GuessedLayout:
         _refuse_values(path, file, list(columns))
     text = _layout_text(path, file, columns)
     return GuessedLayout(parse_layout(text, f"guessed layout of {path}"), text)
+
+
+def _delimiter_of(path: Path) -> str:
+    """Return the character that most likely separates the columns. Raises SpecError."""
+    try:
+        with pa.OSFile(str(path), "rb") as file:
+            text = unpacked(file, path).read(_HEADER_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise refusal_of(path, error) from error
+    first, _, rest = text.decode("utf-8", "replace").strip().partition("\n")
+    first = first.strip()
+    if first.startswith("sep=") and len(first) == len("sep=") + 1:
+        raise SpecError(
+            f"{path}: expected the names of columns in the first line, got {first!r}: remove this "
+            "line, which only spreadsheets read"
+        )
+    # a title or a comment above the names has none
+    known = first if any(map(first.count, _DELIMITERS)) else rest.partition("\n")[0]
+    return max(_DELIMITERS, key=known.count)
 
 
 def _refuse_values(path: Path, file: FileLayout, found: list[str]) -> None:

@@ -70,6 +70,21 @@ class _LineHead(msgspec.Struct):
     request_id: Any = None
 
 
+class _TimeOfEvent(msgspec.Struct):
+    timestamp_ms: int | float
+
+
+_time_of = msgspec.json.Decoder(_TimeOfEvent).decode
+
+
+def event_time_ms(event: bytes) -> int | None:
+    """Return the time of an event; None if it is unreadable."""
+    try:
+        return int(_time_of(event).timestamp_ms)
+    except (*UNDECODABLE, ValueError, OverflowError):
+        return None
+
+
 class DirectoryLog:
     """A directory of impressions and clicks. Raises NoEventsError."""
 

@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
-
 from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS
 from headrace.ingest.logs.layout import LogLayout
-from headrace.ingest.logs.ndjson import DirectoryLog, EventLog, Line
+from headrace.ingest.logs.ndjson import DirectoryLog, EventLog, Line, event_time_ms
 from headrace.ingest.logs.table_log import TableLog
 from headrace.runtime.clock import wall_ms
-from headrace.runtime.undecodable import UNDECODABLE
 
 _MEMORY_KIB = 256 << 10
 """For sorting. A larger log is sorted in a temporary file."""
@@ -25,13 +22,6 @@ def open_log(path: Path, layout: LogLayout | None = None, *, sort: bool = False)
     """
     log = DirectoryLog(path) if layout is None else TableLog(path, layout)
     return SortedLog(log) if sort else log
-
-
-class _TimeOfLine(msgspec.Struct):
-    timestamp_ms: int | float
-
-
-_time_of = msgspec.json.Decoder(_TimeOfLine).decode
 
 
 class SortedLog:
@@ -73,13 +63,7 @@ class SortedLog:
         """Yield the lines with their own times."""
         time_ms, latest_ms = 0, wall_ms() + AHEAD_MS
         for line in self._log.lines():
-            time_ms = _own_time(line.value, time_ms, latest_ms)
+            own_ms = event_time_ms(line.value)
+            if own_ms is not None and EARLIEST_MS <= own_ms <= latest_ms:
+                time_ms = own_ms
             yield line._replace(time_ms=time_ms)
-
-
-def _own_time(value: bytes, before_ms: int, latest_ms: int) -> int:
-    try:
-        time_ms = _time_of(value).timestamp_ms
-    except UNDECODABLE:
-        return before_ms
-    return int(time_ms) if EARLIEST_MS <= time_ms <= latest_ms else before_ms

@@ -3,8 +3,12 @@
 CSV is text throughout, because the first rows of a file do not determine the types of the others.
 A line that is not a row (too few or too many columns, not a JSON object) is passed on unchanged,
 before the rows after it. Messages name the line of the file, and in Parquet, which has no lines,
-the row. A file may be larger than memory. Objects in a row become flat columns (`nested_columns`),
-and an empty text is absent in every format, since CSV has no other way to write it.
+the row. A file may be larger than memory. An empty text is absent in
+every format, since CSV has no other way to write it.
+
+Events are flat, but logs often are not: the object `user` with the key `id` becomes the column
+`user.id`. Arrays stay arrays, since a bag reads them. An array of objects stays as it is, and its
+rows are refused.
 """
 
 from __future__ import annotations
@@ -25,18 +29,18 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.ingest.features.cells.values import array_of, plain, without_empty
+from headrace.ingest.features.cells.values import array_of, plain, values_of, without_empty
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.byte_streams import BYTE_ORDER_MARK, CODECS, refusal_of, unpacked
 from headrace.ingest.logs.decimal_commas import with_points
 from headrace.ingest.logs.line_numbers import CsvLines, after_skipped
-from headrace.ingest.logs.nested_columns import flat, flat_row
 from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
     from headrace.ingest.logs.layout import FileLayout
 
 _ROWS_A_BLOCK = 16_384
+_FIRST_ROWS = 50_000
 _BYTES_A_BLOCK = 4 << 20
 _ODD_ROWS = 1_000
 """Rows of another width at the beginning of a file, after which it is refused."""
@@ -140,10 +144,10 @@ class TableFile:
     def _parquet(self) -> Iterator[TableBlock]:
         size, done = self.path.stat().st_size, 0
         with pa.parquet.ParquetFile(self.path, page_checksum_verification=True) as table:
-            names = flat(table.schema_arrow.empty_table()).column_names
+            names = _flat(table.schema_arrow.empty_table()).column_names
             wanted = self._choose(list(dict.fromkeys(names)))
             for batch in table.iter_batches(_ROWS_A_BLOCK, columns=wanted):
-                part = flat(pa.Table.from_batches([batch]))
+                part = _flat(pa.Table.from_batches([batch]))
                 found = dict(zip(part.column_names, part.columns, strict=True))
                 columns = {name: plain(found[name].combine_chunks()) for name in wanted}
                 yield self._block(done, batch.num_rows, columns)
@@ -295,7 +299,7 @@ class TableFile:
 
         A column of Arrow has one or the other, and in an id a list of one is not its item.
         """
-        rows = [flat_row(row) for row in rows] if self._flatten else rows
+        rows = [_flat_row(row) for row in rows] if self._flatten else rows
         there = list(dict.fromkeys(name for row in rows for name in row))
         # a column that this block lacks is absent, not a mistake in the layout
         columns = {name: [row.get(name) for row in rows] for name in self._choose(there)}
@@ -395,3 +399,58 @@ def _text_lines(stream: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
         first += len(lines)
     if rest.strip():
         yield first, rest
+
+
+def _flat_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without objects in it."""
+    if not any(type(value) is dict for value in row.values()):
+        return row
+    return dict(_flat_pairs(row, ""))
+
+
+def _flat_pairs(row: dict[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if type(value) is dict:
+            yield from _flat_pairs(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Return a table without columns of objects; a null object has null in all its columns."""
+    while any(map(pa.types.is_struct, table.schema.types)):
+        table = table.flatten()
+    return table
+
+
+def first_rows(path: Path, kind: str, file: FileLayout) -> dict[str, pa.Array]:
+    """Return the columns of the first 50,000 rows, from which a layout is guessed.
+
+    Raises RepeatedNames, SpecError.
+    """
+    parts: list[tuple[int, dict[str, pa.Array]]] = []
+    for block in TableFile(path, kind, file).blocks():
+        if not isinstance(block, UnreadableRow) and block.rows:
+            parts.append((block.rows, block.arrow))
+            if sum(rows for rows, _ in parts) >= _FIRST_ROWS:
+                break
+    return joined_columns(parts)
+
+
+def joined_columns(parts: Sequence[tuple[int, dict[str, pa.Array]]]) -> dict[str, pa.Array]:
+    """Return the columns of blocks of rows as one; a block of NDJSON may lack a column.
+
+    Values of several types become canonical texts, and those of a bag a bag of one.
+    """
+    names = dict.fromkeys(name for _, part in parts for name in part)
+    columns = {}
+    for name in names:
+        arrays = [part.get(name, pa.nulls(rows)) for rows, part in parts]
+        kinds = {each.type for each in arrays if not pa.types.is_null(each.type)}
+        if len(kinds) > 1:
+            cells = [cell for each in arrays for cell in values_of(each).to_pylist()]
+            columns[name] = array_of(cells)
+        else:
+            kind = next(iter(kinds), pa.null())
+            columns[name] = pa.concat_arrays([each.cast(kind) for each in arrays])
+    return columns

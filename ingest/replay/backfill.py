@@ -5,28 +5,15 @@ A joiner's clock is event time. Events that are older than what it has joined ar
 its own, where it comes first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from headrace.ingest.errors import BackfillRefused
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.bounded_reader import last_records
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, partition_counts
-from headrace.runtime.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from headrace.ingest.logs.ndjson import EventLog
-
-
-class _Timestamp(msgspec.Struct):
-    timestamp_ms: int | float
-
+from headrace.ingest.logs.ndjson import EventLog, event_time_ms
 
 ANOTHER_KAFKA = "Replay the log into a Kafka of its own, or add --onto-newer"
 
@@ -72,14 +59,6 @@ def _newest_ms(kafka: KafkaSettings, topics: EventTopics) -> dict[str, int]:
             if (time_ms := event_time_ms(record.value)) is not None:
                 newest[topic] = max(newest.get(topic, 0), time_ms)
     return newest
-
-
-def event_time_ms(event: bytes) -> int | None:
-    """Return the time of an event; None if it is unreadable."""
-    try:
-        return int(msgspec.json.decode(event, type=_Timestamp).timestamp_ms)
-    except (*UNDECODABLE, ValueError, OverflowError):
-        return None
 
 
 def _named(time_ms: int) -> str:

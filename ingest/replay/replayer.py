@@ -105,22 +105,14 @@ class ReplayProgress(NamedTuple):
     bytes_total: int
 
 
-def _no_lag() -> int:
-    return 0
-
-
-def _unreported(_: ReplayProgress) -> None:
-    """Report nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayHooks:
     """Functions that a replay calls between its events."""
 
-    lag: Callable[[], int] = _no_lag
+    lag: Callable[[], int] = lambda: 0
     """Returns how many events wait to be joined. A replay at full speed keeps it within the limit
     of its settings."""
-    progress: Callable[[ReplayProgress], None] = _unreported
+    progress: Callable[[ReplayProgress], None] = lambda _: None
     before: Before | None = None
     """Gets the lines about to be sent, all lines of one time together, and how many seconds late
     they are."""

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.decoding.decoder import hash_texts
-from headrace.ingest.decoding.json_scanner import TEXT
 from headrace.ingest.features.cells.labels import ClickWords
 from headrace.ingest.features.cells.values import are_numbers, are_untyped, is_list
 from headrace.ingest.features.fields import Transform
+from headrace.ingest.features.hashing import hash_strings
 from headrace.ingest.logs.layout import BagLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
 from headrace.ingest.logs.table_log import LogRows, TableLog
@@ -60,7 +58,7 @@ class TableReader:
             block.rows,
             set(rows.fields),
             pc.fill_null(rows.times, 0).to_numpy(zero_copy_only=False)[good],
-            None if rows.ids is None else _hashes(rows.ids)[good],
+            None if rows.ids is None else hash_strings(rows.ids)[good],
             show,
             block.rows - rows.clicks.null_count,
             pc.fill_null(rows.clicks, 0).to_numpy(zero_copy_only=False)[good],
@@ -90,13 +88,3 @@ def count_values(
                 are_untyped(values) if untyped else None,
             )
         )
-
-
-def _hashes(texts: pa.Array) -> npt.NDArray[np.uint64]:
-    texts = pa.concat_arrays([texts])  # offsets from 0
-    _, offsets, data = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[: len(texts) + 1].astype(np.int64)
-    values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(1, np.uint8)
-    hashes = np.empty(len(texts), np.uint64)
-    hash_texts(values, np.full(len(texts), TEXT, np.uint8), bounds[:-1], bounds[1:], hashes)
-    return hashes

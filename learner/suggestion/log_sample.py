@@ -13,10 +13,9 @@ from headrace.ingest.features.cells.labels import ClickWords
 from headrace.ingest.features.cells.time_forms import guess_time_format
 from headrace.ingest.features.cells.values import cell_of
 from headrace.ingest.features.spec_text import SpecError
-from headrace.ingest.logs.first_rows import joined_columns
 from headrace.ingest.logs.layout import EventLayout, LogLayout
 from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, path_of
-from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
+from headrace.ingest.logs.table_file import TableBlock, UnreadableRow, joined_columns
 from headrace.ingest.logs.table_log import LogRows, TableLog, time_cells
 from headrace.runtime.clock import wall_ms
 

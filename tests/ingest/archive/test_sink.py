@@ -2,7 +2,6 @@
 
 import errno
 import json
-import math
 import random
 import signal
 import subprocess
@@ -11,7 +10,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.archive.archiver import Archiver, ArchiveSettings, run_archiver
@@ -62,13 +63,28 @@ def drain(sink: Archiver) -> None:
         sink.step(0.0)
 
 
+@contextmanager
+def archiving(
+    directory: Path,
+    topics: dict[Source, list[Record]],
+    settings: ArchiveSettings | None = None,
+    examples: str | None = None,
+    **clocks: Any,
+) -> Iterator[Archiver]:
+    """Yield an archiver of these records that has read all it can, and release its folder."""
+    folder = ArchiveFolder(str(directory))
+    reader = ListReader(topics, largest_poll=7)
+    try:
+        sink = Archiver(reader, folder, examples, settings or ArchiveSettings(), **clocks)
+        drain(sink)
+        yield sink
+    finally:
+        folder.close()
+
+
 def test_the_archiver_writes_every_event_to_the_file_of_its_hour(tmp_path: Path) -> None:
-    folder = ArchiveFolder(str(tmp_path))
-    sink = Archiver(
-        ListReader({SHOWN: records(100)}, largest_poll=7), folder, None, ArchiveSettings(30)
-    )
-    drain(sink)
-    sink.finish()
+    with archiving(tmp_path, {SHOWN: records(100)}, ArchiveSettings(30)) as sink:
+        sink.finish()
     rows = read(tmp_path)
     assert sorted(row["offset"] for row in rows) == [2 * i for i in range(100)]
     for row in rows:
@@ -76,31 +92,24 @@ def test_the_archiver_writes_every_event_to_the_file_of_its_hour(tmp_path: Path)
         hour = time.strftime("%Y-%m-%dT%H", time.gmtime(row["timestamp_ms"] / 1000))
         assert row["hour"] == hour
     assert not list((tmp_path / "_writing").iterdir())
-    folder.close()
 
 
 def test_an_archiver_whose_folder_is_full_waits_and_writes_every_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, reader = ArchiveFolder(str(tmp_path)), ListReader({SHOWN: records(100)}, largest_poll=7)
-    sink = Archiver(reader, folder, None, ArchiveSettings(30))
-    write = folder._files.pipe_file
-
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(folder._files, "pipe_file", full)
-    while sink.step(0.0):
-        pass
-    stopped_at = sink.positions()
-    assert not sink.step(0.0)
-    assert sink.full and sink.positions() == stopped_at, "nothing is read without room"
-    monkeypatch.setattr(folder._files, "pipe_file", write)
-    drain(sink)
-    sink.finish()
-    assert sink.step(0.0), "the folder has room"
+    monkeypatch.setattr(LocalFileSystem, "pipe_file", full)
+    with archiving(tmp_path, {SHOWN: records(100)}, ArchiveSettings(30)) as sink:
+        stopped_at = sink.positions()
+        assert not sink.step(0.0)
+        assert sink.full and sink.positions() == stopped_at, "nothing is read without room"
+        monkeypatch.undo()
+        drain(sink)
+        sink.finish()
+        assert sink.step(0.0), "the folder has room"
     assert sorted(row["offset"] for row in read(tmp_path)) == [2 * i for i in range(100)]
-    folder.close()
 
 
 def test_an_archiver_that_stops_writes_for_a_bounded_time_and_the_next_one_writes_the_rest(
@@ -110,37 +119,40 @@ def test_an_archiver_that_stops_writes_for_a_bounded_time_and_the_next_one_write
         Source("impressions", at): [
             each._replace(source=Source("impressions", at)) for each in rows
         ]
-        for at, rows in enumerate([records(100)] * 12)
+        for at, rows in enumerate([records(14)] * 12)
     }
-    now_s, stopped_s = [0.0], [math.inf]
-
-    def opened() -> tuple[ArchiveFolder, Archiver]:
-        folder = ArchiveFolder(str(tmp_path))
-        sink = Archiver(
-            *(ListReader(topic, largest_poll=500), folder, None, ArchiveSettings(most_rows=90)),
-            now_s=lambda: now_s[0],
-            wrote=lambda *_: now_s.__setitem__(0, now_s[0] + 3.0),  # a machine with much work
-            stopping=lambda: now_s[0] >= stopped_s[0],
-        )
-        return folder, sink
-
-    folder, sink = opened()
-    stopped_s[0] = 1.0
-    drain(sink)
-    assert now_s[0] == 3.0, "the step under way writes no other partition"
-    left = sink.finish(5.0)
-    assert now_s[0] == 9.0
-    assert left == 9 * 100
-    folder.close()
-    stopped_s[0] = math.inf
-    folder, sink = opened()
-    drain(sink)
-    assert sink.finish() == 0
+    now_s = [0.0]
+    slow: dict[str, Any] = {
+        "now_s": lambda: now_s[0],
+        "wrote": lambda *_: now_s.__setitem__(0, now_s[0] + 3.0),  # a machine with much work
+        "stopping": lambda: now_s[0] >= 1.0,
+    }
+    with archiving(tmp_path, topic, ArchiveSettings(most_rows=14), **slow) as sink:
+        assert now_s[0] == 3.0, "the step under way writes no other partition"
+        left = sink.finish(5.0)
+        assert now_s[0] == 9.0
+        assert left == 9 * 14
+    with archiving(tmp_path, topic, ArchiveSettings(most_rows=14)) as sink:
+        assert sink.finish() == 0
     rows = read(tmp_path)
     assert sorted((row["partition"], row["offset"]) for row in rows) == [
-        (partition, 2 * i) for partition in range(12) for i in range(100)
+        (partition, 2 * i) for partition in range(12) for i in range(14)
     ]
-    folder.close()
+
+
+EXAMPLES = Source("examples.news", 0)
+
+
+def messages(*before: int) -> list[Record]:
+    """Return messages of one example, each with its number of examples before it."""
+    partition = Partition()
+    partition.offer(EventSide.IMPRESSIONS, shown_records(EventSide.IMPRESSIONS, [shown("i", 1)]))
+    partition.offer(EventSide.CLICKS, shown_records(EventSide.CLICKS, [tick(1000)]))
+    one = partition.joiner.advance(0).examples
+    return [
+        Record(EXAMPLES, i, START_MS, pack(replace(one, before=each)))
+        for i, each in enumerate(before)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,59 +163,36 @@ def test_an_archiver_that_stops_writes_for_a_bounded_time_and_the_next_one_write
 def test_a_damaged_message_of_examples_stops_the_archiver_until_an_operator_names_it(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    partition = Partition()
-    partition.offer(EventSide.IMPRESSIONS, shown_records(EventSide.IMPRESSIONS, [shown("i", 1)]))
-    partition.offer(EventSide.CLICKS, shown_records(EventSide.CLICKS, [tick(1000)]))
-    sound = pack(replace(partition.joiner.advance(0).examples, before=77777))
-    source = Source("examples.news", 0)
-    held = [Record(source, i, START_MS, value) for i, value in enumerate((sound, damage(sound)))]
-    folder = ArchiveFolder(str(tmp_path))
-    sink = Archiver(ListReader({source: held}), folder, source.topic, ArchiveSettings())
-    with pytest.raises(DamagedMessage, match=r"examples.news/0@1: .*--skip-damaged"):
-        drain(sink)
+    sound, other = messages(77777, 77777)
+    topic = {EXAMPLES: [sound, other._replace(value=damage(other.value))]}
+    with (
+        pytest.raises(DamagedMessage, match=r"examples.news/0@1: .*--skip-damaged"),
+        archiving(tmp_path, topic, None, EXAMPLES.topic),
+    ):
+        pass
     named = ArchiveSettings(skip_damaged=("examples.news/0@1",))
-    sink = Archiver(ListReader({source: held}), folder, source.topic, named)
-    drain(sink)
-    sink.finish()
-    assert sink.positions() == {source: 2}
-    assert [row["offset"] for row in read(tmp_path, source.topic)] == [0]
-    folder.close()
+    with archiving(tmp_path, topic, named, EXAMPLES.topic) as sink:
+        sink.finish()
+        assert sink.positions() == {EXAMPLES: 2}
+    assert [row["offset"] for row in read(tmp_path, EXAMPLES.topic)] == [0]
 
 
 def test_the_archiver_names_the_examples_that_kafka_did_not_deliver(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = Partition()
-    partition.offer(EventSide.IMPRESSIONS, shown_records(EventSide.IMPRESSIONS, [shown("i", 1)]))
-    partition.offer(EventSide.CLICKS, shown_records(EventSide.CLICKS, [tick(1000)]))
-    one, source = partition.joiner.advance(0).examples, Source("examples.news", 0)
-    held = [
-        Record(source, i, START_MS, pack(replace(one, before=before)))
-        for i, before in enumerate((5, 6, 9))
-    ]
-    folder = ArchiveFolder(str(tmp_path))
-    drain(Archiver(ListReader({source: held}), folder, source.topic, ArchiveSettings()))
-    assert caplog.messages == ["examples.news/0@2: 2 examples before it are missing"]
-    folder.close()
+    with archiving(tmp_path, {EXAMPLES: messages(5, 6, 9)}, None, EXAMPLES.topic):
+        assert caplog.messages == ["examples.news/0@2: 2 examples before it are missing"]
 
 
 def test_the_archiver_keeps_messages_that_are_not_events(tmp_path: Path) -> None:
     deep = b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"
     odd = [b"not json", b"\xff\xfe", b'{"timestamp_ms": 5}', b"", deep]
-    held = [Record(SHOWN, i, START_MS, value) for i, value in enumerate(odd)]
-    folder = ArchiveFolder(str(tmp_path))
-    sink = Archiver(ListReader({SHOWN: held}), folder, None, ArchiveSettings())
-    drain(sink)
-    sink.finish()
-    folder.close()
+    topic = {SHOWN: [Record(SHOWN, i, START_MS, value) for i, value in enumerate(odd)]}
+    with archiving(tmp_path, topic) as sink:
+        sink.finish()
     rows = sorted(read(tmp_path), key=lambda row: row["offset"])
-    assert [row["event"] for row in rows] == [
-        "not json",
-        None,
-        '{"timestamp_ms": 5}',
-        "",
-        deep.decode(),
-    ]
+    texts = ["not json", None, '{"timestamp_ms": 5}', "", deep.decode()]
+    assert [row["event"] for row in rows] == texts
     assert rows[1]["raw"] == b"\xff\xfe"
     assert {row["timestamp_ms"] for row in rows} == {None}
 
@@ -250,33 +239,26 @@ def test_an_archiver_killed_at_any_file_system_call_writes_no_row_twice(tmp_path
 
 def test_the_archiver_writes_a_few_rows_once_they_are_old(tmp_path: Path) -> None:
     now_s = 0.0
-    folder = ArchiveFolder(str(tmp_path))
-    settings = ArchiveSettings(most_age_s=10.0)
-    reader = ListReader({SHOWN: records(3)})
-    sink = Archiver(reader, folder, None, settings, now_s=lambda: now_s)
-    drain(sink)
-    assert not (tmp_path / "impressions").exists()
-    now_s = 10.0
-    drain(sink)
-    assert len(read(tmp_path)) == 3
-    folder.close()
+    settings, topic = ArchiveSettings(most_age_s=10.0), {SHOWN: records(3)}
+    with archiving(tmp_path, topic, settings, now_s=lambda: now_s) as sink:
+        assert not (tmp_path / "impressions").exists()
+        now_s = 10.0
+        drain(sink)
+        assert len(read(tmp_path)) == 3
 
 
 def test_the_archiver_refuses_a_gap_and_a_recreated_topic(tmp_path: Path) -> None:
-    folder = ArchiveFolder(str(tmp_path))
-    sink = Archiver(ListReader({SHOWN: records(3)}), folder, None, ArchiveSettings())
-    drain(sink)
-    sink.finish()
-    late = [Record(SHOWN, 50, START_MS, event(1))]
-    with pytest.raises(ArchiveError, match="retention removed"):
-        drain(Archiver(ListReader({SHOWN: late}), folder, None, ArchiveSettings()))
-    again = ListReader({SHOWN: records(3)})
+    with archiving(tmp_path, {SHOWN: records(3)}) as sink:
+        sink.finish()
+        with pytest.raises(ArchiveError, match="expected a folder"):
+            ArchiveFolder(str(tmp_path))  # in use
+    late = {SHOWN: [Record(SHOWN, 50, START_MS, event(1))]}
+    with pytest.raises(ArchiveError, match="retention removed"), archiving(tmp_path, late):
+        pass
+    folder, again = ArchiveFolder(str(tmp_path)), ListReader({SHOWN: records(3)})
     again.topic_id = lambda topic: "another"  # type: ignore[method-assign]
-    with pytest.raises(ArchiveError, match="recreated"):
+    with pytest.raises(ArchiveError, match="recreated"), closing(folder):
         drain(Archiver(again, folder, None, ArchiveSettings()))
-    with pytest.raises(ArchiveError, match="expected a folder"):
-        ArchiveFolder(str(tmp_path))  # in use
-    folder.close()
 
 
 _PROGRAM = """
@@ -304,11 +286,11 @@ def test_an_archiver_process_killed_twice_writes_every_row_once(
     arguments += [topics.impressions, topics.clicks, topics.dead_letters]
     sent = 0
     for life in range(3):
-        for i in range(sent, sent + 4000):
+        for i in range(sent, sent + 1500):
             writer.send(target, event(i), f"i{i}".encode())
         writer.flush()
-        sent += 4000
-        goal = sent if life == 2 else sent - 2500
+        sent += 1500
+        goal = sent if life == 2 else sent - 1000
         with subprocess.Popen(arguments) as process:
             deadline = time.monotonic() + DEADLINE_S
             while True:

@@ -80,7 +80,7 @@ def criteo_row(i: int) -> str:
 
 
 def test_the_criteo_layout_reads_plain_and_compressed_files(tmp_path: Path) -> None:
-    text = "".join(criteo_row(i) + "\n" for i in range(50_000)).encode()
+    text = "".join(criteo_row(i) + "\n" for i in range(17_000)).encode()
     path = tmp_path / "train.txt"
     path.write_bytes(text)
     log = TableLog(path, load_layout("criteo"))
@@ -89,9 +89,9 @@ def test_the_criteo_layout_reads_plain_and_compressed_files(tmp_path: Path) -> N
     found = events(lines)
     impressions = [event for is_click, event in found if not is_click]
     clicks = [event for is_click, event in found if is_click]
-    assert len(impressions) == 50_000
-    assert len({event["impression_id"] for event in impressions}) == 50_000
-    assert len(clicks) == 12_500
+    assert len(impressions) == 17_000
+    assert len({event["impression_id"] for event in impressions}) == 17_000
+    assert len(clicks) == 4_250
     third = impressions[3]
     assert third["I2"] == 3
     assert third["C1"] == "0003"
@@ -197,15 +197,6 @@ def test_a_line_that_is_not_a_row_is_replayed_unchanged(tmp_path: Path) -> None:
     assert [line.value for line in lines[1:3]] == [b"not json", b"[1]"]
     assert json.loads(lines[0].value)["x"] == 1
     assert json.loads(lines[3].value)["y"] == 2.5
-
-
-@pytest.mark.parametrize("start", ["2000-01-01T00:30:00", "2000-01-01T00:30:00Z"])
-def test_a_start_without_a_zone_is_in_utc(tmp_path: Path, start: str) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("item,clicked\na,0\n")
-    text = f'[event]\nstart = {start}\n[click]\ncolumn = "clicked"'
-    [(_, shown)] = events(list(TableLog(path, parse_layout(text, "l.toml")).lines()))
-    assert shown["timestamp_ms"] == datetime(2000, 1, 1, 0, 30, tzinfo=UTC).timestamp() * 1000
 
 
 TIMED = '[event]\ntimestamp = "t"\n'

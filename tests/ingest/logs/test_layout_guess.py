@@ -216,19 +216,6 @@ def test_words_of_other_sites_than_news_name_impressions_clicks_and_page_views(
     assert layout.click.column == column
 
 
-def test_a_click_time_is_in_the_zone_of_the_impressions(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("at,opened_at\n01.07.2026 10:00:00,01.07.2026 10:00:09\n")
-    layout = parse_layout(
-        '[event]\ntimestamp = "at"\ntimestamp_format = "%d.%m.%Y %H:%M:%S"\n'
-        'time_zone = "Europe/Berlin"\n[click]\ntimestamp = "opened_at"\n',
-        "l.toml",
-    )
-    shown_ms = int(datetime(2026, 7, 1, 8, tzinfo=UTC).timestamp() * 1000)
-    times = [event["timestamp_ms"] for _, event in events_by(path, layout)]
-    assert times == [shown_ms, shown_ms + 9000]
-
-
 def test_a_zone_beside_numbers_in_the_default_format_is_refused(tmp_path: Path) -> None:
     layout = parse_layout('[event]\ntimestamp = "at"\ntime_zone = "Europe/Berlin"', "l.toml")
     path = tmp_path / "log.csv"
@@ -299,22 +286,6 @@ def test_a_layout_for_a_file_without_a_header_is_refused_with_the_key_that_names
 )
 def test_a_column_has_decimal_commas_only_without_doubt(values: list[str], decimal: bool) -> None:
     assert are_decimal_commas(pa.array([*values, None])) is decimal
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
-def test_decimal_commas_of_the_layout_become_numbers(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"log.{kind}"
-    values = ["3,5", "1.234,5", "2", "much", " 4,25 "]
-    table = pa.table({"time": [START_MS + i for i in range(5)], "price": values})
-    if kind == "csv":
-        pyarrow.csv.write_csv(table, path)
-    elif kind == "parquet":
-        pa.parquet.write_table(table, path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    text = '[file]\ndecimal_commas = ["price"]\n[event]\ntimestamp = "time"\n'
-    events = [json.loads(each.value) for each in TableLog(path, parse_layout(text, "l")).lines()]
-    assert [event["price"] for event in events] == ["3.5", "1234.5", "2", "much", "4.25"]
 
 
 def test_decimal_commas_of_a_column_that_is_missing_are_refused() -> None:

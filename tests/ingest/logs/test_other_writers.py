@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,10 @@ AT = datetime(2026, 3, 1, 8, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)
 BY_CLICK_TEXT = '[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"'
 BY_CLICK = parse_layout(BY_CLICK_TEXT, "l.toml")
-BY_TIME = parse_layout(
-    '[event]\ntimestamp = "time"\ntimestamp_format = "iso"\n[click]\ntimestamp = "clicked_at"', "l"
+BY_TIME_TEXT = (
+    '[event]\ntimestamp = "time"\ntimestamp_format = "iso"\n[click]\ntimestamp = "clicked_at"'
 )
+BY_TIME = parse_layout(BY_TIME_TEXT, "l.toml")
 
 
 def read(path: Path, layout: LogLayout) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -49,51 +49,96 @@ def guessed(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return read(path, guess_layout(path).layout)
 
 
-def csv_file(folder: Path, header: str, *rows: str, name: str = "log.csv") -> Path:
+def csv_file(folder: Path, *lines: str, name: str = "log.csv") -> Path:
     path = folder / name
-    path.write_text("\n".join([header, *rows]) + "\n", "utf-8")
+    path.write_text("\n".join(lines) + "\n", "utf-8")
     return path
 
 
+BY_SECONDS = """
+[event]
+timestamp = "time"
+timestamp_format = "s"
+start = 2026-03-01T08:00:00Z
+"""
+IN_BERLIN = """
+[event]
+timestamp = "at"
+timestamp_format = "%d.%m.%Y %H:%M:%S"
+time_zone = "Europe/Berlin"
+[click]
+timestamp = "opened_at"
+"""
+DECIMAL = '[file]\ndelimiter = ";"\ndecimal_commas = ["price"]\n[event]\ntimestamp = "time"\n'
+NAN = f'{{"time": {AT_MS}, "price": NaN}}'
+LISTS = [(f"{i % 5}", f"{i // 5}") for i in range(25)]
+
+WRITTEN: dict[str, Any] = {
+    # the header, empty for NDJSON, and the rows of a file, with its layout, empty for a guess;
+    # then the values of fields in the impressions, and the delays of the clicks after AT_MS
+    "whole numbers and flags of a data frame": (
+        *("", "time,item,prem,clicked", [f"{AT_MS},1.0,True,0", f"{AT_MS},,False,1"]),
+        *({"item": [1, None], "prem": [True, False]}, [1000]),
+    ),
+    "the index of a data frame": (
+        *("", ",time,item", [f"0,{AT_MS},a", f"1,{AT_MS + 1},a"]),
+        *({"column_1": ["0", "1"], "impression_id": ["log-0", "log-1"]}, []),
+    ),
+    "blanks around cells": (
+        *("", "time, item, clicked", ["2026-03-01 08:00:00, a, 0", "2026-03-01 08:00:07, b, 1"]),
+        *({"item": ["a", "b"]}, [8000]),
+    ),
+    "a date and a time of day in two columns": (
+        *("", "date,time,item,clicked", ["2026-03-01,08:00:00,a,0", "2026-03-01,23:00:00,a,1"]),
+        *({"timestamp_ms": [AT_MS, AT_MS + 54_000_000], "date": [None] * 2}, [54_001_000]),
+    ),
+    "numbers that count from a start": (
+        *(BY_SECONDS, "time,item", ["0,a", "7,a"]),
+        *({"timestamp_ms": [AT_MS, AT_MS + 7000]}, []),
+    ),
+    "times and clicks in a zone": (
+        *(IN_BERLIN, "at,opened_at", ["01.03.2026 09:00:00,01.03.2026 09:00:09"]),
+        *({"timestamp_ms": [AT_MS]}, [9000]),
+    ),
+    "a start without a zone": (
+        *("[event]\nstart = 2026-03-01T08:00:00", "item", ["a"], {"timestamp_ms": [AT_MS]}, []),
+    ),
+    "a click in a row without a time": (
+        *(BY_TIME_TEXT, "time,clicked_at", [",2026-03-01 08:00:06", "2026-03-01 08:00:06,-"]),
+        *({"timestamp_ms": [None, AT_MS + 6000]}, []),
+    ),
+    "never, as the time of a click": (
+        *(BY_TIME_TEXT, "time,clicked_at"),
+        [f"2026-03-01 08:00:00,{never}" for never in ("1970-01-01", "9999-12-31", "0", "-1")],
+        *({"timestamp_ms": [AT_MS] * 4}, []),
+    ),
+    "numbers that JSON lacks": (*(BY_CLICK_TEXT, "", [NAN]), {"price": [None]}, []),
+    "decimal commas": (
+        *(DECIMAL, "time;price", [f"{AT_MS};{price}" for price in ("3,5", "1.234,5", "much")]),
+        *({"price": ["3.5", "1234.5", "much"]}, []),
+    ),
+    **{
+        f"lists as {form}": (
+            *("", "time,genres", [f'{AT_MS},"{form.format(*each)}"' for each in LISTS]),
+            *({"genres": [list(each) for each in LISTS]}, []),
+        )
+        for form in ("{}, {}", "[{}, {}]", "['{}', '{}']", "[{} {}]")
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_file_is_read_as_its_writer_meant_it(tmp_path: Path, name: str) -> None:
+    layout, header, rows, fields, delays_ms = WRITTEN[name]
+    lines = [header, *rows] if header else rows
+    path = csv_file(tmp_path, *lines, name="log.csv" if header else "log.ndjson")
+    shown, clicks = read(path, parse_layout(layout, "l.toml")) if layout else guessed(path)
+    for field, values in fields.items():
+        assert [each.get(field) for each in shown] == values
+    assert [each["timestamp_ms"] - AT_MS for each in clicks] == delays_ms
+
+
 # ------------------------------------------------------------------------------ labels and clicks
-
-
-@pytest.mark.parametrize(
-    "never", ["1970-01-01 00:00:00", "1970-01-01", "9999-12-31", "0", "-1", ""]
-)
-def test_a_time_of_a_click_that_says_never_is_no_click(tmp_path: Path, never: str) -> None:
-    rows = [f"2026-03-01 08:00:0{i},a,{never}" for i in range(4)]
-    path = csv_file(
-        tmp_path, "time,item,clicked_at", *rows, "2026-03-01 08:00:04,a,2026-03-01 08:00:06"
-    )
-    _, clicks = read(path, BY_TIME)
-    assert [each["timestamp_ms"] for each in clicks] == [AT_MS + 6000]
-    found = survey_log(path, FIELDS, BY_TIME)
-    assert (found.clicks, found.joined.late) == (1, 0)
-    assert "window_s" not in "\n".join(found.warnings())
-    assert guess_layout(path).layout.click == BY_TIME.click
-
-
-@pytest.mark.parametrize(("never", "unit"), [(0, "s"), (-1, "s"), (0, "ms")])
-def test_a_number_that_says_never_is_no_click(tmp_path: Path, never: int, unit: str) -> None:
-    scale = 1000 if unit == "s" else 1
-    times = [(AT_MS + 1000 * i) // scale for i in range(4)]
-    path = tmp_path / "log.parquet"
-    pa.parquet.write_table(
-        pa.table({"time": times, "clicked_at": [never, times[1], never, None]}), path
-    )
-    text = f'[event]\ntimestamp = "time"\ntimestamp_format = "{unit}"\n'
-    layout = parse_layout(f'{text}[click]\ntimestamp = "clicked_at"', "l.toml")
-    assert [each["timestamp_ms"] for each in read(path, layout)[1]] == [AT_MS + 1000]
-    assert survey_log(path, FIELDS, layout).clicks == 1
-
-
-def test_a_row_without_a_time_sends_no_click(tmp_path: Path) -> None:
-    moment = "2026-03-01 08:00:06"
-    path = csv_file(tmp_path, "time,item,clicked_at", f",a,{moment}", f"{moment},b,{moment}")
-    shown, clicks = read(path, BY_TIME)
-    assert ["timestamp_ms" in each for each in shown] == [False, True]
-    assert [each["impression_id"] for each in clicks] == ["log-1"]
 
 
 def test_a_click_long_before_its_impression_refuses_its_row(tmp_path: Path) -> None:
@@ -125,16 +170,6 @@ def test_a_list_in_one_row_leaves_the_ids_of_the_other_rows_as_they_are(tmp_path
     ]
 
 
-def test_decimals_of_many_digits_stay_apart(tmp_path: Path) -> None:
-    path, first = tmp_path / "log.parquet", 1 << 53
-    items = pa.array([Decimal(first + i) for i in range(4)], pa.decimal128(20, 0))
-    pa.parquet.write_table(
-        pa.table({"time": [AT_MS + i for i in range(4)], "item": items, "clicked": [0, 1, 0, 1]}),
-        path,
-    )
-    assert [each["item"] for each in read(path, BY_CLICK)[0]] == [first + i for i in range(4)]
-
-
 def test_bytes_that_are_not_utf_8_are_hexadecimal(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     cells = {"item": pa.array([b"\x9a\x01\xff", b"caf\xc3\xa9"]), "request_id": [b"\x9a", b"a"]}
@@ -158,13 +193,6 @@ def test_a_suggestion_reads_ids_of_64_bits_and_bytes(tmp_path: Path) -> None:
     assert "# not used: row: 200 values: nearly every row has its own" in spec
 
 
-def test_a_guess_reads_whole_numbers_and_flags_that_a_data_frame_wrote(tmp_path: Path) -> None:
-    path = csv_file(tmp_path, "time,item,prem,clicked", f"{AT_MS},1.0,True,0", f"{AT_MS},,False,1")
-    shown, _ = guessed(path)
-    assert [(each.get("item"), each["prem"]) for each in shown] == [(1, True), (None, False)]
-    assert 'numbers = ["item", "prem"]' in guess_layout(path).text
-
-
 def test_a_check_names_the_key_that_reads_what_a_data_frame_wrote(tmp_path: Path) -> None:
     path = csv_file(tmp_path, "time,user,clicked", f"{AT_MS},1.0,0", f"{AT_MS},2.0,1")
     warnings = survey_log(path, FIELDS, BY_CLICK).warnings()
@@ -179,16 +207,6 @@ def test_a_suggestion_has_fields_for_as_many_columns_as_there_are_numbers(tmp_pa
     times = {"time": [AT_MS + i for i in range(40)], "clicked": [i % 4 // 3 for i in range(40)]}
     pa.parquet.write_table(pa.table(times | columns), path)
     assert "one of more than 990 useful columns" in suggest_spec(path, guess_layout(path).layout)
-
-
-@pytest.mark.parametrize("written", ["{}, {}", "[{}, {}]", "['{}', '{}']", "[{} {}]"])
-def test_items_of_a_list_in_a_cell_have_no_blanks_or_brackets(tmp_path: Path, written: str) -> None:
-    cells = [written.format(i % 5, (i // 5) % 5) for i in range(50)]
-    rows = [f'{AT_MS + i},"{cell}",{i % 2}' for i, cell in enumerate(cells)]
-    shown, _ = guessed(csv_file(tmp_path, "time,genres,clicked", *rows))
-    assert [each["genres"] for each in shown] == [
-        [str(i % 5), str((i // 5) % 5)] for i in range(50)
-    ]
 
 
 # ----------------------------------------------------------------------------------------- times
@@ -208,31 +226,6 @@ def test_a_time_that_no_format_reads_is_refused_with_lines_to_start_from(
     assert message.startswith(f"{path}: expected times in the column 'time', got {times[0]!r}")
     kept = parse_layout(message.partition("\n\n")[2], "layout.toml")
     assert kept.event.start is not None
-
-
-def test_numbers_count_from_a_start_that_the_layout_names(tmp_path: Path) -> None:
-    text = '[event]\ntimestamp = "time"\ntimestamp_format = "s"\nstart = 2026-03-01T08:00:00Z'
-    shown, _ = read(csv_file(tmp_path, "time,item", "0,a", "7,a"), parse_layout(text, "l.toml"))
-    assert [each["timestamp_ms"] for each in shown] == [AT_MS, AT_MS + 7000]
-
-
-def test_a_change_of_unit_inside_a_file_is_refused_row_by_row(tmp_path: Path) -> None:
-    rows = [f"{(AT_MS + i) // (1 if i < 26 else 1000)},a,{i % 2}" for i in range(30)]
-    path = csv_file(tmp_path, "time,item,clicked", *rows)
-    found = survey_log(path, FIELDS, guess_layout(path).layout)
-    [refused] = found.refused
-    assert (refused.count, refused.place) == (4, f"{path}, line 28")
-    assert "looks like seconds" in refused.details
-
-
-def test_a_date_and_a_time_of_day_in_two_columns_make_the_time(tmp_path: Path) -> None:
-    path = csv_file(
-        tmp_path, "date,time,item,clicked", "2026-03-01,08:00:00,a,0", "2026-03-01,23:00:00,a,1"
-    )
-    shown, _ = guessed(path)
-    assert [each["timestamp_ms"] for each in shown] == [AT_MS, AT_MS + 15 * 3_600_000]
-    assert [set(each) for each in shown] == [{"impression_id", "timestamp_ms", "item"}] * 2
-    assert 'timestamp = ["date", "time"]' in guess_layout(path).text
 
 
 @pytest.mark.parametrize("last", [datetime(9999, 12, 31), datetime(1, 1, 1)])
@@ -359,16 +352,6 @@ def test_a_damaged_page_of_parquet_is_refused(tmp_path: Path) -> None:
         guess_layout(path)
 
 
-def test_the_index_of_a_data_frame_is_a_column_with_a_number_for_a_name(tmp_path: Path) -> None:
-    path = csv_file(tmp_path, ",time,item", *(f"{i},{AT_MS + i},a" for i in range(4)))
-    assert guessed(path)[0][3] == {
-        "column_1": "3",
-        "timestamp_ms": AT_MS + 3,
-        "item": "a",
-        "impression_id": "log-3",
-    }
-
-
 def test_ids_that_look_like_seconds_are_no_times_unless_they_rise(tmp_path: Path) -> None:
     users = [1_200_000_000 + 7919 * i % 1000 for i in range(50)]
     rows = [f"{user},a,{i % 2}" for i, user in enumerate(users)]
@@ -377,30 +360,10 @@ def test_ids_that_look_like_seconds_are_no_times_unless_they_rise(tmp_path: Path
     assert guess_layout(rising).layout.event.timestamp == "c0"
 
 
-def test_blanks_around_the_cells_of_a_csv_are_no_part_of_them(tmp_path: Path) -> None:
-    path = csv_file(
-        tmp_path, "time, item, clicked", "2026-03-01 08:00:00, a, 0", "2026-03-01 08:00:07, b, 1"
-    )
-    shown, clicks = guessed(path)
-    assert ([each["item"] for each in shown], len(clicks)) == (["a", "b"], 1)
-    assert "item" in suggest_spec(path, guess_layout(path).layout)
-
-
 def test_a_line_break_in_a_cell_of_the_header_is_a_blank(tmp_path: Path) -> None:
     rows = [f"{AT_MS + i},{i % 5},{i % 2}" for i in range(40)]
     path = csv_file(tmp_path, 'time,"my\nitem",clicked', *rows)
     assert 'source = "my item"' in suggest_spec(path, guess_layout(path).layout)
-
-
-def test_numbers_that_json_lacks_are_absent_in_ndjson(tmp_path: Path) -> None:
-    path = tmp_path / "log.ndjson"
-    rows = [{"time": AT_MS + i, "price": float("nan"), "clicked": i % 2} for i in range(4)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    assert ["price" in each for each in read(path, BY_CLICK)[0]] == [False] * 4
-
-
-def test_a_layout_that_begins_with_a_mark_of_its_encoding_is_read() -> None:
-    assert parse_layout('\ufeff[event]\ntimestamp = "t"', "l.toml").event.timestamp == "t"
 
 
 def test_a_row_of_a_single_format_decides_between_day_and_month(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -70,32 +69,83 @@ def test_a_table_is_surveyed_like_the_events_it_becomes(tmp_path: Path) -> None:
     assert "1 of 20 clicks comes more than 60 seconds" in text
 
 
-@pytest.mark.parametrize(("odd", "width"), [(f"{T0_MS},u,,,5", 5), (f"{T0_MS},u", 2)])
-def test_a_csv_line_of_another_width_is_refused_with_its_line_and_both_widths(
-    tmp_path: Path, odd: str, width: int
+NAMES, GOOD = "time,user,clicked", f"{T0_MS},u,"
+
+REFUSED: dict[str, tuple[list[str], str, tuple[Reason, int, int], list[str]]] = {
+    # the lines of a file and its timestamp_format; then the reason, the number of refusals and the
+    # line of the first, and words of the details
+    "a line with more columns": (
+        *([NAMES, GOOD, f"{T0_MS},u,,,5", GOOD], "ms", (Reason.NOT_JSON, 1, 3)),
+        [
+            f"expected 3 columns, as the header names, got 5\n  first: {{place}}: {T0_MS},u,,,5\n",
+            "Complete the line, or quote a value that contains the delimiter",
+        ],
+    ),
+    "a line with fewer columns": (
+        *([NAMES, GOOD, f"{T0_MS},u", GOOD], "ms", (Reason.NOT_JSON, 1, 3)),
+        ["expected 3 columns, as the header names, got 2\n"],
+    ),
+    "a row of several lines": (
+        *([NAMES, f'{T0_MS},"u\n\nv",', f'{T0_MS},"u\nv",,1', GOOD], "ms", (Reason.NOT_JSON, 1, 5)),
+        [f'{T0_MS},"u\\nv",,1\n', "Complete the row, or close the quotes of a value in it"],
+    ),
+    "an impression that comes too late": (
+        *([NAMES, "", f"{T0_MS + 10**6},u,", f"{T0_MS},old,"], "ms", (Reason.TOO_LATE, 1, 4)),
+        ["old"],
+    ),
+    "times in another form": (
+        [NAMES, *["2024-03-01T08:00:01.151,u,"] * 4],
+        *("%Y-%m-%d %H:%M:%S", (Reason.NO_TIME, 4, 2)),
+        ["got '2024-03-01T08:00:01.151' in the column 'time'", 'Set timestamp_format = "iso" in'],
+    ),
+    "times in another unit": (
+        *([NAMES, "1709280001000,u,"], "s", (Reason.AHEAD, 1, 2)),
+        ['in a layout timestamp_format = "ms"'],
+    ),
+    "times in no known form": (
+        *([NAMES, "1 March 2024,u,"], "iso", (Reason.NO_TIME, 1, 2)),
+        ["got '1 March 2024'", "Correct timestamp_format in the layout, or the file"],
+    ),
+    "no times": (
+        *([NAMES, '"",u,'], "iso", (Reason.NO_TIME, 1, 2)),
+        ["the column 'time' is empty there"],
+    ),
+    "times of clicks in another form": (
+        [NAMES, f"{T0_MS},u,2024-03-01T08:00:04", f"{T0_MS},u,", f"{T0_MS},u,soon"],
+        *("ms", (Reason.NO_TIME, 2, 2)),
+        [
+            "expected the times of an impression and its click",
+            "got '2024-03-01T08:00:04' in the column 'clicked'",
+        ],
+    ),
+    "words in place of times of clicks": (
+        *([NAMES, f"{T0_MS},u,no", f"{T0_MS},u,yes"], "ms", (Reason.NO_TIME, 1, 3)),
+        [
+            (
+                "got 'yes' in the column 'clicked'. If it says whether there was a click, write "
+                'column = "clicked" in [click]'
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_row_is_reported_with_its_line_its_fault_and_a_remedy(
+    tmp_path: Path, name: str
 ) -> None:
+    lines, form, (reason, count, line), words = REFUSED[name]
     path = tmp_path / "log.csv"
-    path.write_text(f"time,user,clicked\n{T0_MS},u,\n{odd}\n{T0_MS},u,\n")
-    found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+    path.write_text("\n".join([*lines, ""]))
+    text = f'[event]\ntimestamp = "time"\ntimestamp_format = "{form}"\n[click]\n'
+    found = survey_log(path, FIELDS, parse_layout(f'{text}timestamp = "clicked"', "l.toml"))
     [refused] = found.refused
-    assert (refused.reason, refused.count) == (Reason.NOT_JSON, 1)
-    assert refused.place == f"{path}, line 3"
-    assert refused.example == odd
-    assert refused.details.startswith(f"expected 3 columns, as the header names, got {width}\n")
-    assert refused.details.endswith(
-        "Complete the line, or quote a value that contains the delimiter"
-    )
-
-
-def test_a_refused_row_with_line_breaks_is_shown_in_one_line_with_the_line_where_it_begins(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(f'time,user,clicked\n{T0_MS},"u\n\nv",\n{T0_MS},"u\nv",,1\n{T0_MS},u,\n')
-    [refused] = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).refused
-    assert refused.place == f"{path}, line 5"
-    assert refused.example == f'{T0_MS},"u\\nv",,1'
-    assert refused.details.endswith("Complete the row, or close the quotes of a value in it")
+    place = f"{path}, line {line}"
+    assert (refused.reason, refused.count, refused.place) == (reason, count, place)
+    for each in words:
+        assert each.replace("{place}", place) in refused.details
+    warnings = "\n".join(found.warnings())
+    assert f" refused: {refused.details}" in warnings
 
 
 def with_faults(kind: str) -> tuple[str, int, int]:
@@ -134,14 +184,6 @@ def test_lines_of_a_directory_are_named_by_their_number_in_the_file(tmp_path: Pa
     assert refused.place == f"{tmp_path / 'impressions.ndjson'}, line 9"
 
 
-def test_an_impression_that_comes_too_late_is_named_by_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(f"time,user,clicked\n\n{T0_MS + 10**6},u,\n{T0_MS},old,\n")
-    [refused] = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).refused
-    assert (refused.reason, refused.place) == (Reason.TOO_LATE, f"{path}, line 4")
-    assert "old" in refused.example
-
-
 def test_a_decimal_comma_is_reported_with_the_key_of_the_layout_that_reads_it(
     tmp_path: Path,
 ) -> None:
@@ -173,50 +215,6 @@ def test_an_empty_text_is_absent_in_every_format(tmp_path: Path, kind: str) -> N
     assert user.present == 2
     events = [json.loads(line.value) for line in TableLog(path, LAYOUT).lines()]
     assert [event.get("user") for event in events] == [None, "a", None, "b"]
-
-
-@pytest.mark.parametrize(
-    ("shown", "form", "advice"),
-    [
-        ("2024-03-01T08:00:01.151", "%Y-%m-%d %H:%M:%S", 'Set timestamp_format = "iso" in the'),
-        ("1709280001000", "s", 'in a layout timestamp_format = "ms"'),
-        ("1 March 2024", "iso", "Correct timestamp_format in the layout, or the file"),
-        ("", "iso", "the column 'time' is empty there"),
-    ],
-)
-def test_times_that_do_not_fit_the_layout_are_reported_with_value_and_remedy(
-    tmp_path: Path, shown: str, form: str, advice: str
-) -> None:
-    file = tmp_path / "log.csv"
-    file.write_text("time,user\n" + f'"{shown}",u\n' * 4)
-    layout = parse_layout(f'[event]\ntimestamp = "time"\ntimestamp_format = "{form}"', "l.toml")
-    [warning, *_] = survey_log(file, FIELDS, layout).warnings()
-    assert "4 of 4 events (100.0 %) are refused: " in warning
-    assert advice in warning
-    assert not shown or form == "s" or f"got {shown!r} in the column 'time'" in warning
-
-
-def test_rows_whose_click_time_cannot_be_read_are_refused_with_the_first(tmp_path: Path) -> None:
-    file = tmp_path / "log.csv"
-    rows = ["1709280001000,u,2024-03-01T08:00:04", "1709280002000,u,", "1709280003000,u,soon"]
-    file.write_text("time,user,clicked\n" + "\n".join(rows) + "\n")
-    found = survey_log(file, FIELDS, LAYOUT)
-    [refused] = found.refused
-    assert (found.clicks, refused.count, refused.place) == (0, 2, f"{file}, line 2")
-    assert refused.details.startswith("expected the times of an impression and its click")
-    assert "got '2024-03-01T08:00:04' in the column 'clicked'" in refused.details
-    letters = [orjson.loads(line.value) for line in TableLog(file, LAYOUT).lines()]
-    assert ["timestamp_ms" in each for each in letters] == [False, True, False]
-
-
-def test_words_where_times_of_clicks_are_expected_lead_to_the_key_column(tmp_path: Path) -> None:
-    file = tmp_path / "log.csv"
-    file.write_text("time,user,clicked\n1709280001000,u,no\n1709280002000,u,yes\n")
-    [refused] = survey_log(file, FIELDS, LAYOUT).refused
-    assert refused.details.endswith(
-        "got 'yes' in the column 'clicked'. If it says whether there was a click, write "
-        'column = "clicked" in [click]'
-    )
 
 
 def test_a_word_that_may_mean_either_is_refused_with_the_words_and_the_key_that_names_them(
@@ -251,15 +249,6 @@ def test_labels_that_are_all_the_same_are_reported(
     found = survey_log(path, FIELDS, BY_LABEL, now_ms=NOW_MS)
     assert any(says in each for each in found.warnings())
     assert found.unusable == (found.clicks > 0)
-
-
-def test_the_words_of_a_click_can_be_named_in_the_layout(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    rows = [f"{T0_MS + i},u{i},{'gesehen' if i % 4 else ' Gekauft'}\n" for i in range(8)]
-    path.write_text("time,user,label\n" + "".join(rows))
-    named = parse_layout(f'{LABELLED}\nvalues = ["gekauft"]', "l.toml")
-    found = survey_log(path, FIELDS, named, now_ms=NOW_MS)
-    assert (found.clicks, found.joined.matched, found.all_clicked) == (2, 2, False)
 
 
 def test_a_shuffled_table_is_not_said_to_have_a_click_for_every_impression(

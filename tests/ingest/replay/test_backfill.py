@@ -3,7 +3,8 @@
 import pytest
 
 from headrace.ingest.errors import BackfillRefused
-from headrace.ingest.replay.backfill import event_time_ms, refuse_older
+from headrace.ingest.logs.ndjson import event_time_ms
+from headrace.ingest.replay.backfill import refuse_older
 
 HOUR_MS = 3_600_000
 WEEK_OF_2023 = 1_684_000_000_000
