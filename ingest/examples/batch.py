@@ -32,7 +32,7 @@ _COLUMNS = (
     *("kinds", "labels", "event_ms", "shown_ms", "append_ms", "weights"),
     *("impression_ids", "request_ids"),
 )
-"""Of the examples themselves, beside those of their features and slices."""
+"""Columns of the examples themselves, beside those of their features and slices."""
 _SPECS = 16
 """Sets of fields whose column types are kept: a process reads one, or a few."""
 
