@@ -12,12 +12,9 @@ the models that it may give them (`runtime.http.token_grants`). Without admin to
 on a loopback address accepts changes, and only those that no page of another site can send.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -28,14 +25,12 @@ from headrace.runtime.http.local_senders import is_foreign
 from headrace.runtime.http.token_grants import TokenLimits
 from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.api.load_shedding import LoadShedder, read_body
+from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Alias, Aliases
 from headrace.serving.models.traffic_split import models_of
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.refusals import JSON, as_response, encode
-
-if TYPE_CHECKING:
-    from headrace.serving.api.request_metrics import RequestMetrics
 
 _LIMITS = RequestLimits(body_bytes=4096)
 

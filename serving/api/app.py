@@ -4,13 +4,11 @@ The two routes that take thousands of requests a second, `:predict` and `:rank`,
 work on raw bytes. All other routes are plain FastAPI.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry
@@ -34,14 +32,12 @@ from headrace.serving.api.health import add_health, add_metrics, add_status
 from headrace.serving.api.load_shedding import BodySource, LoadShedder, WholeRequest
 from headrace.serving.api.openapi import document
 from headrace.serving.api.request_metrics import RequestMetrics
+from headrace.serving.deployments.deployment_status import DeploymentStatus
 from headrace.serving.models.prediction import AnswerObserver
 from headrace.serving.models.registry import ModelRegistry
+from headrace.serving.observers.request_coverage import RequestCoverage
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.refusals import as_response
-
-if TYPE_CHECKING:
-    from headrace.serving.deployments.deployment_status import DeploymentStatus
-    from headrace.serving.observers.request_coverage import RequestCoverage
 
 Ask = Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]
 """Answers a request to the model or alias of this name."""

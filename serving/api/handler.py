@@ -12,14 +12,12 @@ Observers (prediction log, shadow models) receive the answer afterwards, by refe
 not block.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fastapi import Response
 from starlette.requests import ClientDisconnect
@@ -34,6 +32,7 @@ from headrace.serving.api.load_shedding import (
     read_body,
     whole_body,
 )
+from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.api.responses import (
     CandidateScore,
     PredictResponse,
@@ -60,9 +59,6 @@ from headrace.serving.requests.candidates import CheckedRequest
 from headrace.serving.requests.refusals import JSON, as_response, encode
 from headrace.serving.requests.splitting_key import split_key
 from headrace.serving.requests.strict_requests import check_known
-
-if TYPE_CHECKING:
-    from headrace.serving.api.request_metrics import RequestMetrics
 
 _OF_JSON = (b"content-type", JSON.encode())
 _CLIENT_GONE = 499

@@ -1,22 +1,17 @@
 """Serves model status, health and metrics: for people, load balancers and Prometheus."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from headrace.runtime.http.http_errors import RequestRefused
+from headrace.runtime.http.server import Readiness
 from headrace.serving.api.responses import ModelStatus, status
+from headrace.serving.deployments.deployment_status import DeploymentStatus
 from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.observers.request_coverage import RequestCoverage
 from headrace.serving.requests.refusals import JSON, as_response, encode
-
-if TYPE_CHECKING:
-    from headrace.runtime.http.server import Readiness
-    from headrace.serving.deployments.deployment_status import DeploymentStatus
-    from headrace.serving.observers.request_coverage import RequestCoverage
 
 
 def add_status(

@@ -3,19 +3,15 @@
 `RequestMetrics` keeps plain numbers and turns them into metrics when Prometheus scrapes.
 """
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from headrace.serving.api.load_shedding import LoadShedder
+from headrace.serving.api.load_shedding import LoadShedder
 
 
 class RequestMetrics(Collector):

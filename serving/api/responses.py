@@ -4,10 +4,8 @@ Every answer carries the model's version, the age of its newest and oldest bucke
 the replica (`state`). A shard that stops responding is thus visible in every answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +13,7 @@ import numpy as np
 from headrace.learner.models.explanations import Explanations
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.registry import ServedModel
+from headrace.serving.observers.request_coverage import RequestFields
 from headrace.serving.replicas.status import (
     Age,
     EventTime,
@@ -23,9 +22,6 @@ from headrace.serving.replicas.status import (
     event_age,
     event_time,
 )
-
-if TYPE_CHECKING:
-    from headrace.serving.observers.request_coverage import RequestFields
 
 _DIGITS = 4
 _LARGEST_PAIRS = 20

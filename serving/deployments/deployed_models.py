@@ -10,12 +10,11 @@ requests first, and `close` then releases threads and memory. Failures are kept 
 retried after a pause.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from headrace.serving.deployments.deployment_plan import (
     HostedAliases,
@@ -27,11 +26,7 @@ from headrace.serving.deployments.deployment_records import Deployments
 from headrace.serving.deployments.deployment_status import DeploymentStatus, ModelDeployment
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Aliases
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from headrace.serving.replicas.status import LocalRows, ReplicaStatus
+from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 
 log = logging.getLogger(__name__)
 

@@ -4,20 +4,15 @@ The metrics of windows are gauges. Their number is bounded: every window of each
 of the longest settled window only. The other metrics are about the process itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from headrace.runtime.process_metrics import ModelCollector
+from headrace.serving.evaluation.faust_agent import EvaluationAgent
+from headrace.serving.evaluation.feeder import FeedFigures
 from headrace.serving.evaluation.windows import SETTLED, WindowMetrics
-
-if TYPE_CHECKING:
-    from headrace.serving.evaluation.faust_agent import EvaluationAgent
-    from headrace.serving.evaluation.feeder import FeedFigures
 
 _LABELS = ("model", "alias", "window", "until", "slice")
 _FIGURES = {

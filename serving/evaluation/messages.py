@@ -11,10 +11,7 @@ impressions. It also has the position of its sources: the time that each has rea
 it was at its end. Evaluation is a function of these messages and nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -25,11 +22,8 @@ import pyarrow.compute as pc
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.hashing import hash_strings, hash_text
 from headrace.ingest.kafka.protocols import Committed
+from headrace.learner.loop.scores import Scores
 from headrace.runtime.undecodable import UNDECODABLE
-
-if TYPE_CHECKING:
-    from headrace.learner.loop.scores import Scores
-
 
 Table = npt.NDArray[np.void]
 Hashes = npt.NDArray[np.uint64]

@@ -6,19 +6,14 @@ all requests of the same turn have joined the batch, and the first to resume com
 request gets the score that it would get alone, from rows at least as new as those it found.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
 
+from headrace.ingest.features.encoder import Event
+from headrace.serving.models.predictor import Predictor, Scores
 from headrace.serving.replicas.status import RowSource
 from headrace.serving.requests.candidates import Candidates
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Event
-    from headrace.serving.models.predictor import Predictor, Scores
 
 
 class _Batch:

@@ -10,20 +10,18 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.learner.errors import NoUncertainty
+from headrace.learner.models.explanations import Explanations
 from headrace.runtime.http.http_errors import RequestRefused
+from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import Route, ServedModel
 from headrace.serving.replicas.status import ReplicaStatus, RowSource, age
 from headrace.serving.requests.candidates import Candidates, CheckedRequest
-
-if TYPE_CHECKING:
-    from headrace.learner.models.explanations import Explanations
-    from headrace.serving.models.predictor import Predictor
 
 
 class ReadyRequest(NamedTuple):

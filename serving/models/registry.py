@@ -1,20 +1,16 @@
 """Finds the models of a server by name, alias or snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.models.aliases import SHADOW, Aliases
+from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.traffic_split import TrafficSplit, split_of
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.serving.models.predictor import Predictor
-    from headrace.serving.replicas.status import LocalRows
-    from headrace.serving.requests.request_decoder import RequestDecoder
+from headrace.serving.replicas.status import LocalRows
+from headrace.serving.requests.request_decoder import RequestDecoder
 
 
 @dataclass(frozen=True, slots=True)

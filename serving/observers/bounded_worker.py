@@ -9,18 +9,14 @@ The thread survives every exception of its handler. It logs the exception and ha
 `failed`, which counts them. Otherwise a single bad request would silently end an observer.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from headrace.runtime.counted_nouns import counted
-
-if TYPE_CHECKING:
-    from headrace.serving.models.prediction import ScoredRequest
+from headrace.serving.models.prediction import ScoredRequest
 
 log = logging.getLogger(__name__)
 

@@ -4,21 +4,17 @@ The mean score of a canary against that of its control shows a model of nonsense
 before any click could. The sums include the scores of shadows.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from headrace.serving.models.prediction import ScoredRequest
-    from headrace.serving.models.registry import ServedModel
-    from headrace.serving.requests.candidates import CheckedRequest
+from headrace.serving.models.prediction import ScoredRequest
+from headrace.serving.models.registry import ServedModel
+from headrace.serving.requests.candidates import CheckedRequest
 
 
 class ScoreSums(Collector):

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.ingest.status import MetricSample, ProcessStatus
 from headrace.serving.page.field_coverage import field_coverage
-
-if TYPE_CHECKING:
-    from headrace.ingest.status import MetricSample, ProcessStatus
 
 STEP_MS = 2_000
 KEPT_MS = 3_600_000

@@ -1,21 +1,17 @@
 """Routes of the page: the page itself, Plotly, and the metrics that the page polls."""
 
-from __future__ import annotations
-
 import gzip
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
-if TYPE_CHECKING:
-    from headrace.serving.page.experiment_reader import ExperimentReader
-    from headrace.serving.page.status_reader import StatusReader
+from headrace.serving.page.experiment_reader import ExperimentReader
+from headrace.serving.page.status_reader import StatusReader
 
 _FOR_A_DAY = {"Cache-Control": "public, max-age=86400"}
 

@@ -13,16 +13,13 @@ A percentile is interpolated between the bounds of its bucket, as Prometheus doe
 `p99_ms = 60` between two bounds would otherwise act as the lower one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from headrace.ingest.status import ProcessStatus
+from headrace.ingest.status import ProcessStatus
 
 LEVEL_MS, WINDOW_MS, LONGEST_MS = 10_000, 60_000, 3_600_000
 GONE_MS = 15_000

@@ -16,20 +16,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.ingest.features.encoder import Encoded
+from headrace.learner.inputs.required_rows import RequiredRows
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape, Store
 from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.row_cache import RowCache
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.required_rows import RequiredRows
-
 
 Ids = npt.NDArray[np.uint64]
 

@@ -17,17 +17,14 @@ Ages are different: the age of the newest event that a bucket learned from. They
 events arrive, because a server cannot tell a pause of events from a failure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from headrace.pserver.rows.deltas import EntryHeader
+from headrace.pserver.rows.deltas import EntryHeader
 
 RECENT = 10_000
 """Samples behind the percentiles: at 40 clicks a second, the last four minutes."""

@@ -5,19 +5,15 @@ scrape. The buckets of the histogram are dense around the target: a click is lea
 second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.serving.replicas.status import STATES, LocalRows, ReplicaStatus
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
 
 ROW_OUTCOMES = ("hit", "fetched", "defaulted")
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)

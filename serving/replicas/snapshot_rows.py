@@ -5,24 +5,19 @@ this one answers once all buckets are loaded. The manifest gives the version and
 damaged snapshot is never served. An unreachable one is retried.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.snapshot_errors import StorageFailed
+from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import read_bucket
 from headrace.runtime.background_thread import BackgroundThread
 from headrace.serving.replicas.freshness import Ages, FreshnessSummary
 from headrace.serving.replicas.status import LocalRows, ReplicaStatus, TableRowSource
-
-if TYPE_CHECKING:
-    from headrace.pserver.snapshots.storage import SnapshotStorage
 
 log = logging.getLogger(__name__)
 

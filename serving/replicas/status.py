@@ -8,18 +8,16 @@ rows of another process. Request handlers see the same interface: rows to read, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from headrace.ingest.features.encoder import Encoded
 from headrace.pserver.errors import StoreError
+from headrace.pserver.rows.table import RowTable
 from headrace.serving.replicas.freshness import Ages, FreshnessSummary
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.pserver.rows.table import RowTable
 
 LATE_MS = 1_000
 """A replica whose last poll is older than this is `behind`, for any reason."""

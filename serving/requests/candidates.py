@@ -7,17 +7,14 @@ candidates as events, one by one; it is written later, on another thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.events.contract import TIME
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded, Encoder
-
+from headrace.ingest.features.encoder import Encoded, Encoder
 
 Event = Mapping[str, object]
 

@@ -7,17 +7,10 @@ The key is the impression id, so a score is in the same partition as its impress
 Time and request are those of the impression. `version` and `state` are as in a server's answer.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
-
-if TYPE_CHECKING:
-    from headrace.serving.replicas.status import ReplicaStatus
-
+from headrace.serving.replicas.status import ReplicaStatus
 
 Event = dict[str, object]
 

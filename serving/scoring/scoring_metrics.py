@@ -1,17 +1,12 @@
 """Prometheus metrics of a scorer, besides those of its replica."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from headrace.runtime.process_metrics import ModelCollector
-
-if TYPE_CHECKING:
-    from headrace.serving.scoring.loop import ScoringTotals
+from headrace.serving.scoring.loop import ScoringTotals
 
 
 class ScoringCollector(ModelCollector):

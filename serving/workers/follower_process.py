@@ -1,7 +1,5 @@
 """The follower process: follows the logs or relays, or loads the snapshots, for all workers."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading
@@ -9,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -28,12 +26,9 @@ from headrace.serving.replicas.follower import Follower
 from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
 from headrace.serving.replicas.snapshot_rows import SnapshotRows
 from headrace.serving.workers.mailbox import Mailbox
+from headrace.serving.workers.process_pool import WorkerContext
 from headrace.serving.workers.row_publisher import RowPublisher
 from headrace.serving.workers.shared_memory import SharedFiles
-
-if TYPE_CHECKING:
-    from headrace.serving.workers.process_pool import WorkerContext
-
 
 Opening = Callable[[ExitStack], list[StoreModel | SnapshotModel]]
 

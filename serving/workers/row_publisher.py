@@ -8,21 +8,16 @@ follower fills a new table. Until that is complete it leaves the published statu
 were, except for its own error.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.pserver.rows.table import RowTable
 from headrace.serving.replicas.freshness import FreshnessSummary
 from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 from headrace.serving.workers.mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from headrace.pserver.rows.table import RowTable
-    from headrace.serving.workers.shared_memory import SharedFiles
+from headrace.serving.workers.shared_memory import SharedFiles
 
 _SUMMARY_S = 1.0
 """Interval of the percentiles, which cost processor time."""

@@ -1,11 +1,9 @@
 """A worker process: answers requests from the rows of the follower process."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.runtime.clock import wall_ms
@@ -16,11 +14,9 @@ from headrace.serving.process import ServedModels, ServerSettings, serve
 from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from headrace.serving.workers.follower_process import board_of
 from headrace.serving.workers.mailbox import Mailbox
+from headrace.serving.workers.process_pool import WorkerContext
 from headrace.serving.workers.row_subscriber import SharedRows
 from headrace.serving.workers.shared_aliases import ALIASES_BYTES, SharedAliases
-
-if TYPE_CHECKING:
-    from headrace.serving.workers.process_pool import WorkerContext
 
 
 class WorkerModel(NamedTuple):
