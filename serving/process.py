@@ -9,15 +9,18 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Writer
+from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.status import status_in
 from headrace.pserver.errors import StoreError
@@ -34,9 +37,9 @@ from headrace.serving.api.app import AppParts, make_app
 from headrace.serving.api.fast_path_probe import choose_protocol
 from headrace.serving.api.health import answers
 from headrace.serving.api.request_metrics import RequestMetrics
-from headrace.serving.deployments.deployment_status import DeploymentCollector, DeploymentStatus
-from headrace.serving.deployments.registry_host import OpenModel, RegistryHost
-from headrace.serving.deployments.topic_follower import TopicFollower, follow_topic
+from headrace.serving.deployments.deployment_status import DeploymentCollector
+from headrace.serving.deployments.registered_model import RegisteredModel
+from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC, TopicFollower
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import ModelLoader, SnapshotModel, StoreModel, compatible_spec
 from headrace.serving.models.registry import ModelRegistry
@@ -114,29 +117,6 @@ class ServerSettings(ListenSettings):
     predictions: PredictionLogSettings = field(default_factory=PredictionLogSettings)
 
 
-class Deploying(Protocol):
-    """Loads and unloads models between `start` and `stop`."""
-
-    @property
-    def status(self) -> DeploymentStatus:
-        """The present deployments."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def stop(self) -> None:
-        """Unload them all."""
-
-
-class ServedModels(NamedTuple):
-    """The models of a server, with their metrics."""
-
-    models: ModelRegistry
-    registry: CollectorRegistry
-    deployed: Deploying | None = None
-    """Loads further models."""
-
-
 class Runnable(Protocol):
     """An object with a thread."""
 
@@ -152,14 +132,14 @@ def run_server(
     models: Sequence[StoreModel | SnapshotModel],
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
-    deploying: OpenModel | None = None,
+    deploying: Callable[[str, ExitStack], StoreModel] | None = None,
 ) -> None:
     """Serve until `stop` is set; then drain and end.
 
-    listening: called with the port once requests are accepted. deploying: opens the models of the
-    topic `deployments`; needed with `deployments_from`. A model whose first copy fails
-    refuses requests with the reason and retries, as long as another model works. Raises WrongModel
-    if the spec of a store's model differs, the error of a first copy if all models fail,
+    listening: called with the port once requests are accepted. deploying: opens the model of the
+    text of a spec in the topic `deployments`; needed with `deployments_from`. A model whose first
+    copy fails refuses requests with the reason and retries, as long as another model works. Raises
+    WrongModel if the spec of a store's model differs, the error of a first copy if all models fail,
     AddressTaken, BadTokens, BadAlias.
     """
     tokens_of(settings)  # fail before opening anything
@@ -176,34 +156,34 @@ def run_server(
     registry.register(ReplicaCollector(served, wall_ms))
     deployed: TopicFollower | None = None
     if settings.deployments_from is not None and deploying is not None:
-        host = RegistryHost(served, loader, deploying)
+        opening = partial(RegisteredModel, served, loader, deploying)
         fixed = {each.spec.name: each.spec.text for each in models}
-        deployed = follow_topic(settings.deployments_from, host, served.aliases, fixed)
-    ending = _ServerExit([each.rows for each in served])
+        reading = partial(KafkaReader, settings.deployments_from, None, [DEPLOYMENTS_TOPIC])
+        deployed = TopicFollower(reading, opening, served.aliases, fixed)
     with listening_socket(settings.host, settings.port) as listener:
-        serving = ServedModels(served, registry, deployed)
-        serve(settings, serving, listener, stop, listening, broken=ending.broken)
-    if ending.failure is not None:
-        raise ending.failure
+        serve(settings, served, registry, listener, stop, listening, deployed=deployed)
 
 
 def serve(
     settings: ServerSettings,
-    serving: ServedModels,
+    served: ModelRegistry,
+    registry: CollectorRegistry,
     listener: socket.socket,
     stop: threading.Event,
     listening: Callable[[int], None],
     *,
-    broken: Callable[[], bool],
+    deployed: TopicFollower | None = None,
     alone: bool = True,
 ) -> None:
-    """Serve these models on `listener` until `stop` is set or `broken` returns True.
+    """Serve these models on `listener` until `stop` is set.
 
-    alone: whether no other process answers on this socket. Raises AddressTaken, BadTokens.
+    deployed: loads further models. alone: whether no other process answers on this socket. Such a
+    server ends once all of its models have failed. Raises their first error, AddressTaken,
+    BadTokens.
     """
-    served, registry, deployed = serving
     tokens = tokens_of(settings)
     rows = [each.rows for each in served]
+    failures: list[StoreError] = []
     metrics = RequestMetrics(registry)
     observers = _observers(settings, served, metrics, registry)
     coverage = RequestCoverage(served, wall_ms)
@@ -240,29 +220,32 @@ def serve(
 
         def ended() -> bool:
             health.stepped()  # the event loop asks while it is alive
-            return broken()
+            if alone and not failures:
+                failures.extend(failures_of_all(rows))
+            return bool(failures)
 
         leaving = Draining(stop, parts.readiness, ended, settings.drain_ms, settings.finish_s)
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
-        with rereading(*_token_files(settings, parts, app)):
+        with rereading(
+            RereadTokens(settings.tokens_from, parts.tokens, app.state.client_limits),
+            RereadTokens(settings.admin_tokens_from, parts.admin_tokens, app.state.admin_limits),
+        ):
             run_app(
                 *(app, listener, leaving),
                 protocol=choose_protocol(),
                 local_only=settings.local_only,
             )
         app.state.answering.close()
+    if failures:
+        raise failures[0]
 
 
-def _token_files(
-    settings: ServerSettings, parts: AppParts, app: FastAPI
-) -> tuple[RereadTokens, RereadTokens]:
-    """Return the files of the clients' and the administrators' tokens."""
-    return (
-        RereadTokens(settings.tokens_from, parts.tokens, app.state.client_limits),
-        RereadTokens(settings.admin_tokens_from, parts.admin_tokens, app.state.admin_limits),
-    )
+def failures_of_all(rows: Sequence[LocalRows]) -> list[StoreError]:
+    """Return the errors of all models; empty while one of them works."""
+    failures = [each.failure for each in rows if each.failure is not None]
+    return failures if len(failures) == len(rows) else []
 
 
 def tokens_of(settings: ServerSettings) -> Tokens:
@@ -270,22 +253,6 @@ def tokens_of(settings: ServerSettings) -> Tokens:
     TokenLimits(settings.grants)
     TokenLimits(settings.admin_grants)
     return settings.checked_tokens("--tokens / HEADRACE_SERVING_TOKENS")
-
-
-class _ServerExit:
-    """Ends the server once all of its models have failed."""
-
-    def __init__(self, rows: Sequence[LocalRows]) -> None:
-        self._rows = rows
-        self.failure: StoreError | None = None
-        """The error that ends the server."""
-
-    def broken(self) -> bool:
-        """Return whether all models have failed."""
-        failures = [each.failure for each in self._rows if each.failure is not None]
-        if len(failures) == len(self._rows):
-            self.failure = failures[0]
-        return self.failure is not None
 
 
 def _observers(

@@ -4,5 +4,6 @@
 `deployment_plan` compares them with the models of a server and decides the next steps; it is pure.
 `deployed_models` takes these steps, and `topic_follower` reads the topic in a thread.
 
-`registry_host` loads models in the process that answers, and `deployment_status` reports them.
+A `registered_model` is loaded in the process that answers requests. `deployment_status` reports
+all of them.
 """

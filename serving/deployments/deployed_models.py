@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from headrace.serving.deployments.deployment_plan import (
     HostedAliases,
@@ -37,37 +37,27 @@ SETTLE_S = 60.0
 
 
 class LoadedModel(Protocol):
-    """A model whose rows are loaded, or being loaded."""
+    """A model in this process, whose rows are loaded, or being loaded."""
 
     @property
     def rows(self) -> LocalRows:
         """The rows."""
 
+    def admit(self) -> None:
+        """Let requests find the model, whose rows are complete."""
 
-Opened = TypeVar("Opened", bound=LoadedModel)
-
-
-class ModelHost(Protocol[Opened]):
-    """Loads and unloads models in one process."""
-
-    def open(self, name: str, spec: str) -> Opened:
-        """Check a model and start its rows. Runs on a thread of its own. Raises any error."""
-
-    def admit(self, name: str, opened: Opened) -> None:
-        """Let requests find a complete model."""
-
-    def withdraw(self, name: str) -> None:
+    def withdraw(self) -> None:
         """Let requests no longer find it."""
 
-    def close(self, name: str, opened: Opened) -> None:
+    def close(self) -> None:
         """Stop its threads and release its memory. Runs on a thread of its own."""
 
 
 @dataclass(slots=True)
-class _Hosting(Generic[Opened]):
+class _Hosting:
     spec: str
-    opening: Future[Opened] | None
-    opened: Opened | None = None
+    opening: Future[LoadedModel] | None
+    opened: LoadedModel | None = None
     admitted: bool = False
     failure: str = ""
     """Why it does not answer; kept while it is tried again, so that alerts see one failure."""
@@ -81,27 +71,28 @@ class _Hosting(Generic[Opened]):
         return Stage.FAILED if self.failure else Stage.LOADING
 
 
-class DeployedModels(Generic[Opened]):
+class DeployedModels:
     """The models that this server has loaded because of the topic."""
 
     def __init__(
         self,
-        host: ModelHost[Opened],
+        opening: Callable[[str, str], LoadedModel],
         aliases: Aliases,
         fixed: Mapping[str, str],
-        work: Callable[[Callable[[], object]], Future[object]],
+        work: Callable[[Callable[[], Any]], Future[Any]],
         now_s: Callable[[], float],
     ) -> None:
         """Begin without models.
 
-        fixed: models of flags, with the texts of their specs. work: runs a function on another
-        thread, in order.
+        opening: checks the model of a name and the text of a spec, and starts its rows; raises any
+        error. fixed: models of flags, with the texts of their specs. work: runs a function on
+        another thread, in order.
         """
-        self._host, self._aliases = host, aliases
+        self._open, self._aliases = opening, aliases
         self._fixed, self._work, self._now_s = fixed, work, now_s
         self._wanted = self._taken = Deployments()
         """The state to reach, and the one that the records read so far add up to."""
-        self._hosting: dict[str, _Hosting[Opened]] = {}
+        self._hosting: dict[str, _Hosting] = {}
         self._applied: dict[str, str] = {}
         self._began_s, self._at_end, self._read, self._settled = now_s(), False, False, False
         self.status = DeploymentStatus(settled=False)
@@ -146,12 +137,12 @@ class DeployedModels(Generic[Opened]):
 
     def close(self) -> None:
         """Release every model. Call it after the last `step` and the last `work`."""
-        for name, each in self._hosting.items():
+        for each in self._hosting.values():
             opening = each.opening
             if opening is not None and opening.done() and not opening.cancelled():
                 each.opened = None if opening.exception() else opening.result()
             if each.opened is not None:
-                self._host.close(name, each.opened)
+                each.opened.close()
         self._hosting.clear()
 
     def _hosted(self) -> dict[str, HostedModel]:
@@ -162,7 +153,7 @@ class DeployedModels(Generic[Opened]):
             name: HostedModel(each.stage, each.spec) for name, each in self._hosting.items()
         }
 
-    def _advance(self, name: str, hosting: _Hosting[Opened]) -> None:
+    def _advance(self, name: str, hosting: _Hosting) -> None:
         """Take the result of opening, and admit a model whose rows are complete."""
         opening = hosting.opening
         if opening is not None and opening.done():
@@ -185,7 +176,7 @@ class DeployedModels(Generic[Opened]):
         except BadAlias as error:
             hosting.failure = str(error)
             return
-        self._host.admit(name, hosting.opened)
+        hosting.opened.admit()
         hosting.admitted, hosting.failure = True, ""
         log.info("model %s: loaded, %d rows", name, rows.status.rows)
 
@@ -195,23 +186,23 @@ class DeployedModels(Generic[Opened]):
             if self._hosting[name].retried:
                 failure = self._hosting[name].failure
             self._unload(name)  # its spec was corrected, or it is tried again
-        opening: Future[Opened] = self._work(lambda: self._host.open(name, spec))  # type: ignore[assignment]
+        opening: Future[LoadedModel] = self._work(lambda: self._open(name, spec))
         self._hosting[name] = _Hosting(spec, opening, failure=failure)
         log.info("model %s: loading", name)
 
     def _unload(self, name: str) -> None:
         hosting = self._hosting[name]
-        if hosting.admitted:
+        opening, opened = hosting.opening, hosting.opened
+        if opened is not None and hosting.admitted:
             try:
                 self._aliases.remove_model(name)
             except BadAlias:
                 return  # an alias was pointed at it just now
-            self._host.withdraw(name)
-        opening, opened = hosting.opening, hosting.opened
+            opened.withdraw()
         if opening is not None and not opening.cancel():
-            self._work(lambda: self._host.close(name, opening.result()))  # after it was opened
+            self._work(lambda: opening.result().close())  # after it was opened
         elif opened is not None:
-            self._work(lambda: self._host.close(name, opened))
+            self._work(opened.close)
         del self._hosting[name]
         log.info("model %s: unloaded", name)
 

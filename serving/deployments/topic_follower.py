@@ -10,17 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
 
 from headrace.ingest.errors import MissingTopic, StreamError
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Reader, Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
-from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import AS_THE_BROKER_SAYS, TopicSpec, ensure_topics
 from headrace.runtime.background_thread import BackgroundThread
-from headrace.serving.deployments.deployed_models import DeployedModels, ModelHost, Opened
+from headrace.serving.deployments.deployed_models import DeployedModels, LoadedModel
 from headrace.serving.deployments.deployment_records import DeploymentChange, Deployments
 from headrace.serving.deployments.deployment_status import DeploymentStatus
 from headrace.serving.models.aliases import Aliases
@@ -61,17 +59,20 @@ class TopicFollower(BackgroundThread):
     def __init__(
         self,
         reading: Callable[[], Reader],
-        deployed: Callable[[ThreadPoolExecutor], DeployedModels[Any]],
+        opening: Callable[[str, str], LoadedModel],
+        aliases: Aliases,
+        fixed: Mapping[str, str],
     ) -> None:
         """Begin without threads.
 
-        reading: connects to Kafka. deployed: returns the models, which load with the given
-        executor.
+        reading: connects to Kafka. Other parameters: see `DeployedModels`.
         """
         super().__init__(self._run, "deployments")
         self._reading = reading
         self._executor = ThreadPoolExecutor(1, "deployments")
-        self._deployed = deployed(self._executor)
+        self._deployed = DeployedModels(
+            opening, aliases, fixed, self._executor.submit, time.monotonic
+        )
 
     @property
     def status(self) -> DeploymentStatus:
@@ -116,17 +117,3 @@ class TopicFollower(BackgroundThread):
                 elif isinstance(event, AtEnd):
                     self._deployed.read()
             self._deployed.step()
-
-
-def follow_topic(
-    kafka: KafkaSettings,
-    host: ModelHost[Opened],
-    aliases: Aliases,
-    fixed: Mapping[str, str],
-) -> TopicFollower:
-    """Return a follower that loads models with `host`; `fixed`: specs of the flags, by name."""
-
-    def deployed(executor: ThreadPoolExecutor) -> DeployedModels[Opened]:
-        return DeployedModels(host, aliases, fixed, executor.submit, time.monotonic)
-
-    return TopicFollower(lambda: KafkaReader(kafka, None, [DEPLOYMENTS_TOPIC]), deployed)

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.learner.inputs.required_rows import RequiredRows
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
 from headrace.learner.spec.compatibility import check_compatible
@@ -30,12 +31,8 @@ from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
 from headrace.serving.replicas.caching_follower import CacheBounds, CachingFollower
-from headrace.serving.replicas.follower import Follower, Following
-from headrace.serving.replicas.replica_metrics import (
-    CacheMetrics,
-    FreshnessMetrics,
-    ReplicaCollector,
-)
+from headrace.serving.replicas.follower import Followed, Follower, Following
+from headrace.serving.replicas.replica_metrics import CacheMetrics, FreshnessMetrics
 from headrace.serving.replicas.snapshot_rows import SnapshotRows
 from headrace.serving.replicas.status import LocalRows, TableRowSource
 from headrace.serving.requests.candidates import Candidates
@@ -138,32 +135,44 @@ class ModelLoader:
 
         relay: Kafka with the topics of relays, which models read in place of a store's logs.
         """
-        self._following, self._limits, self._relay = following, limits, relay
+        self._following, self._bounds, self._limits = following, bounds, limits
+        self._relay = relay
         self._freshness = FreshnessMetrics(registry)
-        self._cached: CacheMetrics | None = None
-        self._bounding: Callable[..., CachingFollower] | None = None
-        if bounds is not None:
-            self._cached = CacheMetrics(registry)
-            self._bounding = _bounding(bounds, self._cached)
+        self._cached = None if bounds is None else CacheMetrics(registry)
 
     def load(self, model: StoreModel | SnapshotModel, shape: Shape) -> ServedModel:
         """Return a model, ready to serve once its rows are started."""
-        spec = model.spec
-        rows: LocalRows
-        if isinstance(model, SnapshotModel):
-            rows = SnapshotRows(model.storage, model.manifest, wall_ms)
-        else:
-            arrived = self._freshness.of(spec.name)
-            if self._relay is not None:
-                from headrace.serving.relaying.relayed_rows import open_relayed_rows
+        return served_by(model.spec, shape.buckets, self.rows(model, shape), self._limits)
 
-                source = open_relayed_rows(spec, shape, self._relay)
-                rows = Follower(source, self._following, wall_ms, arrived)
-            elif self._bounding is None:
-                rows = Follower(Replica(model.store, shape), self._following, wall_ms, arrived)
-            else:
-                rows = self._bounding(spec, model.store, shape, self._following, arrived)
-        return served_by(spec, shape.buckets, rows, self._limits)
+    def rows(
+        self,
+        model: StoreModel | SnapshotModel,
+        shape: Shape,
+        table: RowTable | None = None,
+        publish: Callable[[LocalRows], None] | None = None,
+    ) -> LocalRows:
+        """Return the rows of a model, before their start.
+
+        table: where to keep all rows; None: a new table. publish: see `Follower`. A row cache has
+        neither.
+        """
+        if isinstance(model, SnapshotModel):
+            return SnapshotRows(model.storage, model.manifest, wall_ms, table, publish)
+        arrived = self._freshness.of(model.spec.name)
+        source: Followed
+        if self._relay is not None:
+            from headrace.serving.relaying.relayed_rows import open_relayed_rows
+
+            source = open_relayed_rows(model.spec, shape, self._relay, table)
+        elif self._bounds is None or self._cached is None:
+            source = Replica(model.store, shape, table)
+        else:
+            required, counted = _required_rows(model.spec, shape), self._cached.of(model.spec.name)
+            return CachingFollower(
+                *(model.store, shape, required, self._bounds, self._following, wall_ms),
+                *(arrived, counted),
+            )
+        return Follower(source, self._following, wall_ms, arrived, publish)
 
     def forget(self, name: str) -> None:
         """Drop the metrics of a model that was unloaded."""
@@ -172,42 +181,14 @@ class ModelLoader:
             self._cached.forget(name)
 
 
-def open_models(
-    models: Iterable[StoreModel | SnapshotModel],
-    following: Following,
-    bounds: CacheBounds | None,
-    limits: RequestLimits,
-    registry: CollectorRegistry,
-) -> list[ServedModel]:
-    """Return the models, ready to serve once their rows are started.
-
-    bounds: row cache of each model that follows a store; None: full replicas. Raises ServingError,
-    WrongModel, and the store's error for a missing model.
-    """
-    loader = ModelLoader(following, bounds, limits, registry)
-    opened = [loader.load(each, shape) for each, shape in compatible_spec(models)]
-    registry.register(ReplicaCollector(opened, wall_ms))
-    return opened
-
-
-def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., CachingFollower]:
-    def make(
-        spec: ModelSpec,
-        store: Store,
-        shape: Shape,
-        following: Following,
-        arrived: Callable[[Iterable[int]], None],
-    ) -> CachingFollower:
-        required = open_model(spec, shape.buckets).required_rows
-        # compile or load the kernels now rather than during the first request
-        nothing = Candidates({}, [{}])
-        features, times = nothing.encode(Encoder(spec.fields), 0), nothing.times(0)
-        required.of_features(features)
-        required.of_statistics(RowTable(spec.width), features, times)
-        counted = metrics.of(spec.name)
-        return CachingFollower(store, shape, required, bounds, following, wall_ms, arrived, counted)
-
-    return make
+def _required_rows(spec: ModelSpec, shape: Shape) -> RequiredRows:
+    required = open_model(spec, shape.buckets).required_rows
+    # compile or load the kernels now rather than during the first request
+    nothing = Candidates({}, [{}])
+    features, times = nothing.encode(Encoder(spec.fields), 0), nothing.times(0)
+    required.of_features(features)
+    required.of_statistics(RowTable(spec.width), features, times)
+    return required
 
 
 def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: RequestLimits) -> ServedModel:

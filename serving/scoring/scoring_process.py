@@ -23,10 +23,11 @@ from headrace.runtime.clock import wall_ms
 from headrace.runtime.health import ProcessHealth
 from headrace.runtime.http.metrics_server import new_registry
 from headrace.runtime.process import running_process
-from headrace.serving.models.loading import SnapshotModel, StoreModel, open_models
+from headrace.serving.models.loading import ModelLoader, SnapshotModel, StoreModel, compatible_spec
 from headrace.serving.models.registry import ServedModel
 from headrace.serving.replicas.caching_follower import CacheBounds
 from headrace.serving.replicas.follower import Following
+from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.scoring.loop import ScoringTopics, ScoringTotals, StreamScorer
 from headrace.serving.scoring.scoring_metrics import ScoringCollector
@@ -87,7 +88,9 @@ def run_scoring(
     name = model.spec.name
     topics = _topics(settings, kafka, name)
     registry = new_registry()
-    [served] = open_models([model], settings.following, settings.bounds, RequestLimits(), registry)
+    loader = ModelLoader(settings.following, settings.bounds, RequestLimits(), registry)
+    [served] = [loader.load(*each) for each in compatible_spec([model])]
+    registry.register(ReplicaCollector([served], wall_ms))
     scoring: list[StreamScorer] = []
 
     def figures() -> ScoringTotals | None:

@@ -13,18 +13,25 @@ from prometheus_client import CollectorRegistry
 
 from headrace.ingest.status import status_in
 from headrace.learner.spec.model_spec import ModelSpec
-from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.http.metrics_server import new_registry
 from headrace.runtime.process import running_process
 from headrace.serving.errors import ServingError
-from headrace.serving.models.loading import SnapshotModel, StoreModel, compatible_spec
-from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS, ServerSettings, running
-from headrace.serving.relaying.relayed_rows import RelayedRows, open_relayed_rows
-from headrace.serving.replicas.follower import Follower
-from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
-from headrace.serving.replicas.snapshot_rows import SnapshotRows
+from headrace.serving.models.loading import (
+    ModelLoader,
+    SnapshotModel,
+    StoreModel,
+    compatible_spec,
+)
+from headrace.serving.process import (
+    OBJECTS_BETWEEN_COLLECTIONS,
+    ServerSettings,
+    failures_of_all,
+    running,
+)
+from headrace.serving.replicas.replica_metrics import ReplicaCollector
+from headrace.serving.replicas.status import LocalRows
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.process_pool import WorkerContext
 from headrace.serving.workers.row_publisher import RowPublisher
@@ -41,7 +48,7 @@ class _FollowedModel(NamedTuple):
     """A model whose rows this process keeps up to date."""
 
     spec: ModelSpec
-    rows: Follower | SnapshotRows
+    rows: LocalRows
     publisher: RowPublisher
 
 
@@ -81,9 +88,8 @@ class FollowerWork:
                         context.ready()
                     said = True
                     continue
-                failures = [each.rows.failure for each in kept if each.rows.failure is not None]
-                if len(failures) == len(kept):
-                    raise failures[0]
+                for failure in failures_of_all([each.rows for each in kept]):
+                    raise failure
         if context.orphaned:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -121,22 +127,14 @@ def _open(
     registry: CollectorRegistry,
     folder: Path,
 ) -> list[_FollowedModel]:
-    freshness = FreshnessMetrics(registry)
+    loader = ModelLoader(settings.following, None, settings.limits, registry, settings.relayed_from)
     kept = []
     for each, shape in compatible_spec(models):
         name = each.spec.name
         files = SharedFiles(folder, f"{name}.rows")
         table = RowTable(shape.width, files)
         publisher = RowPublisher(board_of(folder, name), files, table)
-        rows: Follower | SnapshotRows
-        if isinstance(each, SnapshotModel):
-            rows = SnapshotRows(each.storage, each.manifest, wall_ms, table, publisher.publish)
-        else:
-            source: Replica | RelayedRows = Replica(each.store, shape, table)
-            if settings.relayed_from is not None:
-                source = open_relayed_rows(each.spec, shape, settings.relayed_from, table)
-            arrived = freshness.of(name)
-            rows = Follower(source, settings.following, wall_ms, arrived, publisher.publish)
+        rows = loader.rows(each, shape, table, publisher.publish)
         kept.append(_FollowedModel(each.spec, rows, publisher))
     registry.register(ReplicaCollector(kept, wall_ms))
     return kept

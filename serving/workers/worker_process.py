@@ -10,7 +10,7 @@ from headrace.runtime.clock import wall_ms
 from headrace.runtime.http.metrics_server import new_registry
 from headrace.serving.models.loading import served_by
 from headrace.serving.models.registry import ModelRegistry
-from headrace.serving.process import ServedModels, ServerSettings, serve
+from headrace.serving.process import ServerSettings, serve
 from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from headrace.serving.workers.follower_process import board_of
 from headrace.serving.workers.mailbox import Mailbox
@@ -51,11 +51,8 @@ class WorkerWork:
         names = [each.spec.name for each in self.models]
         aliases = SharedAliases(names, aliases_board(folder), wall_ms, settings.aliases_file)
         serve(
-            settings,
-            ServedModels(ModelRegistry(served, aliases), registry),
-            *(self.listener, context.stop),
+            *(settings, ModelRegistry(served, aliases), registry, self.listener, context.stop),
             lambda _: context.ready(),
-            broken=lambda: False,
             alone=False,
         )
 

@@ -38,13 +38,8 @@ class Rows:
         return self
 
 
-class Loaded:
-    def __init__(self) -> None:
-        self.rows: Any = Rows()
-
-
 class Host:
-    """A host whose models are served, closed or refused."""
+    """A process whose models are served, closed or refused."""
 
     def __init__(self) -> None:
         self.refused: dict[str, Exception] = {}
@@ -54,20 +49,26 @@ class Host:
     def open(self, name: str, spec: str) -> Loaded:
         if name in self.refused:
             raise self.refused[name]
-        self.opened[name] = Loaded()
+        self.opened[name] = Loaded(self, name)
         return self.opened[name]
 
-    def admit(self, name: str, opened: Loaded) -> None:
-        assert self.opened[name] is opened
-        self.served.add(name)
 
-    def withdraw(self, name: str) -> None:
-        self.served.remove(name)
+class Loaded:
+    def __init__(self, host: Host, name: str) -> None:
+        self.rows: Any = Rows()
+        self.host, self.name = host, name
 
-    def close(self, name: str, opened: Loaded) -> None:
-        assert name not in self.served
-        if self.opened.get(name) is opened:
-            del self.opened[name]
+    def admit(self) -> None:
+        assert self.host.opened[self.name] is self
+        self.host.served.add(self.name)
+
+    def withdraw(self) -> None:
+        self.host.served.remove(self.name)
+
+    def close(self) -> None:
+        assert self.name not in self.host.served
+        if self.host.opened.get(self.name) is self:
+            del self.host.opened[self.name]
 
 
 class Server:
@@ -78,7 +79,7 @@ class Server:
         self.aliases = Aliases(FIXED, FIRST, Clock())
         self.queue: list[tuple[Future[Any], Callable[[], object]]] = []
         self.deployed = DeployedModels(
-            self.host, self.aliases, FIXED, self._work, lambda: self.now_s
+            self.host.open, self.aliases, FIXED, self._work, lambda: self.now_s
         )
 
     def _work(self, function: Callable[[], object]) -> Future[object]:

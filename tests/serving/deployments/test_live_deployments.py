@@ -3,13 +3,11 @@
 import gc
 import json
 import threading
-import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -18,14 +16,13 @@ from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import ReaderEvent, Record, Source
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.serving.api.app import make_app
-from headrace.serving.deployments.deployed_models import DeployedModels
 from headrace.serving.deployments.deployment_records import (
     DeploymentChange,
     alias_change,
     model_change,
 )
 from headrace.serving.deployments.deployment_status import DeploymentCollector
-from headrace.serving.deployments.registry_host import RegistryHost
+from headrace.serving.deployments.registered_model import RegisteredModel
 from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC, TopicFollower
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import ModelLoader, StoreModel
@@ -69,13 +66,9 @@ class DeployingServer(Serving):
         aliases = Aliases(["news"], {"production": "news"}, self.clock)
         self.models = ModelRegistry([self.served], aliases)
         loader = ModelLoader(Following(poll_interval_ms=2), None, self.limits, CollectorRegistry())
-        host = RegistryHost(self.models, loader, self._open)
-
-        def deployed(executor: ThreadPoolExecutor) -> DeployedModels[Any]:
-            fixed = {"news": news().text}
-            return DeployedModels(host, aliases, fixed, executor.submit, time.monotonic)
-
-        self.deploying = TopicFollower(lambda: self.topic, deployed)
+        opening = partial(RegisteredModel, self.models, loader, self._open)
+        fixed = {"news": news().text}
+        self.deploying = TopicFollower(lambda: self.topic, opening, aliases, fixed)
         registry = CollectorRegistry()
         registry.register(DeploymentCollector(lambda: self.deploying.status))
         registry.register(ReplicaCollector(self.models, self.clock))
