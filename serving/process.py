@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
@@ -43,6 +43,7 @@ from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC, Topic
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import ModelLoader, SnapshotModel, StoreModel, compatible_spec
 from headrace.serving.models.registry import ModelRegistry
+from headrace.serving.observers.bounded_worker import BoundedWorker
 from headrace.serving.observers.prediction_log import (
     PredictionLog,
     PredictionLogSettings,
@@ -117,16 +118,6 @@ class ServerSettings(ListenSettings):
     predictions: PredictionLogSettings = field(default_factory=PredictionLogSettings)
 
 
-class Runnable(Protocol):
-    """An object with a thread."""
-
-    def start(self) -> None:
-        """Start the thread."""
-
-    def stop(self) -> None:
-        """End the thread."""
-
-
 def run_server(
     settings: ServerSettings,
     models: Sequence[StoreModel | SnapshotModel],
@@ -186,6 +177,7 @@ def serve(
     failures: list[StoreError] = []
     metrics = RequestMetrics(registry)
     observers = _observers(settings, served, metrics, registry)
+    working = [each for each in observers if isinstance(each, BoundedWorker)]
     coverage = RequestCoverage(served, wall_ms)
     registry.register(coverage)
     parts = AppParts(
@@ -209,7 +201,7 @@ def serve(
             settings.metrics_address,
             objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
         ) as health,
-        running([*rows, *([] if deployed is None else [deployed]), *observers]),
+        running([*rows, *filter(None, [deployed]), *working]),
         _page_of(settings.told_to) as page,
         _quick_switches(),
     ):
@@ -292,7 +284,7 @@ def _page_of(kafka: KafkaSettings | None) -> Iterator[APIRouter | None]:
 
 
 @contextlib.contextmanager
-def running(threads: Sequence[Runnable]) -> Iterator[None]:
+def running(threads: Sequence[LocalRows | TopicFollower | BoundedWorker[Any]]) -> Iterator[None]:
     """Run the threads within the context."""
     for each in threads:
         each.start()

@@ -7,7 +7,7 @@ work on raw bytes. All other routes are plain FastAPI.
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -22,18 +22,13 @@ from headrace.runtime.http.http_errors import RequestRefused
 from headrace.runtime.http.server import Readiness
 from headrace.runtime.http.token_grants import TokenGrant, TokenLimits
 from headrace.serving.api.admin import AdminAdmission, add_admin
-from headrace.serving.api.handler import (
-    PredictionHandler,
-    PredictVerb,
-    RankVerb,
-    RequestVerb,
-)
+from headrace.serving.api.handler import PredictionHandler, PredictVerb, RankVerb
 from headrace.serving.api.health import add_health, add_metrics, add_status
 from headrace.serving.api.load_shedding import BodySource, LoadShedder, WholeRequest
 from headrace.serving.api.openapi import document
 from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.deployments.deployment_status import DeploymentStatus
-from headrace.serving.models.prediction import AnswerObserver
+from headrace.serving.models.prediction import AnswerObserver, RequestVerb
 from headrace.serving.models.registry import ModelRegistry
 from headrace.serving.observers.request_coverage import RequestCoverage
 from headrace.serving.requests.limits import RequestLimits
@@ -139,7 +134,7 @@ def make_app(parts: AppParts) -> App:
     )
     verbs: dict[str, RequestVerb] = {"predict": PredictVerb(), "rank": RankVerb()}
     for name, verb in verbs.items():
-        ask = app.handlers[name] = _asking(answering, verb)
+        ask = app.handlers[name] = partial(answering.answer, verb=verb)
         path = f"/v1/models/{{name}}:{name}"
         app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
     add_status(app, models, parts.now_ms, parts.coverage)
@@ -180,13 +175,6 @@ def make_app(parts: AppParts) -> App:
     add_docs(app, openapi)
     app.state.answering = answering
     return app
-
-
-def _asking(answering: PredictionHandler, verb: RequestVerb) -> Ask:
-    def ask(request: BodySource | WholeRequest, name: str) -> Coroutine[Any, Any, Response]:
-        return answering.answer(request, name, verb)
-
-    return ask
 
 
 def _routed(ask: Ask) -> Callable[[Request], Awaitable[Response]]:

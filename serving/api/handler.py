@@ -17,7 +17,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from fastapi import Response
 from starlette.requests import ClientDisconnect
@@ -45,7 +45,9 @@ from headrace.serving.models.micro_batching import MicroBatcher
 from headrace.serving.models.prediction import (
     AnswerObserver,
     ReadyRequest,
+    ReceivedRequest,
     RequestNames,
+    RequestVerb,
     ScoredRequest,
     check_complete,
     check_fresh,
@@ -70,30 +72,6 @@ class _AnswerResponse(Response):
     def __init__(self, body: bytes) -> None:
         self.status_code, self.background, self.body = 200, None, body
         self.raw_headers = [(b"content-length", b"%d" % len(body)), _OF_JSON]
-
-
-class RequestVerb(Protocol):
-    """Reads requests and writes answers of one route."""
-
-    def read(self, served: ServedModel, body: bytes) -> CheckedRequest:
-        """Decode a request to this model. Raises RequestRefused."""
-
-    def write(self, scored: ScoredRequest) -> bytes:
-        """Encode the answer."""
-
-
-class ReceivedRequest(NamedTuple):
-    """A complete request, and the model that answers it."""
-
-    target: Route
-    body: bytes
-    verb: RequestVerb
-    since_s: float
-    """Monotonic time at which the body was complete."""
-
-    def read(self, served: ServedModel) -> CheckedRequest:
-        """Decode it as a request to this model. Raises RequestRefused."""
-        return self.verb.read(served, self.body)
 
 
 class PredictionHandler:
@@ -245,7 +223,7 @@ class PredictionHandler:
             scored = scored._replace(explained=explanations(ready, scored))
         written = received.verb.write(scored)
         for each in self._observers:
-            each.answered(scored, received.read, received.body)
+            each.answered(scored, received)
         return written
 
 

@@ -1,10 +1,13 @@
 """Prometheus metrics of requests: counts, latencies, candidates, prediction log and shadows.
 
-`RequestMetrics` keeps plain numbers and turns them into metrics when Prometheus scrapes.
+The client library takes a lock per counter and searches histogram bounds linearly: 5 % of the work
+of a short request. Requests are counted on a single thread, so `RequestMetrics` keeps plain numbers
+for them, and turns them into metrics when Prometheus scrapes.
 """
 
 import itertools
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
@@ -13,20 +16,35 @@ from prometheus_client.registry import Collector
 
 from headrace.serving.api.load_shedding import LoadShedder
 
+_REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
+_BOUNDS = (*map(str, _REQUEST_S), "+Inf")
+_COUNTERS = {
+    "requests": ("Prediction requests by model and HTTP status.", ("model", "code")),
+    "candidates": ("Candidates scored.", ("model",)),
+    "alias_requests": (
+        "Answered requests to an alias, by the model that answered.",
+        ("alias", "model"),
+    ),
+    "client_requests": (
+        "Prediction requests by client (the name of its token), model and HTTP status.",
+        ("client", "model", "code"),
+    ),
+    "client_candidates": (
+        "Candidates scored, by client (the name of its token) and model.",
+        ("client", "model"),
+    ),
+}
+"""Name without its prefix -> help and labels."""
+
 
 class RequestMetrics(Collector):
-    """Requests and candidates of one server.
-
-    The client library takes a lock per counter and searches histogram bounds linearly: 5 % of the
-    work of a short request. Here a single thread counts, so plain numbers are enough.
-    """
+    """Requests and candidates of one server."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._answered: dict[str, _AnsweredTotals] = {}
-        self._refused: dict[tuple[str, int], int] = {}
-        self._aliased: dict[tuple[str, str], int] = {}
-        self._of_clients: dict[tuple[str, str, int], int] = {}
-        self._for_clients: dict[tuple[str, str], int] = {}
+        self._counts = {name: defaultdict[tuple[str, ...], int](int) for name in _COUNTERS}
+        self._within: dict[str, list[int]] = {}
+        """By model: requests per bucket of the histogram; `collect` makes them cumulative."""
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         registry.register(self)
         self._under_way = Gauge(
             "headrace_server_requests_under_way",
@@ -76,93 +94,42 @@ class RequestMetrics(Collector):
         alias: the alias that the request named; empty if it named the model. client: the name of
         its token; empty without one.
         """
-        if client:
-            self._of_client(client, model, 200)
-            key = client, model
-            self._for_clients[key] = self._for_clients.get(key, 0) + candidates
+        counts = self._counts
+        counts["requests"][model, "200"] += 1
+        counts["candidates"][model,] += candidates
         if alias:
-            self._aliased[alias, model] = self._aliased.get((alias, model), 0) + 1
-        counts = self._answered.get(model)
-        if counts is None:
-            counts = self._answered[model] = _AnsweredTotals()
-        counts.candidates += candidates
-        counts.seconds += seconds
-        counts.within[bisect_left(_REQUEST_S, seconds)] += 1
+            counts["alias_requests"][alias, model] += 1
+        if client:
+            counts["client_requests"][client, model, "200"] += 1
+            counts["client_candidates"][client, model] += candidates
+        within = self._within.get(model)
+        if within is None:
+            within = self._within[model] = [0] * len(_BOUNDS)
+        within[bisect_left(_REQUEST_S, seconds)] += 1
+        self._seconds[model] += seconds
 
     def refused(self, model: str, status: int, client: str = "") -> None:
         """Count a refused request; `model` is empty if the request named an unknown one.
 
         Call it on the event loop's thread only.
         """
-        self._refused[model, status] = self._refused.get((model, status), 0) + 1
+        self._counts["requests"][model, str(status)] += 1
         if client:
-            self._of_client(client, model, status)
-
-    def _of_client(self, client: str, model: str, status: int) -> None:
-        key = client, model, status
-        self._of_clients[key] = self._of_clients.get(key, 0) + 1
+            self._counts["client_requests"][client, model, str(status)] += 1
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
-        requests = CounterMetricFamily(
-            "headrace_server_requests",
-            "Prediction requests by model and HTTP status.",
-            labels=["model", "code"],
-        )
+        for name, (text, labels) in _COUNTERS.items():
+            counter = CounterMetricFamily(f"headrace_server_{name}", text, labels=labels)
+            for of, count in list(self._counts[name].items()):
+                counter.add_metric(of, count)
+            yield counter
         times = HistogramMetricFamily(
             "headrace_server_request_seconds",
             "Time to answer a prediction request after its body was read.",
             labels=["model"],
         )
-        candidates = CounterMetricFamily(
-            "headrace_server_candidates", "Candidates scored.", labels=["model"]
-        )
-        for model, counts in list(self._answered.items()):
-            sums = list(itertools.accumulate(counts.within))
-            requests.add_metric([model, "200"], sums[-1])
-            times.add_metric([model], list(zip(_BOUNDS, sums, strict=True)), counts.seconds)
-            candidates.add_metric([model], counts.candidates)
-        for (model, status), count in list(self._refused.items()):
-            requests.add_metric([model, str(status)], count)
-        aliased = CounterMetricFamily(
-            "headrace_server_alias_requests",
-            "Answered requests to an alias, by the model that answered.",
-            labels=["alias", "model"],
-        )
-        for (alias, model), count in list(self._aliased.items()):
-            aliased.add_metric([alias, model], count)
-        yield from (requests, times, candidates, aliased, *self._clients())
-
-    def _clients(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "headrace_server_client_requests",
-            "Prediction requests by client (the name of its token), model and HTTP status.",
-            labels=["client", "model", "code"],
-        )
-        for (client, model, status), count in list(self._of_clients.items()):
-            requests.add_metric([client, model, str(status)], count)
-        candidates = CounterMetricFamily(
-            "headrace_server_client_candidates",
-            "Candidates scored, by client (the name of its token) and model.",
-            labels=["client", "model"],
-        )
-        for (client, model), count in list(self._for_clients.items()):
-            candidates.add_metric([client, model], count)
-        yield from (requests, candidates)
-
-
-_REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
-
-
-_BOUNDS = (*map(str, _REQUEST_S), "+Inf")
-
-
-class _AnsweredTotals:
-    """Totals of the answered requests to one model."""
-
-    __slots__ = ("candidates", "seconds", "within")
-
-    def __init__(self) -> None:
-        self.candidates, self.seconds = 0, 0.0
-        self.within = [0] * (len(_REQUEST_S) + 1)
-        """Requests per bucket of the histogram; `collect` makes them cumulative."""
+        for model, within in list(self._within.items()):
+            sums = itertools.accumulate(within)
+            times.add_metric([model], list(zip(_BOUNDS, sums, strict=True)), self._seconds[model])
+        yield times

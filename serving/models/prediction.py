@@ -1,8 +1,8 @@
 """The steps of a prediction: checks of the replica, scores, names and uncertainties.
 
-Pure functions and the values that pass between them: a `CheckedRequest` becomes a `ReadyRequest`
-once the replica meets its demands, and a `ScoredRequest` with its scores. The HTTP handler, the
-micro-batcher and the shadow models all use these steps.
+Pure functions and the values that pass between them: a `ReceivedRequest` becomes a `ReadyRequest`
+once it is decoded and the replica meets its demands, and a `ScoredRequest` with its scores. The
+HTTP handler, the micro-batcher and the shadow models all use these steps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,30 @@ from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import Route, ServedModel
 from headrace.serving.replicas.status import ReplicaStatus, RowSource, age
 from headrace.serving.requests.candidates import Candidates, CheckedRequest
+
+
+class RequestVerb(Protocol):
+    """Reads requests and writes answers of one route."""
+
+    def read(self, served: ServedModel, body: bytes) -> CheckedRequest:
+        """Decode a request to this model. Raises RequestRefused."""
+
+    def write(self, scored: ScoredRequest) -> bytes:
+        """Encode the answer."""
+
+
+class ReceivedRequest(NamedTuple):
+    """A complete request, and the model that answers it."""
+
+    target: Route
+    body: bytes
+    verb: RequestVerb
+    since_s: float
+    """Monotonic time at which the body was complete."""
+
+    def read(self, served: ServedModel) -> CheckedRequest:
+        """Decode it as a request to this model. Raises RequestRefused."""
+        return self.verb.read(served, self.body)
 
 
 class ReadyRequest(NamedTuple):
@@ -74,16 +98,8 @@ class ScoredRequest(NamedTuple):
 class AnswerObserver(Protocol):
     """Receives every answer. Must not block."""
 
-    def answered(
-        self,
-        scored: ScoredRequest,
-        read: Callable[[ServedModel], CheckedRequest],
-        body: bytes,
-    ) -> None:
-        """Receive an answer, on any thread.
-
-        read: decodes the request for another model. body: of the request.
-        """
+    def answered(self, scored: ScoredRequest, received: ReceivedRequest) -> None:
+        """Receive an answer, on any thread."""
 
 
 def score(ready: ReadyRequest, predictor: Predictor | None = None) -> ScoredRequest:

@@ -11,8 +11,8 @@ The thread survives every exception of its handler. It logs the exception and ha
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from headrace.runtime.counted_nouns import counted
@@ -31,35 +31,41 @@ def memory_of(scored: ScoredRequest, body_bytes: int) -> int:
     return body_bytes + _REQUEST_BYTES + _CANDIDATE_BYTES * len(scored.names)
 
 
-class BoundedWorker(Generic[T]):
+class BoundedWorker(ABC, Generic[T]):
     """Handles the items of a bounded queue, in a thread between `start` and `stop`."""
 
     def __init__(
         self,
         name: str,
         most_bytes: int,
-        handle: Callable[[list[T]], None],
-        failed: Callable[[T], None],
         *,
         batch_items: int | None = None,
         drains: bool = False,
-        close: Callable[[], None] = lambda: None,
         join_s: float = 10.0,
     ) -> None:
         """Begin without a thread.
 
-        handle: called with the oldest items, at most `batch_items` (None: all). failed: called with
-        each item of a batch whose handler raised. drains: whether `stop` handles the queued items
-        before it ends the thread. close: called at the end of the thread.
+        batch_items: largest count of items that are handled together; None: all. drains: whether
+        `stop` handles the queued items before it ends the thread.
         """
         self._most_bytes, self._batch_items, self._drains = most_bytes, batch_items, drains
-        self._handle, self._failed, self._close = handle, failed, close
         self._join_s = join_s
         self._waiting: deque[tuple[T, int]] = deque()
         self._bytes = 0  # of the queued items and of the batch in progress
         self._changed = threading.Condition()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @abstractmethod
+    def handle(self, items: list[T]) -> None:
+        """Handle the oldest items, on the worker's thread."""
+
+    @abstractmethod
+    def failed(self, item: T) -> None:
+        """Count an item of a batch whose handling raised."""
+
+    def close(self) -> None:
+        """Release what the thread used, at its end."""
 
     def put(self, item: T, size_bytes: int) -> bool:
         """Queue an item; return False if it does not fit. Never waits.
@@ -96,15 +102,15 @@ class BoundedWorker(Generic[T]):
         while (batch := self._next()) is not None:
             items = [item for item, _ in batch]
             try:
-                self._handle(items)
+                self.handle(items)
             except Exception:
                 requests = counted(len(items), "request")
                 log.exception("%s: cannot handle %s", self._thread.name, requests)
                 for item in items:
-                    self._failed(item)
+                    self.failed(item)
             with self._changed:
                 self._bytes -= sum(size for _, size in batch)
-        self._close()
+        self.close()
 
     def _next(self) -> list[tuple[T, int]] | None:
         """Wait for items, and take the next batch; None: end."""

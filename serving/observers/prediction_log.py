@@ -24,11 +24,9 @@ from headrace.ingest.kafka.producer import BY_KEY
 from headrace.ingest.kafka.protocols import Source, Writer
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, partition_counts
-from headrace.serving.models.prediction import ScoredRequest
-from headrace.serving.models.registry import ServedModel
+from headrace.serving.models.prediction import ReceivedRequest, ScoredRequest
 from headrace.serving.observers.bounded_worker import BoundedWorker, memory_of
 from headrace.serving.observers.prediction_message import messages_of
-from headrace.serving.requests.candidates import CheckedRequest
 
 Messages = list[tuple[bytes, bytes]]
 
@@ -65,7 +63,7 @@ class PredictionLogSettings:
     candidates would grow to gigabytes; such a request is dropped."""
 
 
-class PredictionLog:
+class PredictionLog(BoundedWorker[ScoredRequest]):
     """Writes served predictions, in a thread between `start` and `stop`."""
 
     def __init__(
@@ -79,45 +77,29 @@ class PredictionLog:
 
         Outcomes: `logged`, `dropped`, `sampled_out`, or `failed` by an exception.
         """
+        super().__init__("predictions", settings.waiting_bytes, drains=True, join_s=_JOIN_S)
         self._settings, self._open = settings, open_writer
         self._counted, self._draw = counted, draw
         self._writer: Writer | None = None
-        self._worker: BoundedWorker[ScoredRequest] = BoundedWorker(
-            "predictions",
-            settings.waiting_bytes,
-            self._write,
-            lambda scored: self._count([scored], "failed"),
-            drains=True,
-            close=self._close_writer,
-            join_s=_JOIN_S,
-        )
 
-    def answered(
-        self,
-        scored: ScoredRequest,
-        read: Callable[[ServedModel], CheckedRequest],  # noqa: ARG002
-        body: bytes,
-    ) -> None:
+    def answered(self, scored: ScoredRequest, received: ReceivedRequest) -> None:
         """Queue or drop an answer. Never waits for Kafka."""
         share = self._settings.share
         if share < 1.0 and self._draw() >= share:
             self._count([scored], "sampled_out")
-        elif not self._worker.put(scored, memory_of(scored, len(body))):
+        elif not self.put(scored, memory_of(scored, len(received.body))):
             self._count([scored], "dropped")
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._worker.start()
+    def failed(self, item: ScoredRequest) -> None:
+        """Count a request whose write raised."""
+        self._count([item], "failed")
 
-    def stop(self) -> None:
-        """Write the queued answers, as far as Kafka accepts them, and end the thread."""
-        self._worker.stop()
-
-    def _write(self, batch: list[ScoredRequest]) -> None:
+    def handle(self, items: list[ScoredRequest]) -> None:
         """Send the requests, and wait until Kafka has them."""
-        waiting = deque(batch)
+        waiting = deque(items)
         while waiting:
-            if not self._connect():
+            writer = self._connected()
+            if writer is None:
                 self._count(waiting, "dropped")
                 return
             taken: list[ScoredRequest] = []
@@ -127,28 +109,29 @@ class PredictionLog:
                     messages = self._encoded(scored)
                     if messages is not None:
                         taken.append(scored)
-                        self._send(messages)
-                self._flush()
+                        for key, value in messages:
+                            writer.send(Source(TOPIC, BY_KEY), value, key)
+                writer.flush()
             except StreamError as error:
                 log.warning("predictions were not logged: %s", error)
                 self._count(taken, "dropped")
-                self._close_writer()
-                if waiting and self._worker.pause(_RETRY_S):
+                self.close()
+                if waiting and self.pause(_RETRY_S):
                     self._count(waiting, "dropped")
                     return
             else:
                 self._count(taken, "logged")
 
-    def _connect(self) -> bool:
-        """Open a writer unless there is one, with retries until the end."""
+    def _connected(self) -> Writer | None:
+        """Return the writer, opened if there is none, with retries until the end; None: the end."""
         while self._writer is None:
             try:
                 self._writer = self._open()
             except StreamError as error:
                 log.warning("predictions are not logged: %s", error)
-                if self._worker.pause(_RETRY_S):
-                    return False
-        return True
+                if self.pause(_RETRY_S):
+                    return None
+        return self._writer
 
     def _encoded(self, scored: ScoredRequest) -> Messages | None:
         """Return the messages of a request; None if it was counted as failed or dropped."""
@@ -167,19 +150,11 @@ class PredictionLog:
             return None
         return messages
 
-    def _send(self, messages: Messages) -> None:
-        assert self._writer is not None
-        for key, value in messages:
-            self._writer.send(Source(TOPIC, BY_KEY), value, key)
-
-    def _flush(self) -> None:
-        assert self._writer is not None
-        self._writer.flush()
-
     def _count(self, requests: Iterable[ScoredRequest], outcome: str) -> None:
         self._counted(outcome, sum(map(_candidates_of, requests)))
 
-    def _close_writer(self) -> None:
+    def close(self) -> None:
+        """Close the writer."""
         writer, self._writer = self._writer, None
         if writer is not None:
             try:

@@ -24,10 +24,9 @@ from prometheus_client.registry import Collector
 from headrace.ingest.features.field_sources import LEAST_ALIKE, CarriedField, input_fields
 from headrace.ingest.features.recent_coverage import CoverageCounts, RecentCoverage
 from headrace.serving.models.absent_rows import learned_shares
-from headrace.serving.models.prediction import ScoredRequest
+from headrace.serving.models.prediction import ReceivedRequest, ScoredRequest
 from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
 from headrace.serving.observers.unknown_names import shown_name, unknown_counts
-from headrace.serving.requests.candidates import CheckedRequest
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +64,14 @@ class RequestCoverage(Collector):
         self._sampled: dict[str, _ModelRequests] = {}
         self._lock = threading.Lock()
 
-    def answered(
-        self,
-        scored: ScoredRequest,
-        read: Callable[[ServedModel], CheckedRequest],  # noqa: ARG002 - the interface
-        body: bytes,
-    ) -> None:
+    def answered(self, scored: ScoredRequest, received: ReceivedRequest) -> None:
         """Count a request if a sample of its model is due."""
         model = scored.target.served.spec.name
         if scored.now_ms < self._due.get(model, 0):
             return
         began_s = time.perf_counter()
         with self._lock:  # long requests have a thread of their own
-            self._sample(scored, body)
+            self._sample(scored, received.body)
         took_ms = 1000 * (time.perf_counter() - began_s)
         self._due[model] = scored.now_ms + max(_EVERY_MS, round(_TIMES_AS_LONG * took_ms))
 

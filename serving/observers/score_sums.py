@@ -6,15 +6,13 @@ before any click could. The sums include the scores of shadows.
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.serving.models.prediction import ScoredRequest
-from headrace.serving.models.registry import ServedModel
-from headrace.serving.requests.candidates import CheckedRequest
+from headrace.serving.models.prediction import ReceivedRequest, ScoredRequest
 
 
 class ScoreSums(Collector):
@@ -24,23 +22,12 @@ class ScoreSums(Collector):
         self._lock = threading.Lock()
         self._sums: dict[str, tuple[int, float]] = {}
 
-    def answered(
-        self,
-        scored: ScoredRequest,
-        read: Callable[[ServedModel], CheckedRequest],  # noqa: ARG002 - the interface
-        body: bytes,  # noqa: ARG002
-    ) -> None:
+    def answered(self, scored: ScoredRequest, received: ReceivedRequest) -> None:  # noqa: ARG002
         """Add the scores of an answer."""
         model, added = scored.target.served.spec.name, float(scored.scores.sum())
         with self._lock:  # shadows and long requests have threads of their own
             count, total = self._sums.get(model, (0, 0.0))
             self._sums[model] = count + len(scored.scores), total + added
-
-    def start(self) -> None:
-        """Do nothing: there is no thread."""
-
-    def stop(self) -> None:
-        """Do nothing."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""

@@ -14,13 +14,13 @@ from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.models.prediction import (
     AnswerObserver,
     ReadyRequest,
+    ReceivedRequest,
     ScoredRequest,
     check_complete,
     score,
 )
-from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
+from headrace.serving.models.registry import ModelRegistry, Route
 from headrace.serving.observers.bounded_worker import BoundedWorker, memory_of
-from headrace.serving.requests.candidates import CheckedRequest
 
 _MOST_WAITING_BYTES = 4 << 20
 """Shadows are a sample: a longer queue would only be an older one. Besides, it keeps bodies."""
@@ -29,11 +29,10 @@ _MOST_WAITING_BYTES = 4 << 20
 class _Shadowed(NamedTuple):
     target: Route
     answered: ScoredRequest
-    read: Callable[[ServedModel], CheckedRequest]
-    body: bytes
+    received: ReceivedRequest
 
 
-class Shadows:
+class Shadows(BoundedWorker[_Shadowed]):
     """Scores beside answers, in a thread between `start` and `stop`."""
 
     def __init__(
@@ -41,48 +40,33 @@ class Shadows:
         models: ModelRegistry,
         counted: Callable[[str, str], None],
         then: Sequence[AnswerObserver] = (),
-        most_bytes: int = _MOST_WAITING_BYTES,
     ) -> None:
         """`counted` takes a model and an outcome.
 
         Outcomes: `scored`, `dropped`, `refused`, or `failed` by an exception.
         """
+        super().__init__("shadows", _MOST_WAITING_BYTES, batch_items=1)
         self._models, self._counted, self._then = models, counted, then
-        self._worker: BoundedWorker[_Shadowed] = BoundedWorker(
-            "shadows",
-            most_bytes,
-            lambda batch: self._score(*batch),
-            lambda shadowed: counted(shadowed.target.served.spec.name, "failed"),
-            batch_items=1,
-        )
 
-    def answered(
-        self,
-        scored: ScoredRequest,
-        read: Callable[[ServedModel], CheckedRequest],
-        body: bytes,
-    ) -> None:
+    def answered(self, scored: ScoredRequest, received: ReceivedRequest) -> None:
         """Queue or drop an answer for each of its shadow models. Never waits."""
+        size = memory_of(scored, 2 * len(received.body))  # as it came, and decoded
         for target in self._models.shadows(scored.target):
-            shadowed = _Shadowed(target, scored, read, body)
-            if not self._worker.put(shadowed, memory_of(scored, 2 * len(body))):  # `read` has it
+            if not self.put(_Shadowed(target, scored, received), size):
                 self._counted(target.served.spec.name, "dropped")
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._worker.start()
+    def failed(self, item: _Shadowed) -> None:
+        """Count a request whose scoring raised."""
+        self._counted(item.target.served.spec.name, "failed")
 
-    def stop(self) -> None:
-        """End the thread. Queued requests are not scored."""
-        self._worker.stop()
-
-    def _score(self, shadowed: _Shadowed) -> None:
-        target, answered, read, body = shadowed
+    def handle(self, items: list[_Shadowed]) -> None:
+        """Score one request."""
+        [(target, answered, received)] = items
         model = target.served.spec.name
         try:
             status = target.served.rows.status
             check_complete(status)
-            request = read(target.served)
+            request = received.read(target.served)
         except RequestRefused:
             # the shadow's replica is incomplete, or its spec cannot read the request
             self._counted(model, "refused")
@@ -95,4 +79,4 @@ class Shadows:
             scored = scored._replace(chosen=answered.chosen)
         self._counted(model, "scored")
         for observer in self._then:
-            observer.answered(scored, read, body)
+            observer.answered(scored, received)

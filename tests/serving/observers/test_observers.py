@@ -30,62 +30,61 @@ class Counts(dict[str, int]):
         self[outcome] = self.get(outcome, 0) + candidates
 
 
-class Held:
-    """A handler that blocks until it is released."""
+class Held(BoundedWorker[str]):
+    """A worker that blocks until it is released, and fails with items that begin with `bad`."""
 
-    def __init__(self) -> None:
+    def __init__(self, **how: Any) -> None:
+        super().__init__("test", 100, **how)
         self.reached, self.go_on = threading.Event(), threading.Event()
         self.handled: list[list[str]] = []
+        self.lost: list[str] = []
 
-    def __call__(self, batch: list[str]) -> None:
+    def handle(self, items: list[str]) -> None:
         self.reached.set()
         assert self.go_on.wait(60)
-        self.handled.append(batch)
+        if items[0].startswith("bad"):
+            raise ZeroDivisionError(items[0])
+        self.handled.append(items)
+
+    def failed(self, item: str) -> None:
+        self.lost.append(item)
 
 
 def test_a_bounded_worker_refuses_items_beyond_its_bytes_until_others_are_handled() -> None:
-    held = Held()
-    worker: BoundedWorker[str] = BoundedWorker("test", 100, held, print, drains=True)
+    worker = Held(drains=True)
     assert worker.put("large", 1_000)  # an empty queue takes an item of any size
     assert not worker.put("small", 1)
     worker.start()
-    assert held.reached.wait(60)
+    assert worker.reached.wait(60)
     assert not worker.put("small", 1)  # the batch in progress counts
-    held.go_on.set()
+    worker.go_on.set()
     eventually(lambda: worker.put("first", 60))
     worker.stop()
-    assert held.handled == [["large"], ["first"]]
+    assert worker.handled == [["large"], ["first"]]
     assert not worker.put("late", 1)
 
 
 def test_a_bounded_worker_without_drain_ends_with_its_queue_unhandled() -> None:
-    held = Held()
-    worker: BoundedWorker[str] = BoundedWorker("test", 100, held, print, batch_items=1)
+    worker = Held(batch_items=1)
     assert worker.put("a", 1) and worker.put("b", 1)
     worker.start()
-    assert held.reached.wait(60)
+    assert worker.reached.wait(60)
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
     eventually(lambda: not worker.put("c", 1))
-    held.go_on.set()
+    worker.go_on.set()
     stopping.join(60)
-    assert held.handled == [["a"]]
+    assert worker.handled == [["a"]]
 
 
 def test_a_bounded_worker_survives_exceptions_and_reports_each_item() -> None:
-    failed: list[str] = []
-
-    def handle(batch: list[str]) -> None:
-        raise ZeroDivisionError(batch[0])
-
-    worker: BoundedWorker[str] = BoundedWorker("test", 100, handle, failed.append, batch_items=1)
+    worker = Held(drains=True)
+    worker.go_on.set()
     worker.start()
-    for item in ("a", "b", "c"):
-        assert worker.put(item, 90)
-        eventually(lambda: worker._bytes == 0)
-        assert failed[-1] == item
+    for item in ("bad 1", "bad 2", "good"):
+        eventually(lambda item=item: worker.put(item, 90))  # type: ignore[misc]
     worker.stop()
-    assert failed == ["a", "b", "c"]
+    assert (worker.lost, worker.handled) == (["bad 1", "bad 2"], [["good"]])
 
 
 def test_large_requests_fill_the_prediction_log_by_their_bytes_while_answers_do_not_wait() -> None:
