@@ -276,11 +276,12 @@ def _page_of(kafka: KafkaSettings | None) -> Iterator[APIRouter | None]:
     if kafka is None:
         yield None
         return
-    with (
-        contextlib.closing(StatusReader(kafka, wall_ms)) as reader,
-        contextlib.closing(ExperimentReader(kafka)) as experiments,
-    ):
-        yield page_routes(reader, experiments)
+    experiments = ExperimentReader(kafka)
+    with StatusReader(kafka, wall_ms) as reader:
+        try:
+            yield page_routes(reader, experiments)
+        finally:
+            experiments.stop()
 
 
 @contextlib.contextmanager

@@ -135,7 +135,7 @@ def compare(
     import msgspec
 
     from headrace.deploy.errors import BadOption
-    from headrace.serving.evaluation.served_arms import ServedArms
+    from headrace.serving.evaluation.served_arms import compare_arms
     from headrace.serving.evaluation.windows import read_minutes
 
     if options.batch % 60 or options.cycle % options.batch:
@@ -144,14 +144,14 @@ def compare(
             f"got {options.batch} s and {options.cycle} s"
         )
     minutes = list(read_minutes(kafka.settings(), options.alias))
-    found = ServedArms.of(
+    found = compare_arms(
         minutes,
         options.alias,
         options.control,
         options.alpha,
         1000 * options.batch,
         1000 * options.cycle,
-    ).compare()
+    )
     if as_json:
         for each in found:
             click.echo(msgspec.json.encode(each).decode())

@@ -44,22 +44,6 @@ class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _decode = msgspec.json.Decoder(Switch).decode
-_SWITCH_BODY = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["model"],
-                "properties": {
-                    "model": {"type": "string"},
-                    "expected": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-                },
-                "additionalProperties": False,
-            }
-        }
-    },
-}
 
 
 class AdminAdmission:
@@ -121,12 +105,7 @@ def add_admin(app: FastAPI, aliases: Aliases, admission: AdminAdmission) -> None
         admission.count(token, 200)
         return Response(encode({"aliases": aliases.table} if now is None else now), media_type=JSON)
 
-    @app.put(
-        "/v1/aliases/{alias}",
-        tags=tags,
-        summary="Point an alias at a model",
-        openapi_extra={"requestBody": _SWITCH_BODY},
-    )
+    @app.put("/v1/aliases/{alias}", tags=tags, summary="Point an alias at a model")
     async def switch(alias: str, request: Request) -> Response:
         try:
             token = admission.check(request, alias)

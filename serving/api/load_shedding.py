@@ -35,18 +35,14 @@ class LoadShedder:
         self.reading_bytes = 0
         """Of bodies that are still arriving."""
         self._cost = 0
-        self._waiting = 0
+        self.waiting = 0
+        """Requests that are queued or computed."""
         self._cost_s = _FIRST_GUESS_S
 
     @property
     def waiting_s(self) -> float:
         """Estimated seconds until the queue is empty."""
         return self._cost * self._cost_s
-
-    @property
-    def waiting(self) -> int:
-        """Requests that are queued or computed."""
-        return self._waiting
 
     def check(self) -> None:
         """Raise RequestRefused (503) if no further request is admitted now."""
@@ -76,16 +72,16 @@ class LoadShedder:
 
     def take(self, size_bytes: int) -> None:
         """Queue a body. Raises RequestRefused (503) if too much is ahead of it."""
-        if self._waiting and self.waiting_s * 1000 > self.limits.waiting_ms:
+        if self.waiting and self.waiting_s * 1000 > self.limits.waiting_ms:
             expected = f"at most {self.limits.waiting_ms} ms of queued work"
             raise _full(expected, f"{self.waiting_s * 1000:.0f} ms")
-        self._waiting += 1
+        self.waiting += 1
         self._cost += size_bytes + _REQUEST_COST_BYTES
 
     def done(self, size_bytes: int, busy_s: float | None) -> None:
         """Undo `take`. `busy_s`: seconds of computation, None if it failed."""
         cost = size_bytes + _REQUEST_COST_BYTES
-        self._waiting -= 1
+        self.waiting -= 1
         self._cost -= cost
         if busy_s is not None:
             self._cost_s += _NEWEST_SHARE * (busy_s / cost - self._cost_s)
@@ -118,11 +114,9 @@ def whole_body(request: WholeRequest, limits: RequestLimits) -> bytes:
     return request.body
 
 
-async def read_body(request: BodySource | WholeRequest, shedder: LoadShedder) -> bytes:
+async def read_body(request: BodySource, shedder: LoadShedder) -> bytes:
     """Return the whole body. Raises RequestRefused (408, 413, 415, 503), ClientDisconnect."""
     limits = shedder.limits
-    if isinstance(request, WholeRequest):
-        return whole_body(request, limits)
     _check_encoding(request.headers)
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limits.body_bytes:

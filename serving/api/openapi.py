@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from headrace.ingest.features.fields import FieldSet
+from headrace.serving.api.admin import Switch
 from headrace.serving.api.responses import ModelStatus, PredictResponse, RankResponse
 from headrace.serving.models.registry import ModelRegistry
 from headrace.serving.requests.candidates import ID, REQUEST_ID
@@ -66,6 +67,8 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
             refusal,
         )
     _add_statuses(paths, _component(ModelStatus, schemas, ""), refusal)
+    switch = {"required": True, **_json(_component(Switch, schemas, ""))}
+    paths["/v1/aliases/{alias}"]["put"]["requestBody"] = switch
     if asks_token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, methods in paths.items():

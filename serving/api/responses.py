@@ -5,7 +5,7 @@ the replica (`state`). A shard that stops responding is thus visible in every an
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from headrace.learner.models.explanations import Explanations
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.registry import ServedModel
 from headrace.serving.observers.request_coverage import RequestFields
+from headrace.serving.replicas.freshness import FreshnessSummary
 from headrace.serving.replicas.status import (
     Age,
     EventTime,
@@ -145,15 +146,6 @@ class Buckets(msgspec.Struct, frozen=True):
     unreachable: int
 
 
-class FreshnessMs(msgspec.Struct, frozen=True):
-    """Delay from a click's append to Kafka to its arrival in this replica, for recent clicks."""
-
-    p50_ms: float | None
-    p99_ms: float | None
-    count: int
-    """Clicks since the replica was complete."""
-
-
 class FieldShares(msgspec.Struct, frozen=True):
     """Shares, from 0 to 1, with a value for a declared field."""
 
@@ -182,7 +174,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     event_age_ms: Age
     rows: int
     buckets: Buckets
-    freshness: FreshnessMs
+    freshness: FreshnessSummary
     trouble: str
     """An error that needs an operator; empty if there is no error."""
     snapshot: str
@@ -193,39 +185,34 @@ class ModelStatus(msgspec.Struct, frozen=True):
     """Share of the candidates in recent requests with a field that the spec does not name."""
 
 
-class _StatusValues(NamedTuple):
-    """The fields of a replica status at one time."""
-
-    status: ReplicaStatus
-    now_ms: int
-    said: dict[str, Any]
-
-
 class StatusFields:
     """The fields of answers that depend on the replica status: built once per millisecond."""
 
     def __init__(self) -> None:
-        self._last: _StatusValues | None = None
+        self._of: tuple[ReplicaStatus, int] | None = None
+        self._fields: dict[str, Any] = {}
 
     def of(self, status: ReplicaStatus, now_ms: int) -> dict[str, Any]:
         """Return the fields by their names in `ResponseBase`. Do not change the result."""
-        last = self._last
-        if last is None or last.now_ms != now_ms or last.status is not status:
-            said = {
-                "version": status.version,
-                "state": status.state(now_ms),
-                "snapshot": status.snapshot,
-                "age_ms": age(status, now_ms),
-                "event_ms": event_time(status),
-                "event_age_ms": event_age(status, now_ms),
-            }
-            last = self._last = _StatusValues(status, now_ms, said)
-        return last.said
+        of = self._of
+        if of is None or of[1] != now_ms or of[0] is not status:
+            self._of, self._fields = (
+                (status, now_ms),
+                {
+                    "version": status.version,
+                    "state": status.state(now_ms),
+                    "snapshot": status.snapshot,
+                    "age_ms": age(status, now_ms),
+                    "event_ms": event_time(status),
+                    "event_age_ms": event_age(status, now_ms),
+                },
+            )
+        return self._fields
 
 
 def status(served: ServedModel, now_ms: int, requests: RequestFields | None = None) -> ModelStatus:
     """Return the status of a model at `now_ms`. requests: those to this process, if sampled."""
-    status, summary = served.rows.status, served.rows.freshness()
+    status = served.rows.status
     return ModelStatus(
         model=served.spec.name,
         architecture=served.spec.architecture,
@@ -238,7 +225,7 @@ def status(served: ServedModel, now_ms: int, requests: RequestFields | None = No
         event_age_ms=event_age(status, now_ms),
         rows=status.rows,
         buckets=Buckets(status.buckets, status.copied, status.unreachable),
-        freshness=FreshnessMs(summary.p50_ms, summary.p99_ms, summary.count),
+        freshness=served.rows.freshness(),
         trouble=status.trouble,
         snapshot=status.snapshot,
         fields={} if requests is None else _field_shares(served, requests, now_ms),

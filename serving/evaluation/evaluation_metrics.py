@@ -82,7 +82,7 @@ class EvaluationCollector(ModelCollector):
         if evaluation is None:
             return
         yield self._counter(
-            "late_rows", "Rows that arrived after their minute was closed.", evaluation.late
+            "late_rows", "Rows that arrived after their minute was closed.", evaluation.state.late
         )
         yield self._gauge("open_panes", "Minutes that wait for clicks.", len(evaluation.open))
         reached_ms = evaluation.reached_ms()

@@ -32,14 +32,7 @@ import numpy.typing as npt
 
 from headrace.serving.evaluation import messages
 from headrace.serving.evaluation import window_pane as panes
-from headrace.serving.evaluation.messages import (
-    CLICKED,
-    SCORED,
-    SERVED,
-    SHOWN,
-    EvaluationRows,
-    Table,
-)
+from headrace.serving.evaluation.messages import EvaluationRows, Table
 from headrace.serving.evaluation.window_pane import OpenPane, PaneSummary, combine, summarize, whole
 
 Mask = npt.NDArray[np.bool_]
@@ -148,16 +141,6 @@ class Evaluator:
         self._owed += self._drop_rows(saved)
         self._owed += self._forget(self.state.closed_ms - self.rules.keep_ms) + self._close()
 
-    @property
-    def late(self) -> int:
-        """Rows that arrived after their minute was closed."""
-        return self.state.late
-
-    @property
-    def folded(self) -> int:
-        """The last folded offset; -1 before the first."""
-        return self.state.offset
-
     def fold(self, offset: int, message: bytes) -> list[TableWrite]:
         """Fold one message; return the writes in order.
 
@@ -207,7 +190,7 @@ class Evaluator:
     def _in_time(self, rows: EvaluationRows) -> EvaluationRows:
         """Return the message without the rows of closed minutes."""
         closed = self.state.closed_ms
-        shown, clicked, scored, served = _tables(rows)
+        shown, clicked, scored, served = rows.tables()
         on_time = [table["time_ms"] >= closed for table in (shown, clicked, scored, served)]
         if all(each.all() for each in on_time):
             return rows
@@ -224,7 +207,7 @@ class Evaluator:
 
     def _take(self, offset: int, rows: EvaluationRows, *, in_state: bool) -> None:
         """Add the rows of a message to their minutes, except to closed ones."""
-        shown, clicked, scored, served = _tables(rows)
+        shown, clicked, scored, served = rows.tables()
         hashes = rows.slice_hashes(len(self.rules.fields))
         closed, hold_ms = self.state.closed_ms, self.rules.hold_ms
         for begin, chosen in self._by_pane(shown, closed):
@@ -380,15 +363,6 @@ class Evaluator:
         self._summaries.pop(begin_ms, None)  # keep the dictionary in order of summarizing
         self._summaries[begin_ms] = there, summary
         return summary
-
-
-def _tables(rows: EvaluationRows) -> tuple[Table, Table, Table, Table]:
-    return (
-        rows.table(SHOWN, rows.shown),
-        rows.table(CLICKED, rows.clicked),
-        rows.table(SCORED, rows.scored),
-        rows.table(SERVED, rows.served),
-    )
 
 
 def _key(begin_ms: int) -> str:

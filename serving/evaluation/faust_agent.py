@@ -81,7 +81,7 @@ class EvaluationAgent:
     def folded(self) -> int | None:
         """The last folded offset; None while another process folds. Safe to read in any thread."""
         evaluation = self.evaluation
-        return None if evaluation is None else evaluation.folded
+        return None if evaluation is None else evaluation.state.offset
 
     def behind(self, end: int) -> bool:
         """Return whether rows before `end`, the first offset not yet in Kafka, are not folded.
@@ -96,9 +96,8 @@ class EvaluationAgent:
         if self.evaluation is None:
             self.evaluation = Evaluator(self._settings.rules, self._settings.sources)
             self.evaluation.restore((key.decode(), value) for key, value in table.items())
-            log.info(
-                "evaluating %s from offset %d on", self._settings.model, self.evaluation.folded
-            )
+            offset = self.evaluation.state.offset
+            log.info("evaluating %s from offset %d on", self._settings.model, offset)
         return self.evaluation
 
     def forget(self) -> None:

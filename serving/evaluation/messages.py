@@ -86,9 +86,14 @@ class EvaluationRows(msgspec.Struct, array_like=True):
     origins: dict[str, tuple[str, int]] = {}
     """By source of `positions`: the id of its topic, and the leader epoch of the last record."""
 
-    def table(self, kind: np.dtype[np.void], blob: bytes) -> Table:
-        """Return a table as a read-only array."""
-        return np.frombuffer(blob, kind)
+    def tables(self) -> tuple[Table, Table, Table, Table]:
+        """Return shown, clicked, scored and served as read-only arrays."""
+        return (
+            np.frombuffer(self.shown, SHOWN),
+            np.frombuffer(self.clicked, CLICKED),
+            np.frombuffer(self.scored, SCORED),
+            np.frombuffer(self.served, SERVED),
+        )
 
     def slice_hashes(self, fields: int) -> Hashes:
         """Return `slices` as an array of (n, fields)."""

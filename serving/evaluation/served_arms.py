@@ -1,7 +1,7 @@
 """Compares the models of one alias on what each of them served.
 
 An alias that splits its traffic (`models.traffic_split`) has one evaluation for each model, and
-each publishes the loss of every minute that its model served under the alias. `ServedArms` sums
+each publishes the loss of every minute that its model served under the alias. `compare_arms` sums
 these minutes by batch of event time. In a batch, models answered different requests, drawn by the
 same hash, so the difference of their mean losses is that of the models. The level of the loss,
 which swings by day and night, is common to both and cancels.
@@ -18,8 +18,7 @@ A minute that is missing for one model is left out for both: they are compared o
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -78,78 +77,60 @@ class ServedArm(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ServedArms:
-    """The minutes that the models of one alias served."""
+def compare_arms(
+    figures: Iterable[WindowMetrics],
+    alias: str,
+    control: str,
+    alpha: float,
+    batch_ms: int,
+    cycle_ms: int,
+    minute_ms: int = MINUTE_MS,
+) -> list[ServedArm]:
+    """Return the control, then the other models of the alias by name.
 
-    def __init__(
-        self, alias: str, control: str, rules: DecisionRules, minute_ms: int = MINUTE_MS
-    ) -> None:
-        """minute_ms: length of the shortest windows of evaluation."""
-        self.alias, self.control, self.rules = alias, control, rules
-        self._minute_ms = minute_ms
-        self._minutes: dict[str, dict[int, ServedSums]] = defaultdict(dict)
-        """By model and begin."""
+    figures: in the order of their publication. Only settled minutes of the alias count, and a
+    minute that comes again replaces the earlier one. alpha: for all models together. minute_ms:
+    length of the shortest windows of evaluation.
+    """
+    minutes: dict[str, dict[int, ServedSums]] = {control: {}}
+    for each in figures:
+        whole = each.until == SETTLED and each.slice == "all"
+        if each.alias == alias and whole and each.end_ms - each.begin_ms == minute_ms:
+            minutes.setdefault(each.model, {})[each.begin_ms] = _sums(each)
+    theirs = minutes.pop(control)
+    rules = DecisionRules(alpha, max(len(minutes), 1), batch_ms, cycle_ms)
+    arms = [_arm(model, minutes[model], theirs, rules, minute_ms) for model in sorted(minutes)]
+    return [_described(control, _total(theirs.values()), "control", ""), *arms]
 
-    @classmethod
-    def of(
-        cls,
-        figures: Sequence[WindowMetrics],
-        alias: str,
-        control: str,
-        alpha: float,
-        batch_ms: int,
-        cycle_ms: int,
-        minute_ms: int = MINUTE_MS,
-    ) -> ServedArms:
-        """Return the arms of these figures. `alpha` holds for all models together."""
-        others = {each.model for each in figures if each.alias == alias} - {control}
-        rules = DecisionRules(alpha, max(len(others), 1), batch_ms, cycle_ms)
-        arms = cls(alias, control, rules, minute_ms)
-        arms.add(figures)
-        return arms
 
-    def add(self, figures: Iterable[WindowMetrics]) -> None:
-        """Take the settled minutes of the alias; all other windows are ignored.
-
-        A minute that comes again replaces the earlier one.
-        """
-        for each in figures:
-            whole = each.until == SETTLED and each.slice == "all"
-            minute = each.end_ms - each.begin_ms == self._minute_ms
-            if each.alias == self.alias and whole and minute:
-                self._minutes[each.model][each.begin_ms] = _sums(each)
-
-    def compare(self) -> list[ServedArm]:
-        """Return the control, then the other models by name."""
-        others = sorted(self._minutes.keys() - {self.control})
-        return [self._control(), *(self._arm(model) for model in others)]
-
-    def _control(self) -> ServedArm:
-        sums = _total(self._minutes[self.control].values())
-        return _described(self.control, sums, "control", "")
-
-    def _arm(self, model: str) -> ServedArm:
-        mine, theirs = self._minutes[model], self._minutes[self.control]
-        common = mine.keys() & theirs.keys()
-        if not common:
-            return _described(model, _total(mine.values()), UNDECIDED, "no minute in common yet")
-        size_ms = self.rules.batch_ms
-        first, end = min(common) // size_ms, (max(common) + self._minute_ms) // size_ms
-        arm, control = ([ServedSums()] * max(end - first, 0) for _ in range(2))
-        for begin_ms in common:
-            batch = begin_ms // size_ms - first
-            if batch < len(arm):  # the newest batch is not closed
-                arm[batch] = arm[batch].plus(mine[begin_ms])
-                control[batch] = control[batch].plus(theirs[begin_ms])
-        found = _look(arm, control, self.rules)
-        described = _described(model, _total(arm), _VERDICTS[found.verdict], found.reason)
-        return msgspec.structs.replace(
-            described,
-            batches=found.batches,
-            difference=_known(found.difference),
-            low=_known(found.low),
-            high=_known(found.high),
-        )
+def _arm(
+    model: str,
+    mine: dict[int, ServedSums],
+    theirs: dict[int, ServedSums],
+    rules: DecisionRules,
+    minute_ms: int,
+) -> ServedArm:
+    """Compare the minutes of a model, by begin, with those of the control."""
+    common = mine.keys() & theirs.keys()
+    if not common:
+        return _described(model, _total(mine.values()), UNDECIDED, "no minute in common yet")
+    size_ms = rules.batch_ms
+    first, end = min(common) // size_ms, (max(common) + minute_ms) // size_ms
+    arm, control = ([ServedSums()] * max(end - first, 0) for _ in range(2))
+    for begin_ms in common:
+        batch = begin_ms // size_ms - first
+        if batch < len(arm):  # the newest batch is not closed
+            arm[batch] = arm[batch].plus(mine[begin_ms])
+            control[batch] = control[batch].plus(theirs[begin_ms])
+    found = _look(arm, control, rules)
+    described = _described(model, _total(arm), _VERDICTS[found.verdict], found.reason)
+    return msgspec.structs.replace(
+        described,
+        batches=found.batches,
+        difference=_known(found.difference),
+        low=_known(found.low),
+        high=_known(found.high),
+    )
 
 
 def _look(arm: list[ServedSums], control: list[ServedSums], rules: DecisionRules) -> Look:

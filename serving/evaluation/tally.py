@@ -107,9 +107,9 @@ class MeasuredValues:
         self._compared = ~np.isnan(known)
         self._differences = _fixed(np.where(self._compared, self._scores - known, 0.0))
 
-    def tally(self, chosen: npt.NDArray[np.bool_] | None = None) -> Tally:
-        """Return the tally of the chosen impressions, mask of shape (n,), or of all."""
-        mine = slice(None) if chosen is None else chosen[self.order]
+    def tally(self, chosen: npt.NDArray[np.bool_]) -> Tally:
+        """Return the tally of the chosen impressions, mask of shape (n,)."""
+        mine = chosen[self.order]
         histogram = np.bincount(self._keys[mine])
         keys = np.flatnonzero(histogram)
         aucs = request_aucs(self._labels[mine], self._scores[mine], self._requests[mine])
@@ -125,11 +125,6 @@ class MeasuredValues:
             int(differences.sum()),
             int(np.abs(differences).sum()),
         )
-
-
-def tally(labels: Labels, scores: Floats, requests: Hashes, learned: Floats | None = None) -> Tally:
-    """Return the tally of n impressions. `learned`: their score at learning, NaN if unknown."""
-    return MeasuredValues(labels, scores, requests, learned).tally()
 
 
 def bins(scores: Floats) -> Longs:

@@ -31,6 +31,8 @@ from headrace.serving.evaluation.window_pane import (
 )
 
 SETTLED, OPEN = "settled", "open"
+WindowPlace = tuple[str, str, str, int, int]
+"""Model, length, `settled` or `open`, begin and end of a window."""
 
 
 class Windows(msgspec.Struct, frozen=True):
@@ -129,7 +131,7 @@ def figures(
                 narrowed(combine(_between(panes, start, start + length_ms)), windows.most_values)
                 for start in (begin_ms, begin_ms - length_ms)
             )
-            where = WindowKey(model, _named(length_ms), until, begin_ms, end_ms)
+            where = model, _named(length_ms), until, begin_ms, end_ms
             metrics += _of_window(where, now, before)
     return metrics
 
@@ -148,20 +150,10 @@ def settled_between(
     panes = {begin: each for begin, each in evaluation.closed.items() if begin >= after_ms}
     for end_ms in range(first + length_ms, newest_ms, length_ms):
         now = narrowed(combine(_between(panes, end_ms - length_ms, end_ms)), windows.most_values)
-        where = WindowKey(model, _named(length_ms), SETTLED, end_ms - length_ms, end_ms)
+        where = model, _named(length_ms), SETTLED, end_ms - length_ms, end_ms
         nothing = combine([])
         metrics += [each for each in _of_window(where, now, nothing) if each.slice == "all"]
     return metrics
-
-
-class WindowKey(msgspec.Struct, frozen=True):
-    """A window of a model."""
-
-    model: str
-    window: str
-    until: str
-    begin_ms: int
-    end_ms: int
 
 
 def total(evaluation: Evaluator) -> PaneSummary:
@@ -173,7 +165,9 @@ def _between(panes: Mapping[int, PaneSummary], begin_ms: int, end_ms: int) -> li
     return [summary for begin, summary in panes.items() if begin_ms <= begin < end_ms]
 
 
-def _of_window(where: WindowKey, now: PaneSummary, before: PaneSummary) -> Iterator[WindowMetrics]:
+def _of_window(
+    where: WindowPlace, now: PaneSummary, before: PaneSummary
+) -> Iterator[WindowMetrics]:
     for alias, scored in now.series.items():
         earlier = before.series.get(alias, PaneScores())
         for name in now.seen:
@@ -183,7 +177,7 @@ def _of_window(where: WindowKey, now: PaneSummary, before: PaneSummary) -> Itera
 
 
 def _figures(
-    where: WindowKey,
+    where: WindowPlace,
     alias: str,
     name: Slice,
     now: PaneSummary,
@@ -195,14 +189,15 @@ def _figures(
     area, error = auc(mine)
     loss = _ratio(mine.loss_sum / UNIT, scored)
     rate = _ratio(clicks, scored)
+    model, window, until, begin_ms, end_ms = where
     return WindowMetrics(
-        where.model,
+        model,
         alias,
-        where.window,
-        where.until,
+        window,
+        until,
         "all" if name == WHOLE else f"{name[0]}={name[1]}",
-        where.begin_ms,
-        where.end_ms,
+        begin_ms,
+        end_ms,
         now.sample,
         now.seen[name][0],
         scored,

@@ -18,6 +18,7 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import partition_counts
 from headrace.learner.experiments.history import ArmRecord, arm_state
 from headrace.learner.experiments.published_history import EXPERIMENTS_TOPIC, histories_of
+from headrace.runtime.background_thread import BackgroundThread
 from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.deployments.topic_follower import DEPLOYMENTS_TOPIC
 from headrace.serving.promotion.promotion_state import Promotion, decoded_promotion
@@ -35,55 +36,43 @@ _LEARNING = ("begun", "scored", "rung", "better")
 _PROMOTION = b"promotion/"
 
 
-class ExperimentReader:
-    """Keeps experiments and promotions up to date, until `close`."""
+class ExperimentReader(BackgroundThread):
+    """Keeps experiments and promotions up to date, in a thread that the first answer starts."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        self._kafka = kafka
+        super().__init__(self._run, "experiments of the page")
+        self._kafka, self._lock = kafka, threading.Lock()
         self._records: dict[tuple[str, bytes], Record] = {}
-        self._lock, self._done = threading.Lock(), threading.Event()
-        self._thread: threading.Thread | None = None
         self._answer: dict[str, Any] | None = None
 
     def answer(self) -> dict[str, Any]:
         """Return the data of the page. The first call starts to read."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="experiments of the page", daemon=True
-                )
-                self._thread.start()
+            if self._thread.ident is None:
+                self.start()
             if self._answer is None:
                 self._answer = shown_experiments(self._records.values())
             return self._answer
 
-    def close(self) -> None:
-        """End the thread."""
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join()
-
     def _run(self) -> None:
-        while not self._done.is_set():
+        while not self._ended.is_set():
             try:
                 there = [name for name in _TOPICS if name in partition_counts(self._kafka, _TOPICS)]
                 if there:
                     self._follow(there)
-                else:
-                    self._done.wait(_AGAIN_S)
+                    continue
             except StreamError as error:
                 log.debug("the page has no experiments: %s", error)
-                self._done.wait(_AGAIN_S)
             except Exception:
                 log.exception("the page reads the topics again")
-                self._done.wait(_AGAIN_S)
+            self._ended.wait(_AGAIN_S)
 
     def _follow(self, topics: Sequence[str]) -> None:
         """Read until the end, or until a topic that was missing exists."""
         reader: Reader = KafkaReader(self._kafka, None, topics)
         missing, looks = set(_TOPICS) - set(topics), 0
         try:
-            while not self._done.is_set():
+            while not self._ended.is_set():
                 self._take(reader)
                 looks += 1
                 due = missing and looks % int(_AGAIN_S / _POLL_S) == 0

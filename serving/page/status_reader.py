@@ -12,6 +12,7 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC
 from headrace.ingest.status import UnreadableStatus, unpack
+from headrace.runtime.background_thread import BackgroundThread
 from headrace.serving.page.charts import CURVES
 from headrace.serving.page.history import STEP_MS, History
 
@@ -20,28 +21,21 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 5.0
 
 
-class StatusReader:
-    """Keeps the history up to date, in a thread that runs until `close`."""
+class StatusReader(BackgroundThread):
+    """Keeps the history up to date, in a thread between `start` and `stop`."""
 
     def __init__(self, kafka: KafkaSettings, now_ms: Callable[[], int]) -> None:
+        super().__init__(self._run, "status page")
         self._kafka, self._now_ms = kafka, now_ms
         self._history, self._lock = History(CURVES), threading.Lock()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="status page", daemon=True)
-        self._thread.start()
 
     def answer(self, since_ms: int) -> dict[str, Any]:
         """Return the data of the page."""
         with self._lock:
             return self._history.answer(since_ms)
 
-    def close(self) -> None:
-        """End the thread."""
-        self._done.set()
-        self._thread.join()
-
     def _run(self) -> None:
-        while not self._done.is_set():
+        while not self._ended.is_set():
             try:
                 self._follow()
             except StreamError as error:
@@ -52,13 +46,13 @@ class StatusReader:
             else:
                 continue
             self._step()
-            self._done.wait(_AGAIN_S)
+            self._ended.wait(_AGAIN_S)
 
     def _follow(self) -> None:
         reader: Reader = KafkaReader(self._kafka, None, [STATUS_TOPIC])
         try:
             due = time.monotonic()
-            while not self._done.is_set():
+            while not self._ended.is_set():
                 values: list[bytes] = []
                 for happening in reader.poll(0.2):
                     if isinstance(happening, PartitionAssigned):

@@ -8,7 +8,7 @@ random part of the requests of each minute.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.serving.evaluation.served_arms import ServedArms
+from headrace.serving.evaluation.served_arms import compare_arms
 from headrace.serving.evaluation.windows import WindowMetrics
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 
@@ -44,10 +44,10 @@ def served_loss(minutes: Sequence[WindowMetrics], promotion: Promotion) -> Serve
     both = promotion.model, promotion.control
     own = [each for each in minutes if each.begin_ms >= began_ms and each.model in both]
     batch_ms, minute_ms = 1000 * rules.batch_s, 1000 * rules.window_s
-    arms = ServedArms.of(
+    arms = compare_arms(
         own, rules.alias, promotion.control, rules.alpha, batch_ms, batch_ms, minute_ms
     )
-    found = next((each for each in arms.compare() if each.model == promotion.model), None)
+    found = next((each for each in arms if each.model == promotion.model), None)
     mine = {each.begin_ms: each for each in own if each.model == promotion.model}.values()
     expected = sum(each.ctr_predicted * each.scored for each in mine if each.ctr_predicted)
     batches = 0 if found is None else found.batches

@@ -20,7 +20,6 @@ from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.relay.relayed_replica import Gap, Relayed, RelayedReplica
-from headrace.pserver.replica.log_chain import LogPosition
 from headrace.pserver.replica.replica import BucketRecopied, Change, Folded, Stale
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -32,7 +31,7 @@ _OPEN_AGAIN_S = 1.0
 """Pause after a reader could not be opened, for example because the topic does not exist yet."""
 
 
-class RelayedRows:
+class RelayedRows(RelayedReplica):
     """All rows of a model, from the topic of its relay. For one thread; others read the table."""
 
     def __init__(
@@ -47,42 +46,15 @@ class RelayedRows:
 
         restored: returns rows whose weights are the final weights given; None: they are refused.
         """
-        self.shape, self._now_s = shape, now_s
+        super().__init__(shape, table, restored)
+        self._now_s = now_s
         self._refused: StreamError | None = None
         self._open_at_s = 0.0
         self._open_reader = open_reader
         self._reader: Reader | None = None
-        self._replica = RelayedReplica(shape, table, restored)
         self._known: set[int] = set()
         self._gaps: dict[int, StoreError] = {}
         self.bytes_read = 0
-
-    @property
-    def table(self) -> RowTable:
-        """The rows."""
-        return self._replica.table
-
-    @property
-    def complete(self) -> bool:
-        """Whether every bucket has had a base."""
-        return self._replica.complete
-
-    @property
-    def buckets(self) -> list[int]:
-        """All buckets of the model."""
-        return self._replica.buckets
-
-    def copied(self, bucket: int) -> bool:
-        """Whether a bucket has had a base."""
-        return self._replica.copied(bucket)
-
-    def position(self, bucket: int) -> LogPosition:
-        """Return the log position that the bucket's rows have. Raises KeyError before a base."""
-        return self._replica.position(bucket)
-
-    def compact(self) -> object:
-        """Free the memory of removed rows, if there are many."""
-        return self._replica.compact()
 
     def poll(self, limit: int) -> list[Change]:  # noqa: ARG002  (Kafka's client bounds a poll)
         """Read and apply blocks; return the changes in order.
@@ -127,7 +99,7 @@ class RelayedRows:
 
     def _taken(self, blob: bytes) -> list[Change]:
         self.bytes_read += len(blob)
-        taken = self._replica.take(blob)
+        taken = self.take(blob)
         if isinstance(taken, Gap):
             self._gaps[taken.bucket] = StoreError(
                 f"bucket {taken.bucket}: expected a block that continues version "

@@ -18,9 +18,9 @@ events arrive, because a server cannot tell a pause of events from a failure.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -40,14 +40,16 @@ class Ages(NamedTuple):
     oldest_append_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class FreshnessSummary:
-    """Percentiles of the recent samples; None without samples."""
+UNKNOWN_AGES = Ages(None, None)
 
-    p50_ms: float | None
-    p99_ms: float | None
-    count: int
-    """Clicks that arrived since the start."""
+
+class FreshnessSummary(msgspec.Struct, frozen=True):
+    """Delay from a click's append to Kafka to its arrival in this replica, for recent clicks."""
+
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    count: int = 0
+    """Clicks since the replica was complete."""
 
 
 class _Frontier:
@@ -108,9 +110,11 @@ class FreshnessTracker:
 
     def folded(self, bucket: int, header: EntryHeader) -> None:
         """Record a folded entry: its clicks wait, and the frontiers advance."""
+        self._append_ms[bucket] = max(int(self._append_ms[bucket]), header.append_ms)
         for reached in header.reached:
-            self._frontier(reached.source).take(reached.clicks)
-        self._reach(bucket, header)
+            frontier = self._frontier(reached.source)
+            frontier.take(reached.clicks)
+            frontier.stops[bucket] = max(int(frontier.stops[bucket]), reached.stop)
 
     def arrived(self, now_ms: int) -> list[int]:
         """Return and record the freshness, in ms, of every click that has arrived by now."""
@@ -128,7 +132,7 @@ class FreshnessTracker:
     def summary(self) -> FreshnessSummary:
         """Return percentiles of the recent samples."""
         if not self._count:
-            return FreshnessSummary(None, None, 0)
+            return FreshnessSummary()
         p50, p99 = np.percentile(self._recent[: min(self._count, RECENT)], (50, 99))
         return FreshnessSummary(float(p50), float(p99), self._count)
 
@@ -136,12 +140,6 @@ class FreshnessTracker:
         """Return the append times of the freshest and the stalest bucket."""
         newest, oldest = int(self._append_ms.max()), int(self._append_ms.min())
         return Ages(newest or None, oldest or None)
-
-    def _reach(self, bucket: int, header: EntryHeader) -> None:
-        self._append_ms[bucket] = max(int(self._append_ms[bucket]), header.append_ms)
-        for reached in header.reached:
-            stops = self._frontier(reached.source).stops
-            stops[bucket] = max(int(stops[bucket]), reached.stop)
 
     def _frontier(self, source: str) -> _Frontier:
         frontier = self._frontiers.get(source)

@@ -56,7 +56,7 @@ class SnapshotRows(BackgroundThread):
 
     def freshness(self) -> FreshnessSummary:
         """Return an empty summary: nothing arrives in a snapshot."""
-        return FreshnessSummary(None, None, 0)
+        return FreshnessSummary()
 
     def load(self) -> None:
         """Load the missing buckets. Raises DamagedSnapshot, StorageFailed."""
@@ -106,18 +106,12 @@ def _status(manifest: Manifest) -> ReplicaStatus:
     appended = [each.append_ms for each in manifest.files]
     events = list(_event_times(manifest))
     return ReplicaStatus(
-        complete=False,
         buckets=manifest.buckets,
-        copied=0,
-        unreachable=0,
         version=sum(each.version for each in manifest.files),
-        rows=0,
         ages=Ages(max(appended) or None, min(appended) or None),
         newest_event_ms=max(events, default=0) or None,
         oldest_event_ms=min(events, default=0) or None,
         behind=False,
-        caught_up=False,
-        polled_ms=0,
         snapshot=manifest.name,
     )
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from headrace.ingest.features.encoder import Encoded
 from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.table import RowTable
-from headrace.serving.replicas.freshness import Ages, FreshnessSummary
+from headrace.serving.replicas.freshness import UNKNOWN_AGES, Ages, FreshnessSummary
 
 LATE_MS = 1_000
 """A replica whose last poll is older than this is `behind`, for any reason."""
@@ -31,25 +31,25 @@ no longer at the end of the logs; up to date."""
 class ReplicaStatus:
     """Status of a replica after its last poll."""
 
-    complete: bool
     buckets: int
-    copied: int
+    complete: bool = False
+    copied: int = 0
     """Buckets with a complete copy."""
-    unreachable: int
+    unreachable: int = 0
     """Buckets that failed to respond to the last poll."""
-    version: int
+    version: int = 0
     """Sum of the versions of all buckets. Grows with every folded push."""
-    rows: int
-    ages: Ages
-    newest_event_ms: int | None
+    rows: int = 0
+    ages: Ages = UNKNOWN_AGES
+    newest_event_ms: int | None = None
     """Largest event time learned, in the freshest bucket; None if unknown."""
-    oldest_event_ms: int | None
+    oldest_event_ms: int | None = None
     """The same in the stalest bucket."""
-    behind: bool
+    behind: bool = True
     """Whether the last poll left entries in the log of some bucket."""
-    caught_up: bool
+    caught_up: bool = False
     """Whether any poll since completion reached the end of all logs."""
-    polled_ms: int
+    polled_ms: int = 0
     """Wall time of the last poll; 0 if never."""
     trouble: str = ""
     """An error that needs an operator; empty if there is no error."""

@@ -92,9 +92,10 @@ class StreamScorer:
         served: ServedModel,
         topics: ScoringTopics,
         scored_before: Callable[[], bool],
+        totals: ScoringTotals | None = None,
     ) -> None:
         """ports: their clock is wall time. scored_before: whether scores exist that may be those
-        of uncommitted impressions.
+        of uncommitted impressions. totals: to add to.
         """
         self._scored_before = scored_before
         self._uncommitted: dict[Source, int] = {}
@@ -104,7 +105,7 @@ class StreamScorer:
         self._now_ms, self._restoring, self._aborts = ports.now_ms, ports.restoring, ports.aborts
         self._topic_ids: dict[Source, str] = {}
         """Topic id by source, for the sources that were started."""
-        self.figures = ScoringTotals()
+        self.figures = totals or ScoringTotals()
         self.positions: dict[Source, int] = {}
         """Next offset to score, by source. Other threads may copy it."""
 

@@ -2,8 +2,12 @@
 
 import logging
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily
 
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic
 from headrace.ingest.kafka.reading.bounded_reader import read_all
@@ -23,6 +27,7 @@ from headrace.runtime.clock import wall_ms
 from headrace.runtime.health import ProcessHealth
 from headrace.runtime.http.metrics_server import new_registry
 from headrace.runtime.process import running_process
+from headrace.runtime.process_metrics import ModelCollector
 from headrace.serving.models.loading import ModelLoader, SnapshotModel, StoreModel, compatible_spec
 from headrace.serving.models.registry import ServedModel
 from headrace.serving.replicas.caching_follower import CacheBounds
@@ -30,7 +35,6 @@ from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.scoring.loop import ScoringTopics, ScoringTotals, StreamScorer
-from headrace.serving.scoring.scoring_metrics import ScoringCollector
 
 log = logging.getLogger(__name__)
 
@@ -91,21 +95,17 @@ def run_scoring(
     loader = ModelLoader(settings.following, settings.bounds, RequestLimits(), registry)
     [served] = [loader.load(*each) for each in compatible_spec([model])]
     registry.register(ReplicaCollector([served], wall_ms))
-    scoring: list[StreamScorer] = []
-
-    def figures() -> ScoringTotals | None:
-        return scoring[0].figures if scoring else None
-
+    totals = ScoringTotals()
     address = settings.metrics_host, settings.metrics_port
     lag = ReadLag("headrace_scorer_lag", {"model": name})
-    collectors = [ScoringCollector(name, figures), lag]
+    collectors = [ScoringCollector(name, totals), lag]
     with running_process(
         "scorer", status_in(kafka), registry, address, collectors=collectors
     ) as health:
         served.rows.start()
         try:
             if _here(served, stop):
-                _score(settings, kafka, served, topics, stop, scoring, (health, lag))
+                _score(settings, kafka, served, topics, stop, totals, (health, lag))
         finally:
             served.rows.stop()
 
@@ -149,7 +149,7 @@ def _score(
     served: ServedModel,
     topics: ScoringTopics,
     stop: threading.Event,
-    scoring: list[StreamScorer],
+    totals: ScoringTotals,
     watching: tuple[ProcessHealth, ReadLag],
 ) -> None:
     health, lag = watching
@@ -160,8 +160,8 @@ def _score(
             served,
             topics,
             lambda: not settings.score_again and _has_records(kafka, topics.scores),
+            totals,
         )
-        scoring.append(loop)
         log.info("scoring %s into %s", topics.impressions, topics.scores)
         health.ready_when(lambda: ports.reader.settled)
         lag.follow(LogBounds(kafka), lambda: dict(loop.positions))
@@ -174,3 +174,41 @@ def _score(
             if not stop.is_set():
                 raise
             log.warning("stopped while Kafka was unreachable: its events will be read again")
+
+
+class ScoringCollector(ModelCollector):
+    """The totals of one process."""
+
+    def __init__(self, model: str, totals: ScoringTotals) -> None:
+        super().__init__("scorer", model)
+        self._totals = totals
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current metrics."""
+        totals = self._totals
+        for name, text, value in (
+            ("impressions", "Impressions whose scores were committed.", totals.scored),
+            ("transactions", "Transactions committed.", totals.transactions),
+            ("aborts", "Transactions that were not committed.", totals.aborts),
+            ("gone", "Impressions that retention removed unscored.", totals.gone),
+            (
+                "defaulted_rows",
+                "Rows that missed the fetch deadline and were scored with their initial values.",
+                totals.defaulted_rows,
+            ),
+        ):
+            yield self._counter(name, text, value)
+        letters = CounterMetricFamily(
+            "headrace_scorer_dead_letters",
+            "Messages that could not be scored.",
+            labels=["model", "reason"],
+        )
+        for reason, count in totals.dead_letters.items():
+            letters.add_metric([self._model, reason], count)
+        yield letters
+        if totals.newest_ms:
+            yield self._gauge(
+                "event_timestamp_seconds",
+                "Largest event time scored, Unix time.",
+                totals.newest_ms / 1000,
+            )

@@ -40,7 +40,6 @@ class PublishedRows(msgspec.Struct, frozen=True, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(PublishedRows).decode
-NOTHING = FreshnessSummary(None, None, 0)
 
 
 class RowPublisher:
@@ -49,7 +48,7 @@ class RowPublisher:
     def __init__(self, board: Mailbox, files: SharedFiles, table: RowTable) -> None:
         """`table` allocates its memory with `files`."""
         self._board, self._files, self._table = board, files, table
-        self._summary, self._summary_due_s = NOTHING, 0.0
+        self._summary, self._summary_due_s = FreshnessSummary(), 0.0
         message = board.read()
         self._before = None if message is None else decode(message.content)
         files.keep(*self._kept())

@@ -19,10 +19,10 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.columns import columns_in
 from headrace.pserver.rows.table import RowTable
 from headrace.runtime.background_thread import BackgroundThread
-from headrace.serving.replicas.freshness import Ages, FreshnessSummary
+from headrace.serving.replicas.freshness import FreshnessSummary
 from headrace.serving.replicas.status import ReplicaStatus, RowSource, TableRowSource
 from headrace.serving.workers.mailbox import Mailbox
-from headrace.serving.workers.row_publisher import NOTHING, PublishedRows, decode
+from headrace.serving.workers.row_publisher import PublishedRows, decode
 from headrace.serving.workers.shared_memory import read_file
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class SharedRows(BackgroundThread):
         super().__init__(self._look_at_times, "board", _JOIN_S)
         self._board, self._folder, self._width = board, folder, width
         self._marks: tuple[bytes, bytes] | None = None
-        self._published = PublishedRows(_nothing(buckets), NOTHING, "", "", 0)
+        self._published = PublishedRows(ReplicaStatus(buckets), FreshnessSummary(), "", "", 0)
         self._table = RowTable(width)
         self._looking = threading.Lock()
 
@@ -99,20 +99,3 @@ class SharedRows(BackgroundThread):
             columns = columns_in(memory, published.capacity, self._width)
             self._table = RowTable(self._width, columns=columns)
         self._published = published
-
-
-def _nothing(buckets: int) -> ReplicaStatus:
-    return ReplicaStatus(
-        complete=False,
-        buckets=buckets,
-        copied=0,
-        unreachable=0,
-        version=0,
-        rows=0,
-        ages=Ages(None, None),
-        newest_event_ms=None,
-        oldest_event_ms=None,
-        behind=True,
-        caught_up=False,
-        polled_ms=0,
-    )

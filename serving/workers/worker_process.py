@@ -3,7 +3,6 @@
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.runtime.clock import wall_ms
@@ -19,19 +18,13 @@ from headrace.serving.workers.row_subscriber import SharedRows
 from headrace.serving.workers.shared_aliases import ALIASES_BYTES, SharedAliases
 
 
-class WorkerModel(NamedTuple):
-    """A model that workers serve."""
-
-    spec: ModelSpec
-    buckets: int
-
-
 @dataclass(frozen=True)
 class WorkerWork:
     """The work of a worker. It is pickled into another process."""
 
     settings: ServerSettings
-    models: tuple[WorkerModel, ...]
+    models: tuple[tuple[ModelSpec, int], ...]
+    """Specs and their counts of buckets."""
     folder: Path
     listener: socket.socket
     """Shared by all workers: any idle worker accepts the next connection."""
@@ -48,7 +41,7 @@ class WorkerWork:
             rows = SharedRows(board_of(folder, spec.name), folder, spec.width, buckets)
             served.append(served_by(spec, buckets, rows, settings.limits))
         registry.register(ReplicaCollector(served, wall_ms))
-        names = [each.spec.name for each in self.models]
+        names = [spec.name for spec, _ in self.models]
         aliases = SharedAliases(names, aliases_board(folder), wall_ms, settings.aliases_file)
         serve(
             *(settings, ModelRegistry(served, aliases), registry, self.listener, context.stop),

@@ -30,7 +30,7 @@ from headrace.serving.workers.follower_process import FollowerWork, Opening
 from headrace.serving.workers.process_pool import ManagedProcess, end_all
 from headrace.serving.workers.shared_aliases import tell_aliases
 from headrace.serving.workers.shared_memory import shared_folder, shared_place
-from headrace.serving.workers.worker_process import WorkerModel, WorkerWork, aliases_board
+from headrace.serving.workers.worker_process import WorkerWork, aliases_board
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ def run_workers(
         raise ServingError("expected one worker with a row cache, got several: omit --workers")
     with ExitStack() as stack:
         models = tuple(
-            WorkerModel(each.spec, shape.buckets) for each, shape in compatible_spec(opening(stack))
+            (each.spec, shape.buckets) for each, shape in compatible_spec(opening(stack))
         )
-    names = [each.spec.name for each in models]
+    names = [spec.name for spec, _ in models]
     aliases = Aliases(names, settings.aliases, wall_ms, settings.aliases_file)
     with (
         listening_socket(settings.host, settings.port) as listener,

@@ -35,7 +35,7 @@ from headrace.serving.replicas.replica_metrics import (
     ReplicaCollector,
 )
 from headrace.serving.scoring.loop import ScoringTotals
-from headrace.serving.scoring.scoring_metrics import ScoringCollector
+from headrace.serving.scoring.scoring_process import ScoringCollector
 
 HEAD = """# Metrics
 
@@ -146,7 +146,7 @@ def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:
 
 
 def scorer() -> Iterator[tuple[Metric, tuple[str, ...]]]:
-    yield from collected(ScoringCollector("m", ScoringTotals).collect())
+    yield from collected(ScoringCollector("m", ScoringTotals(newest_ms=1)).collect())
     yield from collected(ReadLag("headrace_scorer_lag", {"model": "m"}).collect())
 
 

@@ -77,7 +77,7 @@ def test_the_totals_of_sources_in_any_order_equal_a_recount(seed: int) -> None:
     # what a source says of time may run ahead of a source not heard of for a while: never lost
     for evaluation in (in_turn, folded(RULES, messages(made, seed, order=order))):
         assert total(evaluation) == truth(made)
-        assert evaluation.late == 0
+        assert evaluation.state.late == 0
 
 
 @settings(deadline=None, max_examples=25)
@@ -229,7 +229,7 @@ def test_rows_of_a_closed_minute_count_as_late_and_change_no_totals() -> None:
     count += len(rows.scored) // 24 + len(rows.served) // 28
     assert count > 0
     writes = evaluation.fold(len(log), log[0])
-    assert evaluation.late == count
+    assert evaluation.state.late == count
     assert combine(evaluation.closed.values()) == before
     table: dict[str, bytes] = {}
     apply(table, writes)

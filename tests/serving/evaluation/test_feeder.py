@@ -19,7 +19,7 @@ from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
-from headrace.serving.evaluation.messages import SERVED, RowsBuilder, ServedPrediction, unpack
+from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, unpack
 from headrace.serving.evaluation.window_pane import PaneSummary
 from headrace.serving.evaluation.windows import total
 from headrace.serving.observers.prediction_message import PredictionMessage
@@ -261,10 +261,7 @@ def test_a_prediction_for_tomorrow_ends_no_minute_before_its_append() -> None:
     evaluated.reader.append(source, msgspec.json.encode(ahead), appended_ms)
     evaluated.steps(20)
     rows = unpack(evaluated.transactions.written[-1].value)
-    found = [
-        unpack(each.value).table(SERVED, unpack(each.value).served)
-        for each in evaluated.transactions.written
-    ]
+    found = [unpack(each.value).tables()[3] for each in evaluated.transactions.written]
     assert max(int(each["time_ms"].max()) for each in found if len(each)) == appended_ms
     assert rows.standings["predictions/0"][0] == appended_ms
 

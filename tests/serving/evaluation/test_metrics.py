@@ -72,4 +72,4 @@ def test_only_changed_metrics_are_published_and_old_keys_are_removed() -> None:
     assert of.changed() == {}
     of.forget()
     assert of.changed() == {}
-    assert of.of({}).folded == -1
+    assert of.of({}).state.offset == -1

@@ -12,7 +12,7 @@ from headrace.deploy.cli.main import app
 from headrace.deploy.terminal.tables import served_arms
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.serving.evaluation import windows
-from headrace.serving.evaluation.served_arms import MINUTE_MS, ServedArm, ServedArms
+from headrace.serving.evaluation.served_arms import MINUTE_MS, ServedArm, compare_arms
 from headrace.serving.evaluation.windows import WindowMetrics
 
 BEGIN_MS = 1_760_000_400_000
@@ -45,7 +45,7 @@ def stream(minutes: int, gain: float, share: float, seed: int = 1) -> list[Windo
 
 def compared(figures: list[WindowMetrics], cycle: int = 6) -> list[ServedArm]:
     size_ms = 10 * MINUTE_MS
-    return ServedArms.of(figures, "production", "news", 0.05, size_ms, cycle * size_ms).compare()
+    return compare_arms(figures, "production", "news", 0.05, size_ms, cycle * size_ms)
 
 
 def test_a_worse_model_is_found_at_once_and_a_better_one_at_the_end_of_a_cycle() -> None:

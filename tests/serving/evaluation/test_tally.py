@@ -11,12 +11,12 @@ from headrace.learner.validation import progressive
 from headrace.serving.evaluation.tally import (
     BINS_PER_LOGIT,
     UNIT,
+    MeasuredValues,
     Tally,
     auc,
     bins,
     merge,
     score_drift,
-    tally,
 )
 
 IMPRESSIONS = st.lists(
@@ -41,6 +41,12 @@ def columns(impressions: Impressions) -> tuple[np.ndarray, np.ndarray, np.ndarra
         np.array([score for _, score, _ in impressions], np.float64),
         np.array([request for _, _, request in impressions], np.uint64),
     )
+
+
+def tally(
+    labels: np.ndarray, scores: np.ndarray, requests: np.ndarray, learned: np.ndarray | None = None
+) -> Tally:
+    return MeasuredValues(labels, scores, requests, learned).tally(np.ones(len(labels), bool))
 
 
 def counted(impressions: Impressions) -> Tally:

@@ -77,7 +77,7 @@ def killed(evaluated: EvaluatedModel, workers: list[Worker], made: Traffic, time
     evaluated.until(
         lambda: total(evaluated.table()) == expected, "the totals of the recount", workers[-1:]
     )
-    assert evaluated.table().late == 0
+    assert evaluated.table().state.late == 0
 
 
 def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_once(
@@ -126,7 +126,7 @@ def test_evaluation_workers_that_take_over_from_each_other_count_everything_once
     evaluated.until(
         lambda: total(evaluated.table()) == expected, "the totals of the recount", workers[2:]
     )
-    assert evaluated.table().late == 0
+    assert evaluated.table().state.late == 0
     assert workers[2].stop() == 0
 
 

@@ -101,7 +101,7 @@ def test_the_reader_of_the_page_follows_topics_that_are_created_later(
                 writer.send(Source(spec.name, 0), value, key)
             writer.flush()
 
-    with closing(ExperimentReader(settings)) as reader:
+    with ExperimentReader(settings) as reader:
         assert reader.answer() == {"experiments": [], "promotions": []}
         write(experiments_spec(), published(name, HISTORY))
         eventually(lambda: reader.answer()["experiments"])

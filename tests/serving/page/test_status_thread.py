@@ -7,6 +7,7 @@ import pytest
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.serving.page import status_reader
 from headrace.serving.page.status_reader import StatusReader
+from tests.serving.served_models import eventually
 
 DEADLINE_S = 30
 
@@ -25,9 +26,6 @@ def test_the_page_reads_on_after_any_error(
 
     monkeypatch.setattr(status_reader, "_AGAIN_S", 0.0)
     monkeypatch.setattr(StatusReader, "_follow", follow)
-    reader = StatusReader(KafkaSettings("localhost:1"), lambda: 1)
-    while len(calls) < 2 and reader._thread.is_alive():
-        reader._thread.join(0.01)
-    assert len(calls) == 2, "the thread has ended"
-    read_again.set()
-    reader.close()
+    with StatusReader(KafkaSettings("localhost:1"), lambda: 1):
+        eventually(lambda: len(calls) == 2)
+        read_again.set()

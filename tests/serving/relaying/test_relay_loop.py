@@ -64,7 +64,7 @@ class Relayed:
         while not direct.complete:
             direct.poll()
         for bucket in range(BUCKETS):
-            found = self.rows._replica.checksum(bucket)
+            found = self.rows.checksum(bucket)
             assert found == direct.checksum(bucket)
             assert self.rows.position(bucket).version == direct.position(bucket).version
 

@@ -121,6 +121,6 @@ def _same(rows: RelayedRows, direct: Replica) -> bool:
     buckets = direct.buckets
     return all(
         rows.position(bucket).version == direct.position(bucket).version
-        and rows._replica.checksum(bucket) == direct.checksum(bucket)
+        and rows.checksum(bucket) == direct.checksum(bucket)
         for bucket in buckets
     )
