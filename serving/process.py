@@ -117,6 +117,12 @@ class ServerSettings(ListenSettings):
     """Partitions of that topic if it is created: as many as `impressions` has."""
     predictions: PredictionLogSettings = field(default_factory=PredictionLogSettings)
 
+    def loader(self, registry: CollectorRegistry) -> ModelLoader:
+        """Return a loader of models, with its metrics in the registry."""
+        return ModelLoader(
+            *(self.following, self.bounds, self.limits, registry), relay=self.relayed_from
+        )
+
 
 def run_server(
     settings: ServerSettings,
@@ -135,9 +141,7 @@ def run_server(
     """
     tokens_of(settings)  # fail before opening anything
     registry = new_registry()
-    loader = ModelLoader(
-        *(settings.following, settings.bounds, settings.limits, registry), settings.relayed_from
-    )
+    loader = settings.loader(registry)
     served = ModelRegistry(
         [loader.load(each, shape) for each, shape in compatible_spec(models)],
         Aliases(

@@ -22,6 +22,8 @@ from headrace.serving.requests.sample_requests import sample_fields, sample_requ
 
 Schemas = dict[str, object]
 
+_PREDICT = "Click probability of every candidate"
+_RANK = "Candidates by descending click probability"
 _REFUSALS = {
     "401": "The token is missing or invalid.",
     "403": "The token does not allow this model.",
@@ -52,20 +54,22 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
         name = served.spec.name
         prefix = "".join(part.capitalize() for part in name.replace("-", "_").split("_"))
         examples_by_name = examples(served.spec.fields)
-        paths[f"/v1/models/{name}:predict"] = _post(
-            ("predict", name, f"Click probability of every candidate, from model {name}"),
-            _component(served.decoder.type, schemas, prefix),
-            examples_by_name,
-            _component(PredictResponse, schemas, ""),
-            refusal,
-        )
-        paths[f"/v1/models/{name}:rank"] = _post(
-            ("rank", name, f"Candidates by descending click probability, from model {name}"),
-            _component(served.decoder.rank_type, schemas, prefix),
-            {key: _with(value, top_k=1) for key, value in examples_by_name.items()},
-            _component(RankResponse, schemas, ""),
-            refusal,
-        )
+        ranked = {
+            key: {**each, "value": {**each["value"], "top_k": 1}}
+            for key, each in examples_by_name.items()
+        }
+        predict, rank = served.decoder.type, served.decoder.rank_type
+        for verb, summary, request, shown, answer in (
+            ("predict", _PREDICT, predict, examples_by_name, PredictResponse),
+            ("rank", _RANK, rank, ranked, RankResponse),
+        ):
+            paths[f"/v1/models/{name}:{verb}"] = _post(
+                (verb, name, f"{summary}, from model {name}"),
+                _component(request, schemas, prefix),
+                shown,
+                _component(answer, schemas, ""),
+                refusal,
+            )
     _add_statuses(paths, _component(ModelStatus, schemas, ""), refusal)
     switch = {"required": True, **_json(_component(Switch, schemas, ""))}
     paths["/v1/aliases/{alias}"]["put"]["requestBody"] = switch
@@ -91,10 +95,6 @@ def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
             "value": {"instances": [sample_fields(fields, 1)], REQUEST_ID: "page-1"},
         },
     }
-
-
-def _with(example: Mapping[str, Any], **more: object) -> dict[str, Any]:
-    return {**example, "value": {**example["value"], **more}}
 
 
 def _post(

@@ -189,25 +189,22 @@ class StatusFields:
     """The fields of answers that depend on the replica status: built once per millisecond."""
 
     def __init__(self) -> None:
-        self._of: tuple[ReplicaStatus, int] | None = None
-        self._fields: dict[str, Any] = {}
+        self._last: tuple[ReplicaStatus, int, dict[str, Any]] | None = None
 
     def of(self, status: ReplicaStatus, now_ms: int) -> dict[str, Any]:
         """Return the fields by their names in `ResponseBase`. Do not change the result."""
-        of = self._of
-        if of is None or of[1] != now_ms or of[0] is not status:
-            self._of, self._fields = (
-                (status, now_ms),
-                {
-                    "version": status.version,
-                    "state": status.state(now_ms),
-                    "snapshot": status.snapshot,
-                    "age_ms": age(status, now_ms),
-                    "event_ms": event_time(status),
-                    "event_age_ms": event_age(status, now_ms),
-                },
-            )
-        return self._fields
+        last = self._last  # replaced as a whole: long requests have a thread of their own
+        if last is None or last[0] is not status or last[1] != now_ms:
+            fields = {
+                "version": status.version,
+                "state": status.state(now_ms),
+                "snapshot": status.snapshot,
+                "age_ms": age(status, now_ms),
+                "event_ms": event_time(status),
+                "event_age_ms": event_age(status, now_ms),
+            }
+            last = self._last = status, now_ms, fields
+        return last[2]
 
 
 def status(served: ServedModel, now_ms: int, requests: RequestFields | None = None) -> ModelStatus:

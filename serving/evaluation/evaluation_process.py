@@ -36,12 +36,13 @@ from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
 from headrace.serving.evaluation.faust_agent import (
-    AgentSettings,
     EvaluationAgent,
     changelog_topic,
+    group_of,
     make_app,
+    rows_topic,
 )
-from headrace.serving.evaluation.feeder import Feeder, FeedFigures, FeedPace, FeedTopics
+from headrace.serving.evaluation.feeder import Feeder, FeedFigures, FeedTopics
 from headrace.serving.evaluation.windows import RESULTS, Windows
 from headrace.serving.observers.prediction_log import TOPIC, ensure_predictions
 
@@ -75,21 +76,7 @@ class EvaluationSettings:
     """Name of the model whose examples are read; empty for its own. As for its learner."""
     publish_s: float = 5.0
     """Interval between publications."""
-    wait_ms: int | None = None
-    """Time for clicks after an impression; None: the label's window and one of the shortest
-    windows, which is for events that are out of order."""
     windows: Windows = field(default_factory=Windows)
-    pace: FeedPace = field(default_factory=FeedPace)
-
-
-def group_of(model: str) -> str:
-    """Return the prefix of the groups and topics of a model's evaluation."""
-    return f"headrace.{model}.evaluation"
-
-
-def rows_topic(model: str) -> str:
-    """Return the topic that a model's feeders write."""
-    return f"evaluation-rows.{model}"
 
 
 def run_evaluation(
@@ -103,19 +90,8 @@ def run_evaluation(
         raise ServingError(f"--sample: expected more than 0, at most 1, got {settings.sample}")
     _quiet()
     topics, sources = _topics(settings, kafka, spec.name)
-    rules = rules_of(settings, spec)
-    agent = AgentSettings(
-        name=group_of(spec.name),
-        model=spec.name,
-        rows_topic=topics.rows,
-        results_topic=RESULTS,
-        instance=settings.instance,
-        publish_s=settings.publish_s,
-        rules=rules,
-        windows=settings.windows,
-        sources=sources,
-    )
-    keeper, ending = EvaluationAgent(agent), _EvaluationExit(stop)
+    rules, ending = rules_of(settings, spec), _EvaluationExit(stop)
+    keeper = EvaluationAgent(spec.name, rules, sources, settings.windows, settings.publish_s)
     feeding = _FeederThread(settings, kafka, spec, topics, ending, keeper)
     collectors = [EvaluationCollector(spec.name, keeper, lambda: feeding.figures), feeding.lag]
     address = settings.metrics_host, settings.metrics_port
@@ -128,7 +104,7 @@ def run_evaluation(
         feeding.health = health
         feeding.start()
         try:
-            asyncio.run(_run_app(agent, kafka, keeper, ending, directory))
+            asyncio.run(_run_app(keeper, kafka, settings.instance, ending, directory))
         finally:
             ending.leave()
             feeding.join()
@@ -154,7 +130,7 @@ def rules_of(settings: EvaluationSettings, spec: ModelSpec) -> EvaluationRules:
     return EvaluationRules(
         fields=spec.fields.slice_by,
         pane_ms=pane_ms,
-        wait_ms=settings.wait_ms or spec.fields.label.window_ms + pane_ms,
+        wait_ms=spec.fields.label.window_ms + pane_ms,
         hold_ms=_HELD_PANES * pane_ms,
         keep_ms=2 * max(settings.windows.lengths_ms),
     )
@@ -168,7 +144,7 @@ def evaluation_topics(model: str, replicas: int = AS_THE_BROKER_SAYS) -> tuple[T
     day = {"retention.ms": str(_ROWS_DAYS * _DAY_MS)}
     return (
         TopicSpec(rows_topic(model), 1, rows, day, replicas),
-        TopicSpec(changelog_topic(group_of(model)), 1, {**compacted, **large}, {}, replicas),
+        TopicSpec(changelog_topic(model), 1, {**compacted, **large}, {}, replicas),
         TopicSpec(RESULTS, 1, compacted, {}, replicas),
     )
 
@@ -236,9 +212,7 @@ class _FeederThread(threading.Thread):
         stop = self._ending.stop
         with open_ports(self._kafka, group, names, instance, stop, wall_ms) as ports:
             spec, settings = self._spec, self._settings
-            feeder = Feeder(
-                ports, self._topics, spec.name, spec.fields, settings.sample, settings.pace
-            )
+            feeder = Feeder(ports, self._topics, spec.name, spec.fields, settings.sample)
             self.figures = feeder.figures
             rows = Source(self._topics.rows, 0)
             self.lag.follow(LogBounds(self._kafka), lambda: dict(feeder.read), [rows])
@@ -254,13 +228,13 @@ class _FeederThread(threading.Thread):
 
 
 async def _run_app(
-    agent: AgentSettings,
-    kafka: KafkaSettings,
     keeper: EvaluationAgent,
+    kafka: KafkaSettings,
+    instance: str,
     ending: _EvaluationExit,
     directory: str,
 ) -> None:
-    app = make_app(agent, kafka, keeper, ending.fail, directory)
+    app = make_app(keeper, kafka, instance, ending.fail, directory)
     await app.start()
     try:
         while not ending.near:

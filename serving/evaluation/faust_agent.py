@@ -18,8 +18,7 @@ them) and Faust's web server are not used either.
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import faust
@@ -31,7 +30,13 @@ from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 from headrace.serving.errors import ServingError
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import UnreadableRows
-from headrace.serving.evaluation.windows import WindowMetrics, Windows, figures, settled_between
+from headrace.serving.evaluation.windows import (
+    RESULTS,
+    WindowMetrics,
+    Windows,
+    figures,
+    settled_between,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,33 +49,35 @@ _SESSION_S = 10.0
 """Time after which another member takes over from a dead one."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """Settings of the application."""
-
-    name: str
-    """Name of the consumer group, and prefix of the changelog's."""
-    model: str
-    rows_topic: str
-    results_topic: str
-    instance: str
-    """Stable over restarts: the group then returns the partition at once."""
-    publish_s: float
-    rules: EvaluationRules
-    windows: Windows
-    sources: tuple[str, ...]
+def group_of(model: str) -> str:
+    """Return the consumer group of a model's agent, and prefix of its changelog's topic."""
+    return f"headrace.{model}.evaluation"
 
 
-def changelog_topic(name: str) -> str:
+def rows_topic(model: str) -> str:
+    """Return the topic that a model's feeders write."""
+    return f"evaluation-rows.{model}"
+
+
+def changelog_topic(model: str) -> str:
     """Return the changelog topic of the table."""
-    return f"{name}-{TABLE}-changelog"
+    return f"{group_of(model)}-{TABLE}-changelog"
 
 
 class EvaluationAgent:
     """The evaluation in this process while it is assigned the rows."""
 
-    def __init__(self, settings: AgentSettings) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        model: str,
+        rules: EvaluationRules,
+        sources: Sequence[str],
+        windows: Windows,
+        publish_s: float,
+    ) -> None:
+        """sources: partitions to evaluate. publish_s: interval between publications."""
+        self.model, self.publish_s = model, publish_s
+        self._rules, self._sources, self._windows = rules, sources, windows
         self.evaluation: Evaluator | None = None
         self.figures: list[WindowMetrics] = []
         self._published: dict[str, bytes] = {}
@@ -94,10 +101,10 @@ class EvaluationAgent:
     def of(self, table: Mapping[bytes, bytes]) -> Evaluator:
         """Return the evaluation; restored from the table on the first call."""
         if self.evaluation is None:
-            self.evaluation = Evaluator(self._settings.rules, self._settings.sources)
+            self.evaluation = Evaluator(self._rules, self._sources)
             self.evaluation.restore((key.decode(), value) for key, value in table.items())
             offset = self.evaluation.state.offset
-            log.info("evaluating %s from offset %d on", self._settings.model, offset)
+            log.info("evaluating %s from offset %d on", self.model, offset)
         return self.evaluation
 
     def forget(self) -> None:
@@ -107,27 +114,23 @@ class EvaluationAgent:
 
     def settled(self) -> list[tuple[str, bytes]]:
         """Return the minutes that closed since the last call, but for the newest."""
-        evaluation, settings = self.evaluation, self._settings
+        evaluation = self.evaluation
         if evaluation is None or not evaluation.closed:
             return []
         after_ms, newest_ms = self._settled_ms, max(evaluation.closed)
         self._settled_ms = newest_ms + evaluation.rules.pane_ms
         if after_ms is None:
             return []
-        found = settled_between(evaluation, settings.model, settings.windows, after_ms)
+        found = settled_between(evaluation, self.model, self._windows, after_ms)
         return [(each.key, msgspec.json.encode(each)) for each in found]
 
     def changed(self) -> dict[str, bytes | None]:
         """Return the changes since the last call, by key; None: remove the key."""
         if self.evaluation is None:
             return {}
-        settings = self._settings
-        enough_s = time.monotonic() + _SHARE * settings.publish_s
+        enough_s = time.monotonic() + _SHARE * self.publish_s
         self.figures = figures(
-            self.evaluation,
-            settings.model,
-            settings.windows,
-            lambda: time.monotonic() > enough_s,
+            *(self.evaluation, self.model, self._windows), lambda: time.monotonic() > enough_s
         )
         now = {each.key: msgspec.json.encode(each) for each in self.figures}
         changed: dict[str, bytes | None] = {
@@ -139,24 +142,28 @@ class EvaluationAgent:
 
 
 def make_app(
-    settings: AgentSettings,
-    kafka: KafkaSettings,
     keeper: EvaluationAgent,
+    kafka: KafkaSettings,
+    instance: str,
     failed: Callable[[Exception], None],
     data_directory: str,
 ) -> faust.App:
-    """Return the application. `failed` takes the error that ends the agent."""
+    """Return the application.
+
+    instance: stable over restarts: the group then returns the partition at once. failed: takes the
+    error that ends the agent.
+    """
     # Faust knows physical names only; its changelog's name begins with that of the application
     physical = kafka.names.physical
-    rows_topic = physical(settings.rows_topic)
-    app = faust.App(physical(settings.name), **_configuration(settings, kafka, data_directory))
+    name, source = group_of(keeper.model), physical(rows_topic(keeper.model))
+    app = faust.App(physical(name), **_configuration(kafka, instance, data_directory))
     app.transport = _Committed(app.conf.broker_consumer, app)
     raw: dict[str, Any] = {"key_type": bytes, "value_type": bytes}
-    rows = app.topic(rows_topic, partitions=1, **raw)
-    results = app.topic(physical(settings.results_topic), **raw)
+    rows = app.topic(source, partitions=1, **raw)
+    results = app.topic(physical(RESULTS), **raw)
     table = app.Table(TABLE, partitions=1, **raw)
 
-    @app.agent(rows, concurrency=1, name=f"{settings.name}.fold")
+    @app.agent(rows, concurrency=1, name=f"{name}.fold")
     async def fold(stream: Any) -> None:
         unacknowledged = stream.noack()
         async for event in unacknowledged.events():
@@ -164,18 +171,18 @@ def make_app(
                 _apply(table, keeper.of(table).fold(event.message.offset, event.value))
             except Exception as error:  # noqa: BLE001 - the process ends with it
                 # not acknowledged: the next process gets the same message
-                failed(_explained(error, settings, event.message.offset))
+                failed(_explained(error, keeper.model, event.message.offset))
                 return
             await unacknowledged.ack(event)
 
-    @app.timer(interval=settings.publish_s)
+    @app.timer(interval=keeper.publish_s)
     async def publish() -> None:
         for key, value in [*keeper.settled(), *keeper.changed().items()]:
             await results.send(key=key.encode(), value=value)
 
     async def on_revoked(*sent: Any, **_: Any) -> None:
         revoked = sent[1]  # sent[0] is the application
-        if any(partition.topic == rows_topic for partition in revoked):
+        if any(partition.topic == source for partition in revoked):
             keeper.forget()
 
     app.on_partitions_revoked.connect(on_revoked, weak=False)
@@ -191,9 +198,9 @@ def _apply(table: Any, writes: Any) -> None:
             del table[name]
 
 
-def _explained(error: Exception, settings: AgentSettings, offset: int) -> Exception:
+def _explained(error: Exception, model: str, offset: int) -> Exception:
     if isinstance(error, UnreadableRows):
-        return ServingError(f"{settings.rows_topic}, offset {offset}: {error}")
+        return ServingError(f"{rows_topic(model)}, offset {offset}: {error}")
     return error
 
 
@@ -227,15 +234,13 @@ class _Committed(driver.Transport):
     Consumer = _CommittedConsumer
 
 
-def _configuration(
-    settings: AgentSettings, kafka: KafkaSettings, data_directory: str
-) -> dict[str, Any]:
+def _configuration(kafka: KafkaSettings, instance: str, data_directory: str) -> dict[str, Any]:
     return {
         "broker": [f"kafka://{each}" for each in kafka.bootstrap.split(",")],
         "broker_credentials": _credentials(kafka.client),
         "broker_session_timeout": _SESSION_S,
         "broker_heartbeat_interval": _SESSION_S / 4,
-        "consumer_group_instance_id": settings.instance or None,
+        "consumer_group_instance_id": instance or None,
         "consumer_auto_offset_reset": "earliest",
         "datadir": data_directory,
         "key_serializer": "raw",

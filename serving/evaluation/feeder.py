@@ -43,6 +43,13 @@ from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, 
 
 log = logging.getLogger(__name__)
 
+_GATHER_MS = 200
+"""Time to collect rows for a message. Each message costs evaluation a write to its table."""
+_MOST_ROWS = 20_000
+"""Rows of a message: a few hundred kilobytes."""
+_HEARTBEAT_MS = 1_000
+"""Longest time between messages. Their wall time advances sources at their end."""
+
 
 @dataclass(frozen=True, slots=True)
 class FeedTopics:
@@ -52,18 +59,6 @@ class FeedTopics:
     scores: str
     predictions: str
     rows: str
-
-
-@dataclass(frozen=True, slots=True)
-class FeedPace:
-    """Batching and retries of a feeder."""
-
-    gather_ms: int = 200
-    """Time to collect rows for a message. Each message costs evaluation a write to its table."""
-    most_rows: int = 20_000
-    """Rows of a message: a few hundred kilobytes."""
-    heartbeat_ms: int = 1_000
-    """Longest time between messages. Their wall time advances sources at their end."""
 
 
 @dataclass(slots=True)
@@ -93,13 +88,12 @@ class Feeder:
         model: str,
         fields: FieldSet,
         sample: float,
-        pace: FeedPace,
     ) -> None:
         """ports: their clock is wall time. sample: the share of requests to evaluate."""
         self._reader, self._transactions = ports.reader, ports.transactions
         self._now_ms, self._restoring, self._aborts = ports.now_ms, ports.restoring, ports.aborts
         self._topics, self._model, self._fields = topics, model, fields
-        self._sample, self._pace = sample, pace
+        self._sample = sample
         self._ours: set[Source] = set()
         self._unplaced: set[Source] = set()
         self._standings: dict[Source, tuple[int | None, bool]] = {}
@@ -126,7 +120,7 @@ class Feeder:
             if isinstance(found, Record):
                 if found.source in self._ours:
                     self._gather(found)
-                if self._gathering.size >= self._pace.most_rows:
+                if self._gathering.size >= _MOST_ROWS:
                     self._write()
             elif isinstance(found, AtEnd):
                 time_ms, _ = self._standings.get(found.source, (None, True))
@@ -139,7 +133,7 @@ class Feeder:
             else:
                 self._lose(found)
         waited_ms = self._now_ms() - self._since_ms
-        if waited_ms >= (self._pace.gather_ms if self._positions else self._pace.heartbeat_ms):
+        if waited_ms >= (_GATHER_MS if self._positions else _HEARTBEAT_MS):
             self._write()
 
     def finish(self) -> None:

@@ -245,22 +245,22 @@ RESULTS = "evaluation"
 """The compacted topic with the metrics of all models."""
 
 
-def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[WindowMetrics]:
+def read_published(kafka: KafkaSettings) -> list[WindowMetrics]:
     """Return the last published metrics in the order of their keys.
 
     Raises ServingError for an invalid message, KafkaUnreachable, MissingTopic.
     """
     last: dict[bytes, bytes] = {}
-    for record in read_all(kafka, topic):
+    for record in read_all(kafka, RESULTS):
         key = record.key or b""
         last.pop(key, None)
         if record.value:
             last[key] = record.value
-    return [_published(last[key], topic) for key in sorted(last)]
+    return [_published(last[key]) for key in sorted(last)]
 
 
 def read_minutes(
-    kafka: KafkaSettings, alias: str, topic: str = RESULTS, *, window_s: int = 60
+    kafka: KafkaSettings, alias: str, *, window_s: int = 60
 ) -> Iterator[WindowMetrics]:
     """Yield the settled minutes of an alias that the compacted topic still has, oldest first.
 
@@ -269,13 +269,13 @@ def read_minutes(
     Raises ServingError for an invalid message, KafkaUnreachable, MissingTopic.
     """
     ending = f"/{alias}/{_named(1000 * window_s)}/{SETTLED}/all".encode()
-    for record in read_all(kafka, topic):
+    for record in read_all(kafka, RESULTS):
         if record.value and (record.key or b"").endswith(ending):
-            yield _published(record.value, topic)
+            yield _published(record.value)
 
 
-def _published(value: bytes, topic: str) -> WindowMetrics:
+def _published(value: bytes) -> WindowMetrics:
     try:
         return msgspec.json.decode(value, type=WindowMetrics)
     except UNDECODABLE as error:
-        raise ServingError(f"topic {topic}: expected evaluation metrics, got: {error}") from error
+        raise ServingError(f"topic {RESULTS}: expected evaluation metrics, got: {error}") from error

@@ -36,16 +36,12 @@ def _quantile(chart: str, share: float, histogram: str) -> Curve:
     return Curve(chart, f"p{round(100 * share)}", of)
 
 
-def _sent(history: History) -> float | None:
-    return history.rate("headrace_collector_events_total")
-
-
 CURVES: tuple[Curve, ...] = (
     *(_evaluated("auc", "auc_ratio", alias) for alias in ALIASES),
     *(_evaluated("log_loss", "log_loss_nats", alias) for alias in ALIASES),
     _quantile("freshness_ms", 0.5, "headrace_server_freshness_seconds"),
     _quantile("freshness_ms", 0.99, "headrace_server_freshness_seconds"),
-    Curve("throughput", "collected", _sent),
+    _rate("throughput", "collected", "headrace_collector_events_total"),
     _rate("throughput", "impressions joined", "headrace_joiner_impressions_total"),
     _rate("throughput", "examples learned", "headrace_learner_examples_total"),
     _rate("throughput", "candidates scored", "headrace_server_candidates_total"),

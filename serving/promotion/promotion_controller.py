@@ -40,7 +40,7 @@ from headrace.serving.promotion.promotion_state import (
     promotion_key,
 )
 from headrace.serving.promotion.promotion_steps import PromotionFigures, next_promotion, waits_for
-from headrace.serving.promotion.served_loss import ServedLoss, canary_began_ms, served_loss
+from headrace.serving.promotion.served_loss import canary_began_ms, served_loss
 from headrace.serving.promotion.status_figures import StatusFigures
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class KafkaPromotionPorts:
         self._kafka, self._model, self._rows_ready = kafka, model, rows_ready
         self._figures = StatusFigures(model, control)
         self._began_ms = wall_ms()
-        self._loss, self._loss_due_s = ServedLoss(), 0.0
+        self._loss, self._loss_due_s = ServedFigures(), 0.0
         ensure_topics(kafka, [deployments_spec()])
         self._stack = ExitStack()
         with ExitStack() as stack:
@@ -146,18 +146,23 @@ class KafkaPromotionPorts:
     def figures(self, promotion: Promotion, target: str, now_ms: int) -> PromotionFigures:
         """Return the figures of this moment."""
         self._read_statuses()
-        figures, loss = self._figures, self._served_loss(promotion)
+        figures = self._figures
         servers, ready = figures.servers(now_ms)
-        served = ServedFigures(
-            *(loss.low, loss.high, loss.clicks, loss.expected_clicks, figures.level(now_ms)),
-            *(figures.p99_ms(now_ms), figures.freshness_s(now_ms), figures.quarantined(now_ms)),
-        )
         newest_ms = max(figures.newest_ms(), self._began_ms)
-        rows_ready = promotion.stage is not PromotionStage.PREPARING or self._rows_ready()
-        behind_s = figures.behind_s(now_ms)
         return PromotionFigures(
-            *(target, max(0, now_ms - newest_ms), rows_ready, behind_s, servers, ready, served),
-            figures.not_following(now_ms),
+            target=target,
+            age_ms=max(0, now_ms - newest_ms),
+            rows_ready=promotion.stage is not PromotionStage.PREPARING or self._rows_ready(),
+            behind_s=figures.behind_s(now_ms),
+            servers=servers,
+            servers_ready=ready,
+            served=self._served_loss(promotion)._replace(
+                level=figures.level(now_ms),
+                p99_ms=figures.p99_ms(now_ms),
+                freshness_s=figures.freshness_s(now_ms),
+                quarantined=figures.quarantined(now_ms),
+            ),
+            not_following=figures.not_following(now_ms),
         )
 
     def _read_statuses(self) -> None:
@@ -171,7 +176,7 @@ class KafkaPromotionPorts:
                 except UnreadableStatus as error:
                     log.warning("in topic %s: %s", STATUS_TOPIC, error)
 
-    def _served_loss(self, promotion: Promotion) -> ServedLoss:
+    def _served_loss(self, promotion: Promotion) -> ServedFigures:
         window_s = promotion.rules.window_s
         if canary_began_ms(promotion) is None or time.monotonic() < self._loss_due_s:
             return self._loss

@@ -6,25 +6,15 @@ random part of the requests of each minute.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from headrace.serving.evaluation.served_arms import compare_arms
 from headrace.serving.evaluation.windows import WindowMetrics
+from headrace.serving.promotion.promotion_checks import ServedFigures
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
 
 LEAST_BATCHES = 10
 """Fewest batches that prove a model good enough; half of it prove it worse. Means of few batches
 are not nearly normal."""
-
-
-class ServedLoss(NamedTuple):
-    """Loss and clicks of the model in its canary. None: unknown."""
-
-    low: float | None = None
-    high: float | None = None
-    """Bounds of the difference of mean log loss to the control."""
-    clicks: int = 0
-    expected_clicks: float = 0.0
 
 
 def canary_began_ms(promotion: Promotion) -> int | None:
@@ -35,11 +25,11 @@ def canary_began_ms(promotion: Promotion) -> int | None:
     return None
 
 
-def served_loss(minutes: Sequence[WindowMetrics], promotion: Promotion) -> ServedLoss:
-    """Return the loss of the model over these settled minutes of its alias."""
+def served_loss(minutes: Sequence[WindowMetrics], promotion: Promotion) -> ServedFigures:
+    """Return the loss and clicks of the model over these settled minutes of its alias."""
     began_ms = canary_began_ms(promotion)
     if began_ms is None:
-        return ServedLoss()
+        return ServedFigures()
     rules = promotion.rules
     both = promotion.model, promotion.control
     own = [each for each in minutes if each.begin_ms >= began_ms and each.model in both]
@@ -51,7 +41,7 @@ def served_loss(minutes: Sequence[WindowMetrics], promotion: Promotion) -> Serve
     mine = {each.begin_ms: each for each in own if each.model == promotion.model}.values()
     expected = sum(each.ctr_predicted * each.scored for each in mine if each.ctr_predicted)
     batches = 0 if found is None else found.batches
-    return ServedLoss(
+    return ServedFigures(
         found.low if found is not None and 2 * batches >= LEAST_BATCHES else None,
         found.high if found is not None and batches >= LEAST_BATCHES else None,
         sum(each.clicks for each in mine),

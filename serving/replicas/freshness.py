@@ -46,10 +46,13 @@ UNKNOWN_AGES = Ages(None, None)
 class FreshnessSummary(msgspec.Struct, frozen=True):
     """Delay from a click's append to Kafka to its arrival in this replica, for recent clicks."""
 
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    count: int = 0
+    p50_ms: float | None
+    p99_ms: float | None
+    count: int
     """Clicks since the replica was complete."""
+
+
+NO_FRESHNESS = FreshnessSummary(None, None, 0)
 
 
 class _Frontier:
@@ -132,7 +135,7 @@ class FreshnessTracker:
     def summary(self) -> FreshnessSummary:
         """Return percentiles of the recent samples."""
         if not self._count:
-            return FreshnessSummary()
+            return NO_FRESHNESS
         p50, p99 = np.percentile(self._recent[: min(self._count, RECENT)], (50, 99))
         return FreshnessSummary(float(p50), float(p99), self._count)
 

@@ -16,7 +16,7 @@ from headrace.pserver.snapshots.snapshot_errors import StorageFailed
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import read_bucket
 from headrace.runtime.background_thread import BackgroundThread
-from headrace.serving.replicas.freshness import Ages, FreshnessSummary
+from headrace.serving.replicas.freshness import NO_FRESHNESS, Ages, FreshnessSummary
 from headrace.serving.replicas.status import LocalRows, ReplicaStatus, TableRowSource
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class SnapshotRows(BackgroundThread):
 
     def freshness(self) -> FreshnessSummary:
         """Return an empty summary: nothing arrives in a snapshot."""
-        return FreshnessSummary()
+        return NO_FRESHNESS
 
     def load(self) -> None:
         """Load the missing buckets. Raises DamagedSnapshot, StorageFailed."""

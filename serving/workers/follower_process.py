@@ -18,12 +18,7 @@ from headrace.runtime.clock import wall_ms
 from headrace.runtime.http.metrics_server import new_registry
 from headrace.runtime.process import running_process
 from headrace.serving.errors import ServingError
-from headrace.serving.models.loading import (
-    ModelLoader,
-    SnapshotModel,
-    StoreModel,
-    compatible_spec,
-)
+from headrace.serving.models.loading import SnapshotModel, StoreModel, compatible_spec
 from headrace.serving.process import (
     OBJECTS_BETWEEN_COLLECTIONS,
     ServerSettings,
@@ -127,7 +122,7 @@ def _open(
     registry: CollectorRegistry,
     folder: Path,
 ) -> list[_FollowedModel]:
-    loader = ModelLoader(settings.following, None, settings.limits, registry, settings.relayed_from)
+    loader = settings.loader(registry)
     kept = []
     for each, shape in compatible_spec(models):
         name = each.spec.name

@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from headrace.pserver.rows.table import RowTable
-from headrace.serving.replicas.freshness import FreshnessSummary
+from headrace.serving.replicas.freshness import NO_FRESHNESS, FreshnessSummary
 from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.shared_memory import SharedFiles
@@ -48,7 +48,7 @@ class RowPublisher:
     def __init__(self, board: Mailbox, files: SharedFiles, table: RowTable) -> None:
         """`table` allocates its memory with `files`."""
         self._board, self._files, self._table = board, files, table
-        self._summary, self._summary_due_s = FreshnessSummary(), 0.0
+        self._summary, self._summary_due_s = NO_FRESHNESS, 0.0
         message = board.read()
         self._before = None if message is None else decode(message.content)
         files.keep(*self._kept())

@@ -19,7 +19,7 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.columns import columns_in
 from headrace.pserver.rows.table import RowTable
 from headrace.runtime.background_thread import BackgroundThread
-from headrace.serving.replicas.freshness import FreshnessSummary
+from headrace.serving.replicas.freshness import NO_FRESHNESS, FreshnessSummary
 from headrace.serving.replicas.status import ReplicaStatus, RowSource, TableRowSource
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import PublishedRows, decode
@@ -41,7 +41,7 @@ class SharedRows(BackgroundThread):
         super().__init__(self._look_at_times, "board", _JOIN_S)
         self._board, self._folder, self._width = board, folder, width
         self._marks: tuple[bytes, bytes] | None = None
-        self._published = PublishedRows(ReplicaStatus(buckets), FreshnessSummary(), "", "", 0)
+        self._published = PublishedRows(ReplicaStatus(buckets), NO_FRESHNESS, "", "", 0)
         self._table = RowTable(width)
         self._looking = threading.Lock()
 

@@ -138,7 +138,7 @@ def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
 
 
 def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:
-    folded = SimpleNamespace(late=0, open={}, reached_ms=lambda: 0)
+    folded = SimpleNamespace(state=SimpleNamespace(late=0), open={}, reached_ms=lambda: 0)
     keeper = SimpleNamespace(figures=[], evaluation=folded)
     collector = EvaluationCollector("m", cast("Any", keeper), FeedFigures)
     yield from collected(collector.collect())

@@ -71,14 +71,6 @@ def test_missing_impression_ids_are_generated_and_unique() -> None:
     assert len({each["impression_id"] for each in first[1:] + second[1:]}) == 4
 
 
-def test_a_prediction_with_a_wrong_type_gets_422_naming_the_field() -> None:
-    serving, _ = complete()
-    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}, {"price": [1]}]})
-    assert answer.status_code == 422
-    assert answer.json()["error"]["field"] == "candidates[1].price"
-    assert serving.sample("headrace_server_requests_total", code="422") == 1.0
-
-
 VERBS = "/v1/models/NAME:predict or /v1/models/NAME:rank"
 
 

@@ -97,21 +97,18 @@ def test_an_admin_token_changes_only_its_aliases_at_its_rate_and_to_its_models()
     assert switched("shadow", "news=50 news-2=50") == 403
     assert serving.models.aliases.table == before
     assert switched("shadow", "news") == 429  # the two refused for their model count, too
-    value = serving.registry.get_sample_value
-    counted = {
-        code: value("headrace_server_alias_changes_total", {"client": "ads", "code": code})
-        for code in ("403", "429")
-    }
-    assert counted == {"403": 3.0, "429": 1.0}
+    assert changes(serving, "403", "429") == [3.0, 1.0]
 
 
 def test_a_change_of_an_alias_is_counted_by_client() -> None:
     serving = Two(admin=TOKEN, admin_grants=[TokenGrant(TOKEN, "ads")])
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    for model, status in (("news", 200), ("none", 409)):
-        body = {"model": model}
-        answer = ask(serving, "PUT", "/v1/aliases/shadow", json=body, headers=headers)
-        assert answer.status_code == status
-        labels = {"client": "ads", "code": str(status)}
-        name = "headrace_server_alias_changes_total"
-        assert serving.registry.get_sample_value(name, labels) == 1.0
+    for model in ("news", "none"):
+        ask(serving, "PUT", "/v1/aliases/shadow", json={"model": model}, headers=headers)
+    assert changes(serving, "200", "409") == [1.0, 1.0]
+
+
+def changes(serving: Two, *codes: str) -> list[float | None]:
+    """Return the counts of changes by the client `ads`."""
+    name, value = "headrace_server_alias_changes_total", serving.registry.get_sample_value
+    return [value(name, {"client": "ads", "code": code}) for code in codes]

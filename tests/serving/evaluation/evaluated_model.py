@@ -31,12 +31,10 @@ from headrace.learner.spec.model_spec import load_spec
 from headrace.serving.evaluation.evaluation_process import (
     EvaluationSettings,
     evaluation_topics,
-    group_of,
-    rows_topic,
     rules_of,
 )
 from headrace.serving.evaluation.evaluator import Evaluator
-from headrace.serving.evaluation.faust_agent import changelog_topic
+from headrace.serving.evaluation.faust_agent import changelog_topic, rows_topic
 from headrace.serving.evaluation.messages import RowsBuilder
 from headrace.serving.evaluation.messages import pack as pack_rows
 from tests.serving.evaluation.streams import PARTITIONS, Batch, add
@@ -126,7 +124,7 @@ class EvaluatedModel:
     def table(self) -> Evaluator:
         """Return the state of a worker that starts now, from the changelog."""
         table: dict[str, bytes] = {}
-        for record in read_all(self.kafka, changelog_topic(group_of(self.name))):
+        for record in read_all(self.kafka, changelog_topic(self.name)):
             key = (record.key or b"").decode()
             table.pop(key, None)
             if record.value:

@@ -3,22 +3,17 @@
 Nothing of it is shared with what it checks but the bin of a score and the unit of a sum.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.ingest.examples.batch import Examples, Kind
+from headrace.learner.loop.scores import Scores
 from headrace.serving.evaluation.messages import LEARNED, ServedPrediction
 from headrace.serving.evaluation.tally import UNIT, Tally, bins
 from headrace.serving.evaluation.window_pane import MISSING, WHOLE, PaneScores, PaneSummary, Slice
-
-if TYPE_CHECKING:
-    from headrace.learner.loop.scores import Scores
 
 
 @dataclass(slots=True)

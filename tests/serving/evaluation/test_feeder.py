@@ -17,8 +17,9 @@ from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.serving.errors import ServingError
+from headrace.serving.evaluation import feeder
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
-from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
+from headrace.serving.evaluation.feeder import Feeder, FeedTopics
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, unpack
 from headrace.serving.evaluation.window_pane import PaneSummary
 from headrace.serving.evaluation.windows import total
@@ -27,7 +28,6 @@ from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, Batch, traffic
 
 TOPICS = FeedTopics("examples", "scores", "predictions", "rows")
-PACE = FeedPace(gather_ms=200, most_rows=100, heartbeat_ms=1_000)
 ROWS = Source("rows", 0)
 
 
@@ -58,7 +58,7 @@ class EvaluatedModel:
     def another(self) -> Feeder:
         """Return a new feeder, as after a crash."""
         ports = memory_ports(self.reader, self.transactions, lambda: self.now_ms)
-        return Feeder(ports, TOPICS, "news", self.fields, 1.0, PACE)
+        return Feeder(ports, TOPICS, "news", self.fields, 1.0)
 
     def steps(self, count: int, step_ms: int = 100) -> None:
         """Run some steps."""
@@ -180,7 +180,10 @@ def standings(evaluated: EvaluatedModel) -> dict[str, tuple[int | None, bool]]:
     return unpack(evaluated.transactions.written[-1].value).standings
 
 
-def test_feeder_messages_stay_small_and_idle_feeders_send_heartbeats() -> None:
+def test_feeder_messages_stay_small_and_idle_feeders_send_heartbeats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeder, "_MOST_ROWS", 100)
     evaluated = EvaluatedModel()
     evaluated.steps(200)
     sizes = [len(unpack(each.value).shown) // 25 for each in evaluated.transactions.written]

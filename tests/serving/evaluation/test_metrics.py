@@ -5,27 +5,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
-from headrace.serving.evaluation.faust_agent import AgentSettings, EvaluationAgent
+from headrace.serving.evaluation.faust_agent import EvaluationAgent
 from headrace.serving.evaluation.feeder import FeedFigures
 from headrace.serving.evaluation.windows import Windows
 from tests.serving.evaluation.streams import ALIASES, FIELDS, SOURCES, messages, traffic
 
-SETTINGS = AgentSettings(
-    name="headrace.news.evaluation",
-    model="news",
-    rows_topic="rows",
-    results_topic="evaluation",
-    instance="",
-    publish_s=5.0,
-    rules=EvaluationRules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000),
-    windows=Windows(),
-    sources=SOURCES,
-)
+RULES = EvaluationRules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000)
+
+
+def standby() -> EvaluationAgent:
+    return EvaluationAgent("news", RULES, SOURCES, Windows(), 5.0)
 
 
 def keeper(minutes: int) -> EvaluationAgent:
     """Return an agent that has folded some minutes."""
-    made = EvaluationAgent(SETTINGS)
+    made = standby()
     evaluation = made.of({})
     for offset, message in enumerate(messages(traffic(8, minutes), 8)):
         evaluation.fold(offset, message)
@@ -56,7 +50,7 @@ def test_evaluation_series_are_bounded_by_aliases_windows_and_slices() -> None:
 
 
 def test_a_standby_process_exports_no_metrics_of_windows() -> None:
-    found = scraped(EvaluationAgent(SETTINGS))
+    found = scraped(standby())
     assert "headrace_evaluation_auc_ratio" not in found
     assert "headrace_evaluation_late_rows_total" not in found
     assert found["headrace_evaluation_active"] == [{"model": "news"}]

@@ -16,7 +16,7 @@ from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
-from tests.serving.api.app_client import TOKEN, ask
+from tests.serving.api.app_client import ask
 from tests.serving.models.two_models import ALIASES, LATER, Two, second
 from tests.serving.served_models import NOW_MS, Clock, eventually, memory_store, news
 from tests.serving.server_in_thread import SETTINGS, ready, running
@@ -63,16 +63,6 @@ def test_an_invalid_switch_of_an_alias_is_refused_and_changes_nothing(
     assert answer.status_code == status
     assert said in answer.json()["error"]["found"]
     assert serving.models.aliases.table == before
-
-
-def test_an_alias_is_switched_only_with_an_admin_token() -> None:
-    serving = Two(admin=TOKEN)
-    body = {"model": "news-2"}
-    assert ask(serving, "PUT", "/v1/aliases/production", json=body).status_code == 401
-    good = {"Authorization": f"Bearer {TOKEN}"}
-    answer = ask(serving, "PUT", "/v1/aliases/production", json=body, headers=good)
-    assert answer.status_code == 200
-    assert ask(serving, "GET", "/v1/aliases").status_code == 200
 
 
 @pytest.mark.parametrize(

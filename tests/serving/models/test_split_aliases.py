@@ -90,14 +90,6 @@ def test_the_key_of_a_split_is_a_scalar_of_the_request(
     assert split_key(body.encode("latin-1"), name) == key
 
 
-def test_an_invalid_request_to_a_split_is_refused_with_its_reason() -> None:
-    serving = Two()
-    put(serving, BY_USER)
-    for body in ('{"context": 3, "candidates": [{}]}', "{", ""):
-        answer = ask(serving, "POST", "/v1/models/production:predict", content=body)
-        assert answer.status_code == 422
-
-
 def test_an_incomplete_model_of_a_split_leaves_its_requests_to_the_others() -> None:
     serving = Two()
     put(serving, HALVES)

@@ -1,16 +1,13 @@
 """A server of two models, and a writer that does not return."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
 from headrace.runtime.http.bearer_tokens import Tokens
 from headrace.runtime.http.token_grants import TokenGrant
 from headrace.serving.api.app import make_app
@@ -18,7 +15,9 @@ from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.observers.prediction_log import PredictionLog
 from headrace.serving.observers.shadows import Shadows
+from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.requests.request_decoder import RequestDecoder
 from tests.serving.served_models import (
     NOW_MS,
@@ -30,9 +29,6 @@ from tests.serving.served_models import (
     memory_store,
     news,
 )
-
-if TYPE_CHECKING:
-    from headrace.serving.observers.prediction_log import PredictionLog
 
 LATER = NOW_MS + 1_000
 
@@ -59,7 +55,7 @@ class Two(Serving):
         self.follow()
         spec, store = second(), memory_store(second())
         Pusher(store).push(deltas_of_article(spec, "hot", -3.0))
-        other = self._follower(store)
+        other = Follower(Replica(store, store.shape()), Following(), self.clock, lambda _: None)
         follow(other)
         self.second = ServedModel(
             spec,
@@ -67,7 +63,8 @@ class Two(Serving):
             Predictor(spec.fields, open_model(spec, store.shape().buckets)),
             other,
         )
-        self.models = ModelRegistry([self.served, self.second], self._aliases())
+        aliases = Aliases(["news", "news-2"], ALIASES, lambda: LATER)
+        self.models = ModelRegistry([self.served, self.second], aliases)
         counts = RequestMetrics(self.registry)
         logs = [] if log is None else [log]
         self.shadows = Shadows(self.models, counts.shadowed, logs)
@@ -79,16 +76,6 @@ class Two(Serving):
             admin_open=not admin,
         )
         self.__dict__["app"] = make_app(parts)
-
-    def _aliases(self) -> Aliases:
-        return Aliases(["news", "news-2"], ALIASES, lambda: LATER)
-
-    def _follower(self, store: MemoryStore) -> Any:
-        from headrace.pserver.replica.replica import Replica
-        from headrace.serving.replicas.follower import Follower, Following
-
-        replica = Replica(store, store.shape())
-        return Follower(replica, Following(), self.clock, lambda _: None)
 
 
 class Stuck(ListWriter):

@@ -22,7 +22,8 @@ from headrace.serving.promotion.promotion_state import (
     deployments_of,
 )
 from headrace.serving.promotion.promotion_steps import PromotionFigures
-from headrace.serving.promotion.served_loss import ServedLoss, served_loss
+from headrace.serving.promotion.served_loss import served_loss
+from tests.serving.evaluation.test_served_arms import minute as published
 
 RULES = PromotionRules(steps=(5.0, 100.0), shadow_s=10, step_s=10, longest_s=100, batch_s=60)
 GOOD = ServedFigures(-0.002, -0.001, 400, 400.0, 1.0, 20.0, 1.0, 0)
@@ -125,20 +126,8 @@ def test_a_promotion_that_was_never_begun_is_refused() -> None:
 
 
 def minute(model: str, begin: int, loss: float) -> WindowMetrics:
-    figures = dict.fromkeys(WindowMetrics.__struct_fields__) | {
-        "model": model,
-        "alias": "production",
-        "window": "1m",
-        "until": "settled",
-        "slice": "all",
-        "begin_ms": 60_000 * begin,
-        "end_ms": 60_000 * (begin + 1),
-        "scored": 100,
-        "clicks": 10,
-        "ctr_predicted": 0.11,
-        "log_loss": loss,
-    }
-    return WindowMetrics(**figures)  # type: ignore[arg-type]
+    times = {"begin_ms": 60_000 * begin, "end_ms": 60_000 * (begin + 1)}
+    return published(model, begin, 100, loss, ctr_predicted=0.11, **times)
 
 
 def test_the_loss_covers_windows_that_are_shorter_than_a_minute() -> None:
@@ -156,28 +145,30 @@ def test_the_loss_covers_windows_that_are_shorter_than_a_minute() -> None:
         for model, loss in ((MODEL, 0.3), (CONTROL, 0.32))
     ]
     found = served_loss(windows, canary)
-    assert found.high is not None and found.high < 0
+    assert found.loss_high is not None and found.loss_high < 0
     assert found.clicks == 120
     begun = Promotion.begin(MODEL, "spec", CONTROL, RULES, 0)
     usual = served_loss(windows, begun.moved(PromotionStage.CANARY, "", 600_000, 0))
-    assert usual.low is None, "of minutes alone"
+    assert usual.loss_low is None, "of minutes alone"
 
 
 def test_the_loss_covers_the_minutes_since_the_first_step() -> None:
     begun = Promotion.begin(MODEL, "spec", CONTROL, RULES, 0)
-    assert served_loss([minute(MODEL, 1, 9.0)], begun) == ServedLoss()
+    assert served_loss([minute(MODEL, 1, 9.0)], begun) == ServedFigures()
     canary = begun.moved(PromotionStage.CANARY, "", 600_000, 0)
     before = [minute(each, 5, 9.0) for each in (MODEL, CONTROL)]
-    assert served_loss(before, canary) == ServedLoss()
+    assert served_loss(before, canary) == ServedFigures()
     later = [
         minute(model, at, loss + 0.001 * (at * len(model) % 7))
         for at in range(10, 40)
         for model, loss in ((MODEL, 0.3), (CONTROL, 0.32), ("news-9", 0.1))
     ]
     found = served_loss(before + later, canary)
-    assert found.low is not None
-    assert found.high is not None
-    assert -0.03 < found.low < -0.02 < found.high < 0.0
+    assert found.loss_low is not None
+    assert found.loss_high is not None
+    assert -0.03 < found.loss_low < -0.02 < found.loss_high < 0.0
     few = served_loss([each for each in later if each.begin_ms < 960_000], canary)
-    assert (few.low is None, few.high) == (False, None), "six batches reject, but prove nothing"
+    assert (few.loss_low is None, few.loss_high) == (False, None), (
+        "six batches reject, but prove nothing"
+    )
     assert (found.clicks, round(found.expected_clicks)) == (300, 330)

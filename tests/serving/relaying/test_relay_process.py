@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import httpx
 
@@ -22,7 +21,6 @@ from headrace.serving.process import ServerSettings
 from headrace.serving.relaying.relay_loop import RelayPolicy
 from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
-from tests.deploy.command import running as command
 from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
 from tests.serving.server_in_thread import ready, running
 
@@ -51,7 +49,7 @@ class RelayThread:
         self.thread.join(60)
 
 
-def test_a_server_answers_from_a_relay_and_a_second_relay_takes_over(
+def test_a_server_answers_from_a_relay_and_from_one_of_final_weights_that_takes_over(
     kafka: str, valkey: str, fresh_name: Callable[[str], str]
 ) -> None:
     name = fresh_name("relayed")
@@ -74,34 +72,15 @@ def test_a_server_answers_from_a_relay_and_a_second_relay_takes_over(
                 eventually(lambda: ready(server.url))
                 pusher.push(deltas_of_article(spec, 2, -1.0))
                 eventually(equal)
-                with RelayThread(kafka, other) as second:
+                before = _score(server.url, name)
+                with RelayThread(kafka, other, FinalRows(spec, half=True).form) as second:
                     # a relay notices at its next write that another one has started
                     eventually(lambda: not _pushed(pusher, spec) or not first.thread.is_alive())
                     assert [type(error) for error in first.failure] == [Fenced]
-                    eventually(equal)
+                    pusher.push(deltas_of_article(spec, "article-2", -1.0))
+                    eventually(lambda: _score(server.url, name) != before)
                 assert second.failure == []
         rows.close()
-
-
-def test_several_workers_of_a_server_answer_from_a_relay_of_final_weights(
-    kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    name = fresh_name("relayed")
-    spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
-    (tmp_path / "spec.toml").write_text(spec.text)
-    with closing(open_store(valkey, name)) as store:
-        store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
-        pusher = Pusher(store)
-        pusher.push(deltas_of_article(spec, 1, -1.0))
-        run = ("serving", "run", "--model", str(tmp_path / "spec.toml"), "--redis", valkey)
-        relayed = ("--relay", "--kafka", kafka, "--workers", "2", "--port", "0")
-        half = FinalRows(spec, half=True).form
-        with RelayThread(kafka, store, half), command(*run, *relayed) as served:
-            url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
-            eventually(lambda: ready(url))
-            before = _score(url, name)
-            pusher.push(deltas_of_article(spec, "article-2", -1.0))
-            eventually(lambda: _score(url, name) != before)
 
 
 def _score(url: str, model: str) -> float:

@@ -1,16 +1,17 @@
 """Serving snapshots: by name, beside live models, and without a parameter server."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from headrace.deploy import model_sources
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot
 from headrace.serving.errors import ServingError
 from headrace.serving.models.loading import StoreModel, find_frozen
-from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
 from tests.serving.replicas.snapshots import LEARNED_MS, learned, snapshot_of
 from tests.serving.served_models import (
@@ -56,11 +57,13 @@ def _check_demands(client: httpx.Client, name: str) -> None:
 
 
 def test_a_snapshot_answers_unchanged_beside_the_live_model_and_by_its_name(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = learned(news())
     name = snapshot_of(store, tmp_path).name
-    models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path))]
+    with caplog.at_level(logging.INFO):
+        models: Any = [StoreModel(news(), store), *model_sources.frozen([f"frozen={tmp_path}"])]
+    assert "frozen is the name here of the model news, of which " in caplog.text
     with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: ready(server.url))
         before = predict(client, "news").json()
@@ -134,20 +137,6 @@ def test_a_model_whose_copy_fails_gets_503_with_the_reason_while_others_answer(
         assert (said["incomplete"], said["failed"]) == (["frozen"], ["frozen"])
     with pytest.raises(DamagedSnapshot), running([models[1]]) as server:
         server.join()
-
-
-def test_the_serving_command_serves_a_snapshot_without_redis_and_kafka(tmp_path: Path) -> None:
-    name = snapshot_of(learned(news()), tmp_path).name
-    nowhere = "redis://127.0.0.1:1"
-    run = ("serving", "run", "--snapshot", f"frozen={tmp_path}", "--port", "0", "--redis", nowhere)
-    with command(*run, "--alias", "production=frozen") as served:
-        url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
-        eventually(lambda: ready(url))
-        answer = httpx.post(f"{url}/v1/models/production:predict", json=ASKED, timeout=60).json()
-        assert (answer["model"], answer["snapshot"]) == ("frozen", name)
-        served.wait_for(f"frozen is the name here of the model news, of which .*{name} is")
-        served.process.terminate()
-        assert served.end() == 0
 
 
 def test_a_missing_snapshot_or_model_is_named_in_the_error(
