@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.serving.models.absent_rows import learned_shares
+from headrace.serving.observers import request_coverage
 from headrace.serving.observers.request_coverage import LEAST_REQUESTS, MOST_UNKNOWN, OTHERS
 from headrace.serving.observers.unknown_names import (
     LARGEST_BODY,
@@ -24,6 +25,12 @@ from tests.serving.served_models import (
 
 STATUS = "/v1/models/news"
 FIELDS = ("article", "user", "slate", "topics", "price")
+
+
+@pytest.fixture(autouse=True)
+def _samples_at_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine takes as many samples as a fast one."""
+    monkeypatch.setattr(request_coverage, "_TIMES_AS_LONG", 0)
 
 
 def asked(serving: Serving, body: Mapping[str, Any], path: str = PREDICT) -> None:
