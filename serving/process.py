@@ -176,27 +176,9 @@ def serve(
     server ends once all of its models have failed. Raises their first error, AddressTaken,
     BadTokens.
     """
-    tokens = tokens_of(settings)
-    rows = [each.rows for each in served]
-    failures: list[StoreError] = []
-    metrics = RequestMetrics(registry)
-    observers = _observers(settings, served, metrics, registry)
-    working = [each for each in observers if isinstance(each, BoundedWorker)]
-    coverage = RequestCoverage(served, wall_ms)
-    registry.register(coverage)
-    parts = AppParts(
-        *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens),
-        grants=settings.grants,
-        admin_tokens=Tokens(settings.admin_tokens),
-        admin_grants=settings.admin_grants,
-        admin_open=is_this_machine(settings.host),
-        observers=observers,
-        coverage=coverage,
-        metrics_here=alone,
-        deployments=None if deployed is None else lambda: deployed.status,
-    )
-    if parts.deployments is not None:
-        registry.register(DeploymentCollector(parts.deployments))
+    parts = _app_parts(settings, served, registry, deployed, alone=alone)
+    rows, failures = [each.rows for each in served], list[StoreError]()
+    working = [each for each in parts.observers if isinstance(each, BoundedWorker)]
     with (
         running_process(
             "server",
@@ -236,6 +218,33 @@ def serve(
         app.state.answering.close()
     if failures:
         raise failures[0]
+
+
+def _app_parts(
+    settings: ServerSettings,
+    served: ModelRegistry,
+    registry: CollectorRegistry,
+    deployed: TopicFollower | None,
+    *,
+    alone: bool,
+) -> AppParts:
+    """Return the parts of the application, with their metrics in the registry."""
+    metrics, coverage = RequestMetrics(registry), RequestCoverage(served, wall_ms)
+    registry.register(coverage)
+    parts = AppParts(
+        *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens_of(settings)),
+        grants=settings.grants,
+        admin_tokens=Tokens(settings.admin_tokens),
+        admin_grants=settings.admin_grants,
+        admin_open=is_this_machine(settings.host),
+        observers=_observers(settings, served, metrics, registry),
+        coverage=coverage,
+        metrics_here=alone,
+        deployments=None if deployed is None else lambda: deployed.status,
+    )
+    if parts.deployments is not None:
+        registry.register(DeploymentCollector(parts.deployments))
+    return parts
 
 
 def failures_of_all(rows: Sequence[LocalRows]) -> list[StoreError]:

@@ -123,7 +123,7 @@ class PredictionLog(BoundedWorker[ScoredRequest]):
                 self._count(taken, "logged")
 
     def _connected(self) -> Writer | None:
-        """Return the writer, opened if there is none, with retries until the end; None: the end."""
+        """Return the writer. Opens a missing one, with retries until the end; None: the end."""
         while self._writer is None:
             try:
                 self._writer = self._open()

@@ -5,6 +5,7 @@ of several partitions, and the messages of rows that come of them.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import FieldSet
 from headrace.learner.loop.scores import Scores
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
+from headrace.serving.evaluation.windows import WindowMetrics
 
 BEGIN_MS = 1_700_000_040_000
 """A whole minute."""
@@ -178,3 +180,17 @@ def add(gathering: RowsBuilder, batch: Batch) -> int:
     for each in batch:
         gathering.prediction(each)
     return max(each.time for each in batch)
+
+
+def published_minute(
+    model: str, begin_ms: int, scored: int, loss: float, **others: Any
+) -> WindowMetrics:
+    """Return a settled minute of the alias `production`, one click in ten impressions."""
+    known: dict[str, Any] = dict.fromkeys(WindowMetrics.__struct_fields__)
+    known |= {
+        "model": model, "alias": "production", "window": "1m", "until": "settled", "slice": "all",
+        "begin_ms": begin_ms, "end_ms": begin_ms + 60_000, "sample": 1.0, "shown": scored,
+        "scored": scored, "clicks": scored // 10, "requests": 0, "compared": 0,
+        "log_loss": loss if scored else None, "ctr_predicted": 0.12 if scored else None,
+    }  # fmt: skip
+    return WindowMetrics(**{**known, **others})

@@ -14,21 +14,14 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.serving.evaluation import windows
 from headrace.serving.evaluation.served_arms import MINUTE_MS, ServedArm, compare_arms
 from headrace.serving.evaluation.windows import WindowMetrics
+from tests.serving.evaluation.streams import published_minute
 
 BEGIN_MS = 1_760_000_400_000
 """Begin of a batch of ten minutes."""
 
 
 def minute(model: str, number: int, scored: int, loss: float, **others: Any) -> WindowMetrics:
-    known: dict[str, Any] = dict.fromkeys(WindowMetrics.__struct_fields__)
-    begin_ms = BEGIN_MS + number * MINUTE_MS
-    known |= {
-        "model": model, "alias": "production", "window": "1m", "until": "settled", "slice": "all",
-        "begin_ms": begin_ms, "end_ms": begin_ms + MINUTE_MS, "sample": 1.0, "shown": scored,
-        "scored": scored, "clicks": scored // 10, "requests": 0, "compared": 0,
-        "log_loss": loss if scored else None, "ctr_predicted": 0.12 if scored else None,
-    }  # fmt: skip
-    return WindowMetrics(**{**known, **others})
+    return published_minute(model, BEGIN_MS + number * MINUTE_MS, scored, loss, **others)
 
 
 def stream(minutes: int, gain: float, share: float, seed: int = 1) -> list[WindowMetrics]:

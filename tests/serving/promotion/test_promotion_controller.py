@@ -23,7 +23,7 @@ from headrace.serving.promotion.promotion_state import (
 )
 from headrace.serving.promotion.promotion_steps import PromotionFigures
 from headrace.serving.promotion.served_loss import served_loss
-from tests.serving.evaluation.test_served_arms import minute as published
+from tests.serving.evaluation.streams import published_minute
 
 RULES = PromotionRules(steps=(5.0, 100.0), shadow_s=10, step_s=10, longest_s=100, batch_s=60)
 GOOD = ServedFigures(-0.002, -0.001, 400, 400.0, 1.0, 20.0, 1.0, 0)
@@ -126,8 +126,7 @@ def test_a_promotion_that_was_never_begun_is_refused() -> None:
 
 
 def minute(model: str, begin: int, loss: float) -> WindowMetrics:
-    times = {"begin_ms": 60_000 * begin, "end_ms": 60_000 * (begin + 1)}
-    return published(model, begin, 100, loss, ctr_predicted=0.11, **times)
+    return published_minute(model, 60_000 * begin, 100, loss, ctr_predicted=0.11)
 
 
 def test_the_loss_covers_windows_that_are_shorter_than_a_minute() -> None:
