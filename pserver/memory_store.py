@@ -220,27 +220,17 @@ class MemoryStore:
                 width, trimmed = self.shape().width, self._state(bucket).trimmed
             yield unpack_rows(chunk, blobs, width)._replace(trimmed=trimmed)
 
-    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
-        """See Store.find."""
-        with self._lock:
-            found: list[StoredRows | Unreachable] = []
-            for bucket, ids in wanted.items():
-                state = self._buckets.get(bucket)
-                stored = state.rows if state else {}
-                names: list[bytes] = np.asarray(ids, "<u8").view("V8").tolist()
-                there = [name for name in names if name in stored]
-                blobs = [stored[name] for name in there]
-                found.append(unpack_rows(there, blobs, self.shape().width))
-            return found
-
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
     ) -> list[LookResult | Unreachable]:
         """See Store.look."""
         with self._lock:
             looked: list[LookResult | Unreachable] = []
-            for bucket, rows in zip(wanted, self.find(wanted), strict=True):
-                assert not isinstance(rows, Unreachable)
+            for bucket, ids in wanted.items():
+                stored = self._state(bucket).rows
+                names: list[bytes] = np.asarray(ids, "<u8").view("V8").tolist()
+                there = [name for name in names if name in stored]
+                rows = unpack_rows(there, [stored[name] for name in there], self.shape().width)
                 looked.append(LookResult(rows, self._poll(bucket, after[bucket], limit)))
             return looked
 

@@ -310,12 +310,6 @@ class Store(Protocol):
         lost folds. It may lack rows whose entries were not read. Raises Unreachable.
         """
 
-    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
-        """Return folded rows by id, for each bucket in the order of `wanted`.
-
-        Ids without a folded row are left out. Does not tell whether the bucket exists.
-        """
-
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
     ) -> list[LookResult | Unreachable]:

@@ -194,13 +194,13 @@ def count_in_logs(store: RedisStore, found: Sequence[BucketSurvey]) -> list[Buck
         return list(found)
     try:
         ids = _ids_in_logs(store, there)
-        folded = store.find(ids)
+        folded = store.look(ids, {each.bucket: each.version for each in there}, 1)
     except StoreError:  # a bucket or a server was lost meanwhile
         return list(found)
     counts = {
-        bucket: wanted.shape[0] - rows.rows.ids.shape[0]
-        for (bucket, wanted), rows in zip(ids.items(), folded, strict=True)
-        if not isinstance(rows, StoreError)
+        bucket: wanted.shape[0] - looked.rows.rows.ids.shape[0]
+        for (bucket, wanted), looked in zip(ids.items(), folded, strict=True)
+        if not isinstance(looked, StoreError)
     }
     return [replace(each, rows_in_log=counts.get(each.bucket)) for each in found]
 

@@ -24,7 +24,6 @@ from headrace.pserver.redis_backend.lifecycle import FORMAT, ModelLifecycle, Sto
 from headrace.pserver.redis_backend.node_connection import Call, WaitLimits
 from headrace.pserver.redis_backend.row_io import (
     ROWS_A_CHUNK,
-    find_rows,
     look_rows,
     read_bucket,
     written,
@@ -212,10 +211,6 @@ class RedisStore:
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """See Store.rows."""
         return read_bucket(self._calls, bucket, self._known().layout, self._rows_a_chunk)
-
-    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
-        """See Store.find."""
-        return find_rows(self._calls, wanted, self._known().layout)
 
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int

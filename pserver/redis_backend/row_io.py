@@ -86,41 +86,6 @@ def read_bucket(
         yield _read_whole(trimmed, chunk, layout.width)
 
 
-def find_rows(
-    calls: RedisCommands, wanted: Mapping[int, npt.NDArray[np.uint64]], layout: BucketLayout
-) -> list[StoredRows | Unreachable]:
-    """Return the stored rows of these ids, for each bucket in the order of `wanted`."""
-    reads: list[Call] = []
-    names: list[list[bytes]] = []
-    sizes = []
-    for bucket, ids in wanted.items():
-        place = sub_hash_of(ids, layout.buckets, layout.sub_hashes)
-        order = np.argsort(place, kind="stable")
-        subs, starts = np.unique(place[order], return_index=True)
-        stops = [*starts[1:].tolist(), ids.shape[0]]
-        for sub, start, stop in zip(subs.tolist(), starts.tolist(), stops, strict=False):
-            some = ids[order[start:stop]]
-            key = calls.key(bucket, f"rows:{sub}")
-            reads.append(Call(key, ("HMGET", key), framed_ids(some), some.shape[0]))
-            names.append(np.ascontiguousarray(some, "<u8").view("V8").tolist())
-        sizes.append(subs.shape[0])
-    replies = iter(zip(names, map(checked, calls.nodes.run(reads)), strict=True))
-    return [_found(list(itertools.islice(replies, size)), layout.width) for size in sizes]
-
-
-def _found(replies: list[tuple[list[bytes], object]], width: int) -> StoredRows | Unreachable:
-    ids, blobs = [], []
-    for names, reply in replies:
-        if isinstance(reply, Unreachable):
-            return reply
-        assert isinstance(reply, list)
-        for name, blob in zip(names, reply, strict=True):
-            if blob is not None:
-                ids.append(name)
-                blobs.append(blob)
-    return unpack_rows(ids, blobs, width)
-
-
 class _Trimmed:
     """The trimmed version of a bucket's log, read behind other commands of one pipeline. All of
     them are answered by one server, before or after a failover.

@@ -194,12 +194,6 @@ class Connection:
             self._world.outlast()
         return chunk
 
-    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
-        """See Store."""
-        self._world.pause()
-        answers = self._store.find(wanted)
-        return [self._heard(*each, []) for each in zip(wanted, answers, strict=True)]
-
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
     ) -> list[LookResult | Unreachable]:

@@ -11,11 +11,10 @@ from headrace.pserver.errors import (
     MissingBucket,
     MissingModel,
     ModelExists,
-    Unreachable,
 )
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
-from headrace.pserver.store import Fold
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import Fold, LookResult
 from tests.pserver.laws.store_world import (
     BUCKETS,
     LONG_MS,
@@ -63,23 +62,18 @@ class MakingLaws:
             expected[bucket] = {int(i): some.values[n] for n, i in enumerate(some.ids)}
             unknown = some.ids[:1] + np.uint64(12345)
             wanted[bucket] = np.concatenate([some.ids[::-1], unknown])
-        wanted[1] = np.array([77], np.uint64)
-        answers = world.store.find(wanted)
-        assert len(answers) == 3
-        for bucket, answer in zip((2, 0), answers, strict=False):
-            assert isinstance(answer, StoredRows)
-            assert set(answer.versions.tolist()) == {4}
-            found = {int(i): answer.rows.values[n] for n, i in enumerate(answer.rows.ids)}
+        wanted |= {1: np.array([77], np.uint64), 3: np.zeros(0, np.uint64)}
+        expected |= {1: {}, 3: {}}
+        answers = world.store.look(wanted, dict.fromkeys(wanted, 2), 1)
+        for bucket, answer in zip(wanted, answers, strict=True):
+            assert isinstance(answer, LookResult)
+            rows, polled_at_once = answer.rows.rows, answer.polled
+            assert set(answer.rows.versions.tolist()) == ({4} if expected[bucket] else set())
+            found = {int(i): rows.values[n] for n, i in enumerate(rows.ids)}
             assert found.keys() == expected[bucket].keys()
             for row_id, values in found.items():
                 assert values.tobytes() == expected[bucket][row_id].tobytes()
-        assert not isinstance(answers[2], Unreachable)
-        assert answers[2].rows.ids.shape == (0,)
-
-    def test_a_lookup_of_no_ids_finds_no_rows(self, world: World) -> None:
-        [answer] = world.store.find({3: np.zeros(0, np.uint64)})
-        assert isinstance(answer, StoredRows)
-        assert answer.rows.ids.shape == (0,)
+            assert polled_at_once == polled(world.store, bucket, 2, 1)
 
     def test_a_lost_bucket_is_filled_under_a_new_history(self, world: World) -> None:
         rows = folded_bucket(world, 1)

@@ -69,9 +69,9 @@ def test_a_lost_shape_is_created_again_with_the_sub_hashes_of_its_buckets(
         store.load(3, 1, {}, [])
         store.finish()
         assert store.sub_hashes == sub_hashes
-        [found] = store.find({1: ids})
+        [found] = store.look({1: ids}, {1: 1}, 1)
         assert not isinstance(found, Exception)
-        assert found.rows.ids.shape[0] == rows
+        assert found.rows.rows.ids.shape[0] == rows
         store.drop()
 
 
