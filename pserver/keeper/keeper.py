@@ -41,8 +41,6 @@ from headrace.pserver.replica.replica import BucketRecopied, Deleted, Folded, Re
 from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
 from headrace.pserver.store import ENTRIES_A_POLL, Delete, Fold, Shape, Store, Trim
 
-__all__ = ["FoldPolicy", "Keeper", "PendingEntry", "entries_to_fold"]
-
 log = logging.getLogger(__name__)
 
 _FOLDS_A_ROUND = 16

@@ -9,49 +9,31 @@ class KeeperMetrics:
     def __init__(self, model: str, registry: CollectorRegistry | None = None) -> None:
         registry = registry or CollectorRegistry()
 
-        def named(name: str) -> str:
-            return f"headrace_keeper_{name}"
+        def counter(name: str, text: str) -> Counter:
+            family = Counter(f"headrace_keeper_{name}", text, ("model",), registry=registry)
+            return family.labels(model)
 
-        labels, values = ("model",), (model,)
-        self.folded_rows = Counter(
-            named("folded_rows"), "Rows written from the log.", labels, registry=registry
-        ).labels(*values)
-        self.trimmed_entries = Counter(
-            named("trimmed_entries"), "Entries removed from logs.", labels, registry=registry
-        ).labels(*values)
-        self.deleted_rows = Counter(
-            named("deleted_rows"),
-            "Rows deleted because they were too old or too many.",
-            labels,
-            registry=registry,
-        ).labels(*values)
-        self.limited_rows = Counter(
-            named("limited_rows"),
+        def gauge(name: str, text: str) -> Gauge:
+            family = Gauge(f"headrace_keeper_{name}", text, ("model",), registry=registry)
+            return family.labels(model)
+
+        self.folded_rows = counter("folded_rows", "Rows written from the log.")
+        self.trimmed_entries = counter("trimmed_entries", "Entries removed from logs.")
+        self.deleted_rows = counter(
+            "deleted_rows", "Rows deleted because they were too old or too many."
+        )
+        self.limited_rows = counter(
+            "limited_rows",
             "Deleted rows beyond the limit that `headrace pserver limit` set.",
-            labels,
-            registry=registry,
-        ).labels(*values)
-        self.row_limit = Gauge(
-            named("row_limit"),
+        )
+        self.row_limit = gauge(
+            "row_limit",
             "Most rows of the model, set by `headrace pserver limit`; 0: no limit.",
-            labels,
-            registry=registry,
-        ).labels(*values)
-        self._rows = Gauge(
-            named("rows"), "Rows of the buckets that this keeper holds.", labels, registry=registry
-        ).labels(*values)
-        self.lost_leases = Counter(
-            named("lost_leases"), "Leases lost to another keeper.", labels, registry=registry
-        ).labels(*values)
-        self._log_bytes = Gauge(
-            named("log_bytes"), "Bytes in the logs of held buckets.", labels, registry=registry
-        ).labels(*values)
-        self._buckets_held = Gauge(
-            named("buckets_held"),
-            "Buckets that this keeper holds.",
-            labels,
-            registry=registry,
-        ).labels(*values)
+        )
+        self._rows = gauge("rows", "Rows of the buckets that this keeper holds.")
+        self.lost_leases = counter("lost_leases", "Leases lost to another keeper.")
+        self._log_bytes = gauge("log_bytes", "Bytes in the logs of held buckets.")
+        self._buckets_held = gauge("buckets_held", "Buckets that this keeper holds.")
 
     def hold(self, buckets: int, log_bytes: int, rows: int) -> None:
         """Record the number of held buckets, the size of their logs and their rows."""

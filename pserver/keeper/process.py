@@ -1,4 +1,10 @@
-"""The keeper process: a keeper with its clock, random numbers and metrics."""
+"""The keeper process: a keeper with its clock, random numbers and metrics.
+
+For the liveness probe, its work is compared with the logs of its buckets. A keeper follows logs and
+trims them. Each can stall alone: a replica that follows does not show that folds arrive. So there
+is one watch for each. Buckets whose shard does not answer count as no backlog, because a restart of
+the keeper would not bring the shard back.
+"""
 
 import logging
 import secrets
@@ -11,9 +17,9 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
+from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.keeper.keeper_backlog import watch_keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.store import Store
 from headrace.runtime.clock import steady_ms
@@ -73,3 +79,30 @@ def run_keeper(
             if not busy:
                 stop.wait(settings.idle_s)
         keeper.release()
+
+
+def watch_keeper(health: ProcessHealth, keeper: Keeper, store: Store) -> None:
+    """Watch that the keeper follows the logs, and that it trims them."""
+
+    def unread() -> bool:
+        versions = keeper.versions()
+        return any(version > versions[bucket] for bucket, version in _now(store, list(versions)))
+
+    def untrimmed() -> bool:
+        return bool(_now(store, keeper.folding()))
+
+    health.watch(keeper.versions, unread)
+    health.watch(keeper.trimmed, untrimmed)
+
+
+def _now(store: Store, buckets: list[int]) -> list[tuple[int, int]]:
+    """Return (bucket, version of its log) for the buckets that answer."""
+    if not buckets:
+        return []
+    try:
+        answers = store.marks(buckets)
+    except StoreError:
+        return []  # the keeper's own call raises it, and ends the process
+    return [
+        (answer.bucket, answer.version) for answer in answers if not isinstance(answer, Unreachable)
+    ]

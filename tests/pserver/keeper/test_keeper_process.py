@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.keeper.keeper_backlog import watch_keeper
+from headrace.pserver.keeper.process import watch_keeper
 from headrace.pserver.store import BucketAnswer, Store
 from headrace.runtime.health import ProcessHealth
 
