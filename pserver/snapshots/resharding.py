@@ -15,11 +15,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-import numpy as np
-
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_copy import Halted, copy_bucket
-from headrace.pserver.snapshots.restoration import check_buckets, in_pieces
+from headrace.pserver.snapshots.restoration import check_buckets, in_pieces, rows_of
 from headrace.pserver.snapshots.snapshot_errors import DoesNotFit
 from headrace.pserver.snapshots.writer import SnapshotProgress, SnapshotSettings
 from headrace.pserver.store import Shape, Store
@@ -80,7 +78,7 @@ def reshard(
             found = replica.table.everything().existing()
             del replica
             for part in range(bucket * factor, (bucket + 1) * factor):
-                own = _rows_of(found, new, part)
+                own = rows_of(found, new, part)
                 successor.load(part, answer.version, answer.marks, in_pieces([own]))
             rows += found.ids.shape[0]
             tell(SnapshotProgress(bucket + 1, old.buckets, rows, 0))
@@ -92,9 +90,3 @@ def reshard(
     finally:
         successor.release()
     return rows
-
-
-def _rows_of(rows: FoldedRows, shape: Shape, bucket: int) -> FoldedRows:
-    """Return the rows of one bucket; ids ascend, so they are contiguous."""
-    first, end = np.searchsorted(shape.bucket_of(rows.ids), [bucket, bucket + 1])
-    return rows.chosen(slice(int(first), int(end)))

@@ -102,12 +102,27 @@ def restore(
         source: list(parts)
         for source, parts in itertools.groupby(missing, lambda bucket: bucket // factor)
     }
-    filling = _Filling(store, storage, manifest, shape, trusting, change)
+
+    def fill(source: int, parts: Sequence[int]) -> int:
+        file = manifest.files[source]
+        chunks = read_bucket(storage, manifest, file, trusting=trusting)
+        loaded = 0
+        for bucket in parts:
+            own = [rows_of(chunk, shape, bucket) for chunk in chunks]
+            if change is not None:
+                own = [part.chosen(change.kept(part.ids)) for part in own]
+            marks = file.marks if change is None else change.marks
+            store.load(bucket, file.version, marks, in_pieces(own))
+            loaded += sum(part.ids.shape[0] for part in own)
+        return loaded
+
     filled: list[int] = []
     rows = size_bytes = 0
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="restore") as pool:
         waiting = iter(wanted.items())
-        under_way = {pool.submit(filling.fill, *each): each for each in _some(waiting)}
+        under_way = {
+            pool.submit(fill, *each): each for each in itertools.islice(waiting, _PARALLEL)
+        }
         while under_way:
             done, _ = wait(under_way, return_when=FIRST_COMPLETED)
             for future in done:
@@ -118,7 +133,7 @@ def restore(
                 tell(SnapshotProgress(len(filled), len(missing), rows, size_bytes))
             if not stop.is_set():
                 for each in itertools.islice(waiting, len(done)):
-                    under_way[pool.submit(filling.fill, *each)] = each
+                    under_way[pool.submit(fill, *each)] = each
     complete = len(filled) == len(missing) and not stop.is_set()
     if complete:
         store.finish()
@@ -150,43 +165,10 @@ def whole_shape(store: Store) -> Shape | None:
         return None
 
 
-def _some(waiting: Iterator[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
-    return list(itertools.islice(waiting, _PARALLEL))
-
-
-class _Filling:
-    """Loads parts of a snapshot's buckets, from several threads."""
-
-    def __init__(
-        self,
-        store: Store,
-        storage: SnapshotStorage,
-        manifest: Manifest,
-        shape: Shape,
-        trusting: bool,
-        change: ShapeChange | None,
-    ) -> None:
-        self._store, self._storage, self._manifest, self._shape = store, storage, manifest, shape
-        self._trusting, self._change = trusting, change
-
-    def fill(self, source: int, parts: Sequence[int]) -> int:
-        """Load these buckets from the snapshot's bucket `source`; return the number of rows."""
-        file = self._manifest.files[source]
-        chunks = read_bucket(self._storage, self._manifest, file, trusting=self._trusting)
-        marks = file.marks if self._change is None else self._change.marks
-        rows = 0
-        for bucket in parts:
-            own = [part for chunk in chunks if (part := self._part(chunk, bucket)).ids.shape[0]]
-            self._store.load(bucket, file.version, marks, in_pieces(own))
-            rows += sum(part.ids.shape[0] for part in own)
-        return rows
-
-    def _part(self, chunk: FoldedRows, bucket: int) -> FoldedRows:
-        """Return the rows of one bucket; ids ascend, so they are contiguous."""
-        buckets = self._shape.bucket_of(chunk.ids)
-        first, end = np.searchsorted(buckets, [bucket, bucket + 1])
-        own = chunk.chosen(slice(int(first), int(end)))
-        return own if self._change is None else own.chosen(self._change.kept(own.ids))
+def rows_of(chunk: FoldedRows, shape: Shape, bucket: int) -> FoldedRows:
+    """Return the rows of one bucket; ids ascend, so they are contiguous."""
+    first, end = np.searchsorted(shape.bucket_of(chunk.ids), [bucket, bucket + 1])
+    return chunk.chosen(slice(int(first), int(end)))
 
 
 def in_pieces(chunks: Sequence[FoldedRows]) -> Iterator[FoldedRows]:
