@@ -105,7 +105,7 @@ def _join(place: GroupConfig | None, spec: ModelSpec, model: RowModel) -> SyncGr
     return model.step_together(join_group(place))
 
 
-def _guard(limits: GuardLimits | None, spec: ModelSpec) -> BatchGuard | NoGuard:
+def _guard(limits: GuardLimits | None, spec: ModelSpec) -> BatchGuard:
     if limits is None:
         return NoGuard()
     kind = MiniBatchGuard if spec.structure.synchronous else BatchGuard

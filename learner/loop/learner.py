@@ -61,7 +61,7 @@ class Learner:
         fields: FieldSet,
         pace: LearnerPacing,
         clocks: LearnerClocks | None = None,
-        guard: BatchGuard | NoGuard | None = None,
+        guard: BatchGuard | None = None,
         group: SyncGroup | None = None,
     ) -> None:
         """`replica` must be complete. `group`: of a model whose layers several learners step."""

@@ -28,7 +28,7 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.record_fetcher import RecordFetcher
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
-from headrace.learner.loop.guard.batch_guard import BatchGuard, NoGuard, Unlearnable, Verdict
+from headrace.learner.loop.guard.batch_guard import BatchGuard, Unlearnable, Verdict
 from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest
 from headrace.learner.loop.merging import ExampleBatch, QuarantinedExamples
@@ -55,7 +55,7 @@ class ParkedExamples:
         self,
         intake: ExampleQueue,
         cursors: Cursors,
-        guard: BatchGuard | NoGuard,
+        guard: BatchGuard,
         fetcher: RecordFetcher | None,
         decode: Callable[[Record], Examples | None],
         *,

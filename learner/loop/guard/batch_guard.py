@@ -318,22 +318,15 @@ class MiniBatchGuard(BatchGuard):
         return False
 
 
-class NoGuard:
+class NoGuard(BatchGuard):
     """Accepts every batch."""
 
-    careful = alert = lasting = False
+    def __init__(self) -> None:
+        super().__init__(0)
 
-    def before(self, name: str, offset: int, examples: Examples) -> Verdict | None:  # noqa: ARG002
+    def before(self, name: str, offset: int, examples: Examples) -> None:  # noqa: ARG002
         """Return None: no batch is left out."""
-        return None
-
-    def screens(self, name: str, offset: int) -> bool:  # noqa: ARG002
-        """Return False: no batch is screened."""
-        return False
-
-    def screen(self, batch: ExampleBatch, scores: npt.NDArray[np.float64]) -> bool:  # noqa: ARG002
-        """Return True: every batch may be learned."""
-        return True
+        return
 
     def accepts(
         self,
@@ -361,17 +354,10 @@ class NoGuard:
         """Return True: what another learner parked may be learned."""
         return True
 
-    def learn_on_reread(self, name: str, offset: int) -> None:
-        """Do nothing: no batch is held."""
-
-    def refuses_push(self, pending: PendingDeltas) -> str | None:  # noqa: ARG002
+    def refuses_push(self, pending: PendingDeltas) -> None:  # noqa: ARG002
         """Return None: every gain may be pushed."""
-        return None
+        return
 
-    def inspect(self, evidence: MiniBatchEvidence) -> str | None:  # noqa: ARG002
+    def inspect(self, evidence: MiniBatchEvidence) -> None:  # noqa: ARG002
         """Return None: every mini-batch enters its round."""
-        return None
-
-    def first_report(self, name: str, offset: int) -> bool:  # noqa: ARG002
-        """Return False: there is nothing to report."""
-        return False
+        return

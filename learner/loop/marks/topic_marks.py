@@ -7,23 +7,11 @@ alone would hide that: they are 0, as at a beginning. So each bucket is compared
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from headrace.learner.errors import BucketsBehind, TopicMadeAgain
 from headrace.learner.loop.marks.parked_marks import is_parked_mark
 
 _EPOCH = "@epoch"
-
-
-class BehindBucket(NamedTuple):
-    """A bucket that lacks examples of an earlier topic, from `mark` to `greatest`."""
-
-    bucket: int
-    source: str
-    """`topic id/partition` of the earlier topic."""
-    mark: int
-    greatest: int
-    """The greatest mark of any bucket."""
 
 
 def epoch_source(source: str) -> str:
@@ -49,11 +37,14 @@ def topic_of(source: str) -> str:
     return source.rpartition("/")[0]
 
 
-def buckets_behind(topic_id: str, marks: Mapping[int, Mapping[str, int]]) -> list[BehindBucket]:
+def buckets_behind(
+    topic_id: str, marks: Mapping[int, Mapping[str, int]]
+) -> list[tuple[int, str, int, int]]:
     """Return what buckets lack of earlier topics, where others have gone on with this topic.
 
-    `marks`: by bucket. A partition in which a bucket has begun this topic counts as complete: the
-    operator accepted its gap together with the topic.
+    Each as bucket, source (`earlier topic's id/partition`), its mark there, and the greatest mark
+    of any bucket. `marks`: by bucket. A partition in which a bucket has begun this topic counts as
+    complete: the operator accepted its gap together with the topic.
     """
     marks = {bucket: offsets_in(own) for bucket, own in marks.items()}
     greatest: dict[str, int] = {}
@@ -67,7 +58,7 @@ def buckets_behind(topic_id: str, marks: Mapping[int, Mapping[str, int]]) -> lis
             here = f"{topic_id}/{source.rpartition('/')[2]}"
             passed = own.get(here, 0) or (begun and not greatest.get(here))
             if topic_of(source) != topic_id and own.get(source, 0) < most and not passed:
-                found.append(BehindBucket(bucket, source, own.get(source, 0), most))
+                found.append((bucket, source, own.get(source, 0), most))
     learned = any(mark and topic_of(source) == topic_id for source, mark in greatest.items())
     return sorted(found) if learned else []
 
@@ -84,8 +75,7 @@ def check_topic_marks(topic: str, topic_id: str, marks: Mapping[int, Mapping[str
         spread = {name: _spread(name, marks.values()) for name in names}
         raise TopicMadeAgain(topic, " and ".join(sorted(others)), topic_id, spread)
     if behind := buckets_behind(topic_id, marks):
-        lacking = [(each.bucket, each.source, each.mark, each.greatest) for each in behind]
-        raise BucketsBehind(topic, topic_id, lacking)
+        raise BucketsBehind(topic, topic_id, behind)
 
 
 def _spread(name: str, marks: Iterable[Mapping[str, int]]) -> tuple[int, int]:
