@@ -49,7 +49,7 @@ class EarlierRuns:
     """Counts and events of earlier runs on the same Kafka. Empty until `read`."""
 
     def __init__(self) -> None:
-        self.joined = JoinerState(*[0] * 7)
+        self.joined = JoinerState()
         """Counts of this model's events."""
         self.replay: str | None = None
         """Name of the replay that this run begins or continues; None: nothing can continue it.

@@ -20,9 +20,15 @@ from headrace.ingest.kafka.reading.bounded_reader import records_before
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.log_truncation import LogState, log_states
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
-from headrace.ingest.kafka.retention import KafkaRetention, read_retention
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import EventTopics, examples_topic, joiner_group, partition_counts
+from headrace.ingest.kafka.topics import (
+    EventTopics,
+    KafkaRetention,
+    examples_topic,
+    joiner_group,
+    partition_counts,
+    read_retention,
+)
 from headrace.learner.loop.marks.topic_marks import epoch_source
 from headrace.runtime.clock import wall_ms
 from headrace.serving.scoring.scoring_process import scorer_group

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
-from headrace.ingest.kafka.retention import FOREVER_MS
+from headrace.ingest.kafka.topics import FOREVER_MS
 from headrace.learner.loop.marks.topic_marks import buckets_behind, topic_of
 from headrace.learner.spec.compatibility import check_compatible
 from headrace.learner.spec.model_spec import ModelSpec

@@ -6,13 +6,10 @@ With the offset of each partition of impressions, the joiner stores all it needs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable
 from headrace.ingest.joiner.core.checkpoint import (
@@ -20,14 +17,15 @@ from headrace.ingest.joiner.core.checkpoint import (
     JoinerCheckpoint,
     JoinerCounters,
 )
-from headrace.ingest.kafka.error_translation import answer_of, translated
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.log_bounds import EARLIEST, log_offsets
+from headrace.ingest.kafka.reading.offset_store import KafkaOffsets, committed_offsets
 from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned, joiner_group
 from headrace.runtime.undecodable import UNDECODABLE
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import Source
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
@@ -84,28 +82,11 @@ def load_checkpoint(text: str, fingerprint: str, where: str) -> SavedCheckpoint:
     return saved
 
 
-@dataclass(frozen=True, slots=True)
-class JoinerState:
+class JoinerState(JoinerCounters, frozen=True):
     """Totals over all partitions and restarts."""
 
-    impressions: int
-    """Each counted once, even if it was sent several times."""
-    clicks: int
-    """Accepted: learned, late, unmatched and repeated ones, and those that still wait."""
-    late_clicks: int
-    """More than the label window from their impression; some are unmatched after a restart."""
-    duplicates: int
-    """Repeated impressions and clicks."""
-    examples: int
-    dead_letters: int
-    lag: int
+    lag: int = 0
     """Events not yet joined, including those of open transactions."""
-    dropped_negatives: int = 0
-    """Examples dropped by down-sampling."""
-    unmatched_clicks: int = 0
-    """Clicks without an impression of their id."""
-    duplicate_clicks: int = 0
-    """Further clicks of an impression. `duplicates` includes them."""
 
     @property
     def learned_clicks(self) -> int:
@@ -121,10 +102,12 @@ class StateReader:
         self, kafka: KafkaSettings, model: JoinerModel, topics: EventTopics | None = None
     ) -> None:
         self._kafka, self._model = kafka, model
-        self._topics = topics or EventTopics()
+        names = topics or EventTopics()
+        self._impressions = names.impressions
         self._connect()
-        names = [self._topics.impressions, self._topics.clicks]
-        self._partitions = check_co_partitioned(kafka, names)
+        inputs = [names.impressions, names.clicks]
+        partitions = check_co_partitioned(kafka, inputs)
+        self._sources = [Source(topic, each) for topic in inputs for each in range(partitions)]
 
     def read(self) -> JoinerState:
         """Return the state as of the last committed transaction.
@@ -147,68 +130,26 @@ class StateReader:
         An AdminClient could list the group's offsets too. But if the group's coordinator is moving
         at that time, librdkafka 2.16 aborts the process (librdkafka's pull request 5318).
         """
-        group = self._kafka.names.physical(joiner_group(self._model.name))
-        own = {"group.id": group, "enable.auto.commit": False}
-        # without this it waits for the end of open transactions; the last committed offsets do
-        own["isolation.level"] = "read_uncommitted"
         self._admin = AdminClient(self._kafka.connection())
-        self._consumer = Consumer({**self._kafka.connection(), **own})
+        # the last committed offsets do: no need to wait for the end of open transactions
+        self._offsets = KafkaOffsets(self._kafka, joiner_group(self._model.name), settled=False)
 
     def _ask(self) -> JoinerState:
-        committed = self._committed()
+        committed = committed_offsets(self._offsets.client, self._kafka, self._sources)
         counters = JoinerCounters()
-        for (topic, partition), commit in committed.items():
-            if topic == self._topics.impressions:
-                where = f"{topic}/{partition}"
-                text = commit.metadata or ""
-                saved = load_checkpoint(text, self._model.fields.fingerprint, where)
+        for source, commit in committed.items():
+            if source.topic == self._impressions:
+                where = f"{source.topic}/{source.partition}"
+                saved = load_checkpoint(commit.metadata, self._model.fields.fingerprint, where)
                 counters += saved.checkpoint.counters
-        ends = self._offsets(At.latest())  # type: ignore[no-untyped-call]
-        begins = self._offsets(At.earliest())  # type: ignore[no-untyped-call]
+        # the last stable offsets would hide what was committed a moment ago
+        ends = log_offsets(self._kafka, self._admin, self._sources)
+        begins = log_offsets(self._kafka, self._admin, self._sources, EARLIEST)
         lag = sum(
-            end - (committed[source].offset if source in committed else begins[source])
+            end.offset - (committed[source] if source in committed else begins[source]).offset
             for source, end in ends.items()
         )
-        return JoinerState(
-            impressions=counters.impressions,
-            clicks=counters.clicks,
-            late_clicks=counters.late_clicks,
-            duplicates=counters.duplicates,
-            examples=counters.examples,
-            dead_letters=counters.dead_letters,
-            lag=lag,
-            dropped_negatives=counters.dropped_negatives,
-            unmatched_clicks=counters.unmatched_clicks,
-            duplicate_clicks=counters.duplicate_clicks,
-        )
-
-    def _sources(self) -> list[TopicPartition]:
-        return [
-            TopicPartition(self._kafka.names.physical(topic), partition)
-            for topic in (self._topics.impressions, self._topics.clicks)
-            for partition in range(self._partitions)
-        ]
-
-    def _committed(self) -> dict[Source, TopicPartition]:
-        group = self._kafka.names.physical(joiner_group(self._model.name))
-        with translated(f"reading the offsets of group {group}", self._kafka.bootstrap):
-            answer = self._consumer.committed(
-                self._sources(), timeout=self._kafka.connect_timeout_s
-            )
-        return {self._kafka.names.source(tp): tp for tp in answer if tp.offset >= 0}
-
-    def _offsets(self, at: At) -> dict[Source, int]:
-        with translated("reading the ends of the events", self._kafka.bootstrap):
-            futures = self._admin.list_offsets(
-                dict.fromkeys(self._sources(), at),
-                # the last stable offset would hide what was committed a moment ago
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self._kafka.connect_timeout_s,
-            )
-            return {
-                self._kafka.names.source(tp): answer_of(answer).offset
-                for tp, answer in futures.items()
-            }
+        return JoinerState(**msgspec.structs.asdict(counters), lag=lag)
 
 
 def read_state(

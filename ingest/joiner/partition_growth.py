@@ -139,7 +139,7 @@ def open_windows(
         finally:
             offsets.close()
         for source, (first, end) in (shown | clicked).items():
-            joined = committed[source][0] if source in committed else first
+            joined = committed[source].offset if source in committed else first
             lag += max(0, end - joined)
         closes_ms = max(closes_ms, appended_ms + model.fields.label.window_ms + SETTLE_MS)
     return OpenWindows(lag, closes_ms - now_ms, _sum_of_ends(shown))

@@ -4,9 +4,7 @@
 the real ones, `fakes` the lists of tests. `transactional_ports` bundles the clients of a loop that
 works in transactions, and opens them. Other folders never import a Kafka client.
 
-`topics` has the names and settings of every topic, `topic_leaders` waits for new ones, `settings`
-has those of connections, and `retention` tells how long Kafka keeps what. `retry` has the waiting,
-`error_translation` the errors, `advertised_brokers` the check of addresses, `client_log` the log
-lines of the client, `connection_log` its lost connections, and `watchdog` ends a process whose
-client hangs.
+`topics` has the names and settings of every topic, `settings` those of connections. `retry` has the
+waiting, `error_translation` the errors, `advertised_brokers` the check of addresses, `client_log`
+the log lines of the client and what they tell, and `watchdog` ends a process whose client hangs.
 """

@@ -12,6 +12,11 @@ Topics are created once, then only verified: by the command that creates them, a
 each process that depends on a setting, because an operator may change it later. The number of
 partitions may grow while no label window is open (`ingest.joiner.partition_growth`). It never
 shrinks: Kafka cannot remove partitions, and the parameter server stores offsets by partition.
+
+A process that finds no committed offset reads a topic from its first record. If the topic keeps
+records for longer than Kafka keeps offsets, then a process that stood still in between would do old
+work twice. headrace's processes continue from their output instead, or refuse to start.
+`read_retention` tells how long Kafka keeps both.
 """
 
 from __future__ import annotations
@@ -19,23 +24,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
-from headrace.ingest.errors import MissingTopic, NotAllowed, TopicMismatch
-from headrace.ingest.kafka.advertised_brokers import answering_admin
+from headrace.ingest.errors import KafkaUnreachable, MissingTopic, NotAllowed, TopicMismatch
+from headrace.ingest.kafka.advertised_brokers import answering_admin, listed_topics
 from headrace.ingest.kafka.error_translation import answer_of, translate, translated
-from headrace.ingest.kafka.topic_leaders import await_leaders
+from headrace.ingest.kafka.retry import retry_for
 from headrace.runtime.counted_nouns import counted
 
 if TYPE_CHECKING:
@@ -56,6 +62,13 @@ _EXAMPLES_DAYS = 28
 
 
 _SET = AlterConfigOpType.SET
+
+_NO_LEADER_YET = (
+    KafkaError._NOENT,  # noqa: SLF001  ("no leaders found", of a topic deleted and recreated)
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # from a broker that other brokers are ahead of
+)
+
+FOREVER_MS = 1 << 62
 
 AS_THE_BROKER_SAYS = -1
 """Replicas by the broker's default.replication.factor."""
@@ -308,7 +321,7 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
             # two processes that start together both find it missing: the second one succeeds too
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"creating topic {name}", settings.bootstrap) from error
-    await_leaders(settings, {spec.name: spec.partitions for spec in specs})
+    _await_leaders(settings, {spec.name: spec.partitions for spec in specs})
 
 
 def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int) -> list[str]:
@@ -329,8 +342,67 @@ def grow_topics(settings: KafkaSettings, topics: Iterable[str], partitions: int)
         for topic, future in futures.items():
             with translated(f"adding partitions to topic {topic}", settings.bootstrap):
                 answer_of(future)
-        await_leaders(settings, dict.fromkeys(fewer, partitions))
+        _await_leaders(settings, dict.fromkeys(fewer, partitions))
     return fewer
+
+
+def _await_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
+    """Wait until every partition has a leader that answers.
+
+    Kafka reports that a topic is made before its leaders are elected, and a broker that has just
+    started takes its time.
+    """
+    retry_for(4 * settings.connect_timeout_s)(_ask_leaders, settings, counts)
+
+
+def _ask_leaders(settings: KafkaSettings, counts: Mapping[str, int]) -> None:
+    # a client of its own, because one that asked too early remembers a missing leader
+    admin = AdminClient(settings.connection())
+    at_end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {
+        TopicPartition(settings.names.physical(topic), partition): at_end
+        for topic, count in counts.items()
+        for partition in range(count)
+    }
+    with translated("waiting for new topics", settings.bootstrap):
+        answers = admin.list_offsets(wanted, request_timeout=settings.connect_timeout_s)
+        for answer in answers.values():
+            try:
+                answer_of(answer)
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_LEADER_YET:
+                    raise
+                raise KafkaUnreachable(f"no leader yet: {error.args[0].str()}") from error
+
+
+class KafkaRetention(NamedTuple):
+    """Times in milliseconds; FOREVER_MS without a limit."""
+
+    offsets_ms: int
+    """From the time when the group became empty."""
+    topics_ms: dict[str, int]
+
+
+def read_retention(settings: KafkaSettings, topics: Sequence[str]) -> KafkaRetention:
+    """Return the retention of committed offsets, and of records in each topic that exists.
+
+    Raises KafkaUnreachable, NotAllowed.
+    """
+    admin = AdminClient(settings.connection())
+    metadata = listed_topics(admin, settings, "listing topics")
+    there = [each for each in topics if settings.names.physical(each) in metadata.topics]
+    kept = _read_configs(settings, admin, there)
+    broker = Resource(ResourceType.BROKER, str(min(metadata.brokers)))
+    [offsets] = _described(settings, admin, [broker], "settings of brokers").values()
+    return KafkaRetention(
+        int(offsets["offsets.retention.minutes"]) * 60_000,
+        {topic: _kept_ms(configs) for topic, configs in kept.items()},
+    )
+
+
+def _kept_ms(configs: Mapping[str, str]) -> int:
+    kept_ms = int(configs["retention.ms"])
+    return FOREVER_MS if kept_ms < 0 or "delete" not in configs["cleanup.policy"] else kept_ms
 
 
 def _read_configs(
@@ -338,17 +410,20 @@ def _read_configs(
 ) -> dict[str, dict[str, str]]:
     if not topics:
         return {}
-    names = settings.names
-    resources = [Resource(ResourceType.TOPIC, names.physical(topic)) for topic in topics]
+    resources = [Resource(ResourceType.TOPIC, settings.names.physical(each)) for each in topics]
+    found = _described(settings, admin, resources, f"the settings of topics {', '.join(topics)}")
+    return {settings.names.logical(name): configs for name, configs in found.items()}
+
+
+def _described(
+    settings: KafkaSettings, admin: AdminClient, resources: list[Resource], what: str
+) -> dict[str, dict[str, str]]:
     answers = admin.describe_configs(resources, request_timeout=settings.connect_timeout_s)
-    found = {}
-    for resource, future in answers.items():
-        with translated(f"reading the settings of topic {resource.name}", settings.bootstrap):
-            entries = answer_of(future)
-        found[names.logical(resource.name)] = {
-            entry.name: entry.value for entry in entries.values()
+    with translated(f"reading {what}", settings.bootstrap):
+        return {
+            resource.name: {entry.name: entry.value for entry in answer_of(each).values()}
+            for resource, each in answers.items()
         }
-    return found
 
 
 def _differences(spec: TopicSpec, partitions: int, configs: Mapping[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ one of the two goes on in either case.
 After every aborted transaction the process creates a new producer, too, and after every transaction
 during which the client lost a connection. Requests about transactions have no sequence numbers. One
 that waited in a frozen connection while its transaction ended by other means would take effect in
-the next transaction of the same producer (`connection_log`). Kafka refuses it from a producer whose
+the next transaction of the same producer (`client_log`). Kafka refuses it from a producer whose
 epoch has passed.
 
 Within a transaction no call is therefore given more time than Kafka gives the transaction: a call
@@ -46,7 +46,7 @@ from headrace.ingest.errors import (
     TransactionAborted,
     WriteRefused,
 )
-from headrace.ingest.kafka.connection_log import LOGGED, ConnectionLog
+from headrace.ingest.kafka.client_log import LOGGED, ConnectionLog
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config, read_new_partitions
 from headrace.ingest.kafka.protocols import Committed, Source
@@ -72,8 +72,8 @@ class Outgoing(NamedTuple):
 class Offsets(Protocol):
     """The committed offsets of a consumer group, and the membership that commits them."""
 
-    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
-        """Return the committed offset, metadata and leader epoch of each source that has one."""
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
+        """Return the committed offset of each source that has one."""
 
     def group_metadata(self) -> object:
         """Return the membership that commits."""
@@ -142,8 +142,7 @@ class KafkaTransactions:
         """Return the position of each source; a source never committed is missing."""
         if self._producer is None:
             self._connect()  # ends a transaction that still holds offsets, before its timeout
-        found = self._offsets.committed(sources)
-        return {source: Committed(*position) for source, position in found.items()}
+        return self._offsets.committed(sources)
 
     def tail(
         self, targets: Iterable[Source], enough: Callable[[bytes], bool]

@@ -28,7 +28,8 @@ from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, 
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Committed, ReadPosition, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
-from headrace.ingest.kafka.reading.log_truncation import log_ends, topic_ids, truncated
+from headrace.ingest.kafka.reading.log_bounds import log_offsets
+from headrace.ingest.kafka.reading.log_truncation import topic_ids, truncated
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import REPLAYS_TOPIC, ensure_topics, replays_spec
@@ -174,7 +175,7 @@ class ResumableEventWriter:
     def _reached(self) -> list[tuple[Source, ReadPosition]]:
         """Return the ends of the logs; the last ones known if Kafka does not answer."""
         try:
-            return list(log_ends(self._settings, self._admin, self._sources).items())
+            return list(log_offsets(self._settings, self._admin, self._sources).items())
         except KafkaUnreachable:
             return self._ends
 

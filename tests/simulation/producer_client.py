@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka import transactions
-from headrace.ingest.kafka.connection_log import ConnectionLog
+from headrace.ingest.kafka.client_log import ConnectionLog
 from headrace.ingest.kafka.protocols import Committed, Record, Source
 from tests.simulation.broker import Broker, Request
 from tests.simulation.kafka import SimulatedReader
@@ -192,14 +192,14 @@ class SimulatedOffsets:
     def __init__(self, name: str, reader: SimulatedReader, broker: Broker, world: World) -> None:
         self._name, self._reader, self._broker, self._world = name, reader, broker, world
 
-    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
         """See Offsets."""
         sources = list(sources)
         self._world.pause()
         found = self._broker.committed(sources)
         if found is None:
             raise KafkaUnreachable("simulated: an open transaction holds the offsets")
-        return {source: tuple(at) for source, at in found.items()}  # type: ignore[misc]
+        return found
 
     def group_metadata(self) -> object:
         """See Offsets."""

@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     PartitionAssigned,
@@ -31,6 +30,7 @@ from headrace.ingest.kafka.protocols import (
     Source,
 )
 from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.log_bounds import LATEST, log_offsets
 from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
 from headrace.ingest.kafka.topics import check_co_partitioned
@@ -112,30 +112,18 @@ def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, 
     Raises KafkaUnreachable, also if a transaction stays open; MissingTopic.
     """
     count = check_co_partitioned(settings, [topic])
-    physical = settings.names.physical(topic)
-    partitions = [TopicPartition(physical, partition) for partition in range(count)]
+    sources = [Source(topic, partition) for partition in range(count)]
     admin = AdminClient(settings.connection())
-
-    def ask(spec: OffsetSpec, isolation: IsolationLevel) -> dict[Source, int]:
-        with translated(f"asking for offsets of {topic} by time", settings.bootstrap):
-            futures = admin.list_offsets(
-                dict.fromkeys(partitions, spec),
-                isolation_level=isolation,
-                request_timeout=settings.connect_timeout_s,
-            )
-            return {
-                Source(topic, partition.partition): answer_of(future).offset
-                for partition, future in futures.items()
-            }
-
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    ends = ask(latest, IsolationLevel.READ_UNCOMMITTED)
-    found = ask(OffsetSpec.for_timestamp(at_ms), IsolationLevel.READ_UNCOMMITTED)
-    stops = {source: end if found[source] < 0 else found[source] for source, end in ends.items()}
+    ends = log_offsets(settings, admin, sources)
+    found = log_offsets(settings, admin, sources, OffsetSpec.for_timestamp(at_ms))
+    stops = {
+        source: end.offset if found[source].offset < 0 else found[source].offset
+        for source, end in ends.items()
+    }
 
     def check_stable() -> None:
-        stable = ask(latest, IsolationLevel.READ_COMMITTED)
-        hidden = {source: stop for source, stop in stops.items() if stable[source] < stop}
+        stable = log_offsets(settings, admin, sources, LATEST, IsolationLevel.READ_COMMITTED)
+        hidden = {source: stop for source, stop in stops.items() if stable[source].offset < stop}
         if hidden:
             raise still_open(settings, hidden)
 

@@ -26,6 +26,7 @@ from headrace.ingest.kafka.client_log import client_log
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.protocols import (
     AtEnd,
+    Committed,
     MessageBlock,
     PartitionAssigned,
     PartitionRevoked,
@@ -207,8 +208,8 @@ class KafkaReader:
         """Return the membership, so that a transaction of a removed member fails."""
         return self._consumer.consumer_group_metadata()
 
-    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
-        """Return offset, metadata and leader epoch, waiting for a transaction that writes them."""
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
+        """Return the committed offsets, waiting for a transaction that writes them."""
         return committed_by(self._settings, self._group or "", sources)
 
     # ---------------------------------------------------------------- inside

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.error_translation import answer_of, translated
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.protocols import ReadPosition, Source
 from headrace.ingest.kafka.reading.consumer_group import partition_of
 from headrace.ingest.kafka.settings import KafkaSettings
 
@@ -33,23 +33,39 @@ class LogBounds:
         if not wanted:
             return {}
         admin = self._admin = self._admin or AdminClient(self._settings.connection())
-        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        committed = IsolationLevel.READ_COMMITTED
         try:
-            firsts = self._offsets(admin, wanted, earliest)
-            ends = self._offsets(admin, wanted, latest)
+            firsts = log_offsets(self._settings, admin, wanted, EARLIEST, committed)
+            ends = log_offsets(self._settings, admin, wanted, LATEST, committed)
         except KafkaUnreachable:
             self._admin = None  # after an outage it may wait for a broker that it never finds again
             raise
-        return {source: (firsts[source], ends[source]) for source in wanted}
+        return {source: (firsts[source].offset, ends[source].offset) for source in wanted}
 
-    def _offsets(
-        self, admin: AdminClient, sources: list[Source], spec: OffsetSpec
-    ) -> dict[Source, int]:
-        with translated("asking for the bounds of logs", self._settings.bootstrap):
-            answers = admin.list_offsets(
-                {partition_of(self._settings, source): spec for source in sources},
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=self._settings.connect_timeout_s,
-            )
-            names = self._settings.names
-            return {names.source(at): answer_of(each).offset for at, each in answers.items()}
+
+LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+
+
+def log_offsets(
+    settings: KafkaSettings,
+    admin: AdminClient,
+    sources: Iterable[Source],
+    at: OffsetSpec = LATEST,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[Source, ReadPosition]:
+    """Return the offset and leader epoch (-1: unknown) of each log at its end, or at another place.
+
+    Raises KafkaUnreachable, MissingTopic.
+    """
+    with translated("asking for offsets of logs", settings.bootstrap):
+        answers = admin.list_offsets(
+            {partition_of(settings, source): at for source in sources},
+            isolation_level=isolation,
+            request_timeout=settings.connect_timeout_s,
+        )
+        found = {settings.names.source(tp): answer_of(each) for tp, each in answers.items()}
+    return {
+        source: ReadPosition(each.offset, -1 if (epoch := each.leader_epoch) is None else epoch)
+        for source, each in found.items()
+    }

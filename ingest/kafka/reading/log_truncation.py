@@ -19,12 +19,12 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.error_translation import answer_of, translated
 from headrace.ingest.kafka.protocols import Committed, Reader, ReadPosition, Source
-from headrace.ingest.kafka.reading.consumer_group import membership, partition_of
+from headrace.ingest.kafka.reading.consumer_group import membership
 from headrace.ingest.kafka.settings import KafkaSettings
 
 
@@ -65,27 +65,6 @@ def log_states(reader: Reader, stored: Mapping[Source, Committed]) -> dict[Sourc
     if compared:
         found |= dict.fromkeys(reader.truncated(compared), LogState.TRUNCATED)
     return found
-
-
-def log_ends(
-    settings: KafkaSettings, admin: AdminClient, sources: Iterable[Source]
-) -> dict[Source, ReadPosition]:
-    """Return the present end of each log with its leader epoch.
-
-    A process that only writes stores them, and passes them to `truncated` at its next start. Raises
-    KafkaUnreachable.
-    """
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    with translated("asking for the ends of logs", settings.bootstrap):
-        futures = admin.list_offsets(
-            {partition_of(settings, source): latest for source in sources},
-            request_timeout=settings.connect_timeout_s,
-        )
-        answers = {settings.names.source(tp): answer_of(each) for tp, each in futures.items()}
-    return {
-        source: ReadPosition(answer.offset, -1 if (at := answer.leader_epoch) is None else at)
-        for source, answer in answers.items()
-    }
 
 
 def topic_ids(settings: KafkaSettings, admin: AdminClient, topics: Iterable[str]) -> dict[str, str]:

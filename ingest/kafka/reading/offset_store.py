@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.ingest.kafka.error_translation import translate, translated
+from headrace.ingest.kafka.protocols import Committed
 from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
 
 def committed_offsets(
     consumer: Consumer, settings: KafkaSettings, sources: Iterable[Source]
-) -> dict[Source, tuple[int, str, int]]:
+) -> dict[Source, Committed]:
     """Return the committed offset, metadata and leader epoch (-1: unknown) of each source.
 
-    Sources without a committed offset are missing. Waits for a transaction that is still writing
-    them. Raises KafkaUnreachable if that takes longer than `connect_timeout_s`; the caller may
-    retry.
+    Sources without a committed offset are missing. Raises KafkaUnreachable after
+    `connect_timeout_s`, as while a transaction is still writing them; the caller may retry.
     """
     doing, address = "reading committed offsets", settings.bootstrap
     partitions = [
@@ -43,7 +43,7 @@ def committed_offsets(
             where = f"{doing} of {position.topic}/{position.partition}"
             raise translate(position.error, where, address)
     return {
-        settings.names.source(position): (
+        settings.names.source(position): Committed(
             position.offset,
             position.metadata or "",
             # the client has None where nothing was committed with it, against its types
@@ -56,7 +56,7 @@ def committed_offsets(
 
 def committed_by(
     settings: KafkaSettings, group: str, sources: Iterable[Source]
-) -> dict[Source, tuple[int, str, int]]:
+) -> dict[Source, Committed]:
     """Return the same with a client of its own, that is no member of the group.
 
     Kafka drops a member that sent no heartbeat in an outage. Its client answers no request about
@@ -74,7 +74,8 @@ def committed_by(
 class KafkaOffsets:
     """The offsets of one group, whose members have no partitions."""
 
-    def __init__(self, settings: KafkaSettings, group: str) -> None:
+    def __init__(self, settings: KafkaSettings, group: str, *, settled: bool = True) -> None:
+        """`settled`: wait for a transaction that is still writing the offsets."""
         self._settings = settings
         with translated("creating a consumer", settings.bootstrap):
             self.client = Consumer(
@@ -82,13 +83,14 @@ class KafkaOffsets:
                     **settings.connection(),
                     "group.id": settings.names.physical(group),
                     "enable.auto.commit": False,
+                    "isolation.level": "read_committed" if settled else "read_uncommitted",
                 }
             )
 
-    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str, int]]:
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
         """Return the committed offset, metadata and leader epoch of each source that has one.
 
-        Waits for a transaction that is still writing them. Raises KafkaUnreachable.
+        Raises KafkaUnreachable.
         """
         asking = retry_for(self._settings.lost_timeout_s)
         return asking(committed_offsets, self.client, self._settings, list(sources))

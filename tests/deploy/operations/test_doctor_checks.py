@@ -20,7 +20,7 @@ from headrace.deploy.operations.model_checks import (
 )
 from headrace.deploy.operations.server_checks import LEAST_BACKLOG_BYTES
 from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.retention import FOREVER_MS, KafkaRetention
+from headrace.ingest.kafka.topics import FOREVER_MS, KafkaRetention
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.errors import MissingModel, StoreError, Unreachable

@@ -174,7 +174,7 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
         [scores([("a", 0.6), ("b", 0.5), ("c", 0.1), ("d", 0.3)])],
     )
     report = make_report(
-        state=JoinerState(4, 5, 1, 1, 6, 1, 0, unmatched_clicks=2),
+        state=JoinerState(4, 5, 1, 1, examples=6, dead_letters=1, unmatched_clicks=2),
         refusals=Refusals(
             QuarantinedBatches(
                 2, 300, (RefusalReason("gradients explode", 300, "examples.m/0@7"),)
@@ -230,7 +230,7 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
 def test_an_undefined_figure_of_the_report_is_null(tmp_path: Path) -> None:
     outcomes = join_outcomes([examples([(Kind.SHOWN, "a", None)])], [scores([("a", 0.5)])])
     report = make_report(
-        state=JoinerState(1, 0, 0, 0, 1, 0, 0),
+        state=JoinerState(impressions=1, examples=1),
         refusals=Refusals(),
         outcomes=outcomes,
         data=[],

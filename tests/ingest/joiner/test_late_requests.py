@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException, Producer
 
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka.connection_log import ConnectionLog
+from headrace.ingest.kafka.client_log import ConnectionLog
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.retry import AbortBackoff, retry_for

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.protocols import Committed, Source
 
 
 class SilentProducer:
@@ -27,7 +27,7 @@ class SilentProducer:
 class NoGroup:
     """A group without committed offsets."""
 
-    def committed(self, sources: object) -> dict[Source, tuple[int, str, int]]:
+    def committed(self, sources: object) -> dict[Source, Committed]:
         return {}
 
     def group_metadata(self) -> object:

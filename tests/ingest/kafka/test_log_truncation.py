@@ -12,7 +12,8 @@ from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Committed, ReadPosition, Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import high_watermarks, read_until
-from headrace.ingest.kafka.reading.log_truncation import LogState, log_ends, log_states, truncated
+from headrace.ingest.kafka.reading.log_bounds import log_offsets
+from headrace.ingest.kafka.reading.log_truncation import LogState, log_states, truncated
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
@@ -50,7 +51,7 @@ def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(
     assert epoch >= 0
     learned = {source: ReadPosition(10, epoch) for source in (SOURCE, OTHER)}
     assert truncated(settings, learned) == []
-    ends_before = log_ends(settings, AdminClient(settings.connection()), [SOURCE, OTHER])
+    ends_before = log_offsets(settings, AdminClient(settings.connection()), [SOURCE, OTHER])
     assert ends_before == learned
     offsets = KafkaOffsets(settings, "scorer")
     transactions = KafkaTransactions(settings, "scorer", offsets)

@@ -11,10 +11,16 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import TopicMismatch
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-from headrace.ingest.kafka import topic_leaders, topics
-from headrace.ingest.kafka.retention import FOREVER_MS, read_retention
+from headrace.ingest.kafka import topics
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
+from headrace.ingest.kafka.topics import (
+    FOREVER_MS,
+    EventTopics,
+    TopicSpec,
+    ensure_topics,
+    read_retention,
+    topics_for,
+)
 from tests.ingest.joiner.partition import fields_of
 
 
@@ -104,7 +110,7 @@ def test_a_new_topic_is_awaited_at_a_broker_that_does_not_have_it_yet(
             asked.extend(wanted)
             return {each: _ended(unknown if len(asked) < 3 else None) for each in wanted}
 
-    monkeypatch.setattr(topic_leaders, "AdminClient", Brokers)
+    monkeypatch.setattr(topics, "AdminClient", Brokers)
     spec = topics.TopicSpec("new", 1)
     topics._create(KafkaSettings("nowhere:9"), Brokers(None), [spec])  # type: ignore[arg-type]
     assert len(asked) == 3
