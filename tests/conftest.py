@@ -23,7 +23,7 @@ from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.ingest.kafka.client_log import client_log
 from tests.effort import LONG, QUICK, QUICK_EXAMPLES
-from tests.running_server import jars, running_server
+from tests.running_server import jars, running_server, use_class_cache
 from tests.valkey_cluster import ValkeyCluster
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +88,7 @@ gc.set_threshold(20_000, *gc.get_threshold()[1:])
 _STATE = tempfile.TemporaryDirectory(prefix="headrace-tests-")
 # commands record their runs there, not in the home of the developer
 os.environ["XDG_STATE_HOME"] = _STATE.name
+use_class_cache()
 
 
 def pytest_unconfigure() -> None:
