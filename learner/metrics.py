@@ -28,8 +28,8 @@ def unlearned_ratio(
     """Return the share of Kafka's examples that some bucket has not learned, 0 to 1.
 
     The worst partition decides; None if Kafka has no example. At 1, retention deletes examples that
-    are not learned yet. marks: for each source, the first offset that some bucket lacks. held: the
-    first offset and the end of each source that Kafka answered for.
+    are not learned yet. marks: for each source, the first offset that some bucket lacks. bounds:
+    the first offset and the end of each source that Kafka answered for.
     """
     ratios = []
     for source, mark in marks.items():
@@ -50,7 +50,7 @@ class LearnerCollector(ModelCollector):
         admissions: Callable[[], AdmissionCounts],
         bounds: Callable[[], Mapping[Source, tuple[int, int]]] = dict,
     ) -> None:
-        """held: first offset and end of each source, as Kafka last answered."""
+        """bounds: first offset and end of each source, as Kafka last answered."""
         super().__init__("learner", model)
         self._bounds = bounds
         self._learner, self._now_ms = learner, now_ms
@@ -58,110 +58,43 @@ class LearnerCollector(ModelCollector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
-        figures, tally = self._learner.figures, self._learner.tally
-        progress = self._learner.progress
-        yield self._counter(
-            "examples", "Examples learned, re-read ones included.", figures.examples
-        )
-        yield self._counter("clicks", "Examples learned with label 1.", figures.clicks)
-        yield self._counter("scored", "Impressions scored before learning.", figures.scored)
-        yield self._counter("held_batches", "Batches quarantined.", figures.quarantined_batches)
-        yield self._counter(
-            "held_examples", "Examples in quarantined batches.", figures.quarantined_examples
-        )
-        yield self._counter(
-            "gap_offsets",
-            "Offsets skipped: deleted (--accept-gap) or damaged (--skip-damaged) messages.",
-            self._learner.intake.gap_offsets + self._learner.messages.skipped,
-        )
-        yield self._counter(
-            "score_sum", "Sum of the scores made before learning.", figures.score_sum
-        )
-        pushes = CounterMetricFamily(
-            "headrace_learner_pushes",
-            "Pushes by outcome: applied, refused (discarded and read again), unanswered (retried).",
-            labels=["model", "outcome"],
-        )
-        pushes.add_metric([self._model, "applied"], tally.applied)
-        pushes.add_metric([self._model, "refused"], tally.refused)
-        pushes.add_metric([self._model, "unanswered"], tally.unanswered)
-        yield pushes
-        yield self._counter("pushed_rows", "Rows carried by pushes.", tally.rows)
-        yield self._counter("pushed_bytes", "Bytes carried by pushes.", tally.size_bytes)
+        learner, figures, tally = self._learner, self._learner.figures, self._learner.tally
         admitted, refused = self._admissions()
-        yield self._counter("admitted_rows", "Rows that admission has created.", admitted)
-        yield self._counter(
-            "refused_ids", "Times that an id without a row counted in its rare row.", refused
-        )
-        yield from self._backpressure()
-        yield from self._waiting()
-        yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
-        yield from self._bounded()
-        yield from self._retention()
-        if progress.append_ms:
-            yield self._gauge(
-                "learned_append_timestamp_seconds",
-                "Append time in Kafka of the newest event learned, Unix time.",
-                progress.append_ms / 1000,
-            )
-            yield self._gauge(
-                "age_seconds",
-                "Now minus the append time of the newest event learned.",
-                (self._now_ms() - progress.append_ms) / 1000,
-            )
-
-    def _backpressure(self) -> Iterator[Metric]:
-        """Yield how far the store is behind this learner."""
-        figures = self._learner.figures
-        yield self._gauge(
-            "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
-        )
-        yield self._gauge(
-            "log_fill_ratio",
-            "The longest log of a bucket after this learner's last push to it, as a share of the "
-            "length at which learning waits for keepers.",
-            figures.log_fill,
-        )
-        yield self._gauge(
-            "unanswered_examples",
-            "Examples learned since a bucket stopped answering; 0 while all answer.",
-            figures.unanswered_examples,
-        )
-
-    def _waiting(self) -> Iterator[Metric]:
-        """Yield what learning waits for, and what is parked in each partition, by cause."""
-        figures = self._learner.figures
-        yield self._gauge(
-            "waiting_for_buckets",
-            "1 while learning waits for buckets that do not answer.",
-            float(figures.waiting_for_buckets),
-        )
-        nothing = {(source.partition, "none"): 0 for source in self._learner.intake.committed}
-        messages, examples = Counter(nothing), Counter(nothing)
-        for each in figures.parked:
-            place = each.partition, str(each.cause)
-            messages[place] += 1
-            examples[place] += each.examples
-        for name, help_text, sums in (
-            ("parked_messages", "Messages of examples that the batch guard parked.", messages),
-            ("parked_examples", "Examples in parked messages, which are not learned.", examples),
+        gaps = learner.intake.gap_offsets + learner.messages.skipped
+        for counter in (
+            ("examples", "Examples learned, re-read ones included.", figures.examples),
+            ("clicks", "Examples learned with label 1.", figures.clicks),
+            ("held_batches", "Batches quarantined.", figures.quarantined_batches),
+            ("held_examples", "Examples in quarantined batches.", figures.quarantined_examples),
+            ("gap_offsets", "Offsets skipped with --accept-gap or --skip-damaged.", gaps),
+            ("pushed_rows", "Rows carried by pushes.", tally.rows),
+            ("admitted_rows", "Rows that admission has created.", admitted),
+            ("refused_ids", "Times that an id without a row counted in its rare row.", refused),
         ):
-            family = GaugeMetricFamily(
-                f"headrace_learner_{name}", help_text, labels=["model", "partition", "cause"]
-            )
-            for (partition, cause), value in sorted(sums.items()):
-                family.add_metric([self._model, str(partition), cause], value)
-            yield family
-        yield self._gauge("parked_lost", "Parked messages that Kafka deleted.", figures.parked_lost)
-        yield self._gauge(
-            "waiting_for_parked",
-            "1 while learning waits because no more messages may be parked.",
-            float(figures.waiting_for_parked),
+            yield self._counter(*counter)
+        yield self._by_outcome(
+            "pushes",
+            "Pushes by outcome: applied, refused (discarded and read again), unanswered (retried).",
+            applied=tally.applied,
+            refused=tally.refused,
+            unanswered=tally.unanswered,
         )
-
-    def _retention(self) -> Iterator[Metric]:
-        """Yield how near retention is to the marks; nothing while Kafka does not answer."""
-        ratio = unlearned_ratio(self._learner.intake.committed, self._bounds())
+        length = "Longest log of a bucket, as a share of the length at which learning waits."
+        no_answer = "1 while learning waits for buckets that do not answer."
+        no_room = "1 while learning waits because no more messages may be parked."
+        for gauge in (
+            ("throttled", "1 while learning waits for keepers to fold.", figures.throttled),
+            ("log_fill_ratio", length, figures.log_fill),
+            ("waiting_for_buckets", no_answer, figures.waiting_for_buckets),
+            ("waiting_for_parked", no_room, figures.waiting_for_parked),
+            ("parked_lost", "Parked messages that Kafka deleted.", figures.parked_lost),
+            ("rows", "Rows in this learner's memory.", len(learner.view)),
+        ):
+            yield self._gauge(*gauge)
+        yield self._parked()
+        yield from self._bounded()
+        # nothing while Kafka does not answer
+        ratio = unlearned_ratio(learner.intake.committed, self._bounds())
         if ratio is not None:
             yield self._gauge(
                 "unlearned_ratio",
@@ -169,25 +102,49 @@ class LearnerCollector(ModelCollector):
                 "partition. Near 1, retention deletes examples that are not learned.",
                 ratio,
             )
+        if learner.progress.append_ms:
+            yield self._gauge(
+                "age_seconds",
+                "Now minus the append time of the newest event learned.",
+                (self._now_ms() - learner.progress.append_ms) / 1000,
+            )
+
+    def _by_outcome(self, name: str, text: str, **values: int) -> Metric:
+        family = CounterMetricFamily(f"headrace_learner_{name}", text, labels=["model", "outcome"])
+        for outcome, value in values.items():
+            family.add_metric([self._model, outcome], value)
+        return family
+
+    def _parked(self) -> Metric:
+        """Return what is parked in each partition, by cause."""
+        sources = self._learner.intake.committed
+        examples = Counter({(source.partition, "none"): 0 for source in sources})
+        for each in self._learner.figures.parked:
+            examples[each.partition, str(each.cause)] += each.examples
+        family = GaugeMetricFamily(
+            "headrace_learner_parked_examples",
+            "Examples in messages that the batch guard parked, which are not learned.",
+            labels=["model", "partition", "cause"],
+        )
+        for (partition, cause), value in sorted(examples.items()):
+            family.add_metric([self._model, str(partition), cause], value)
+        return family
 
     def _bounded(self) -> Iterator[Metric]:
         """Yield the metrics of a learner that holds only some rows."""
         rows = self._learner.rows
         if isinstance(rows, AllRows):
             return
-        usage = rows.usage
-        lookups = CounterMetricFamily(
-            "headrace_learner_row_lookups",
+        yield self._by_outcome(
+            "row_lookups",
             "With --most-rows: rows needed, once per batch, by outcome: hit or pulled.",
-            labels=["model", "outcome"],
+            hit=rows.usage.hits,
+            pulled=rows.usage.pulled,
         )
-        lookups.add_metric([self._model, "hit"], usage.hits)
-        lookups.add_metric([self._model, "pulled"], usage.pulled)
-        yield lookups
         yield self._counter(
             "bound_passed",
             "With --most-rows: times that a batch and open pushes needed more than the limit.",
-            usage.passed,
+            rows.usage.passed,
         )
         yield self._gauge(
             "tail_bytes",

@@ -41,7 +41,7 @@ from headrace.learner.local.event_join import (
     RefusedEvent,
 )
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.loop.scores import Scores
+from headrace.learner.loop.scores import Scores, scores_of
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.outcomes import Outcomes, join_outcomes
 from headrace.learner.validation.progressive import ProgressiveValidation
@@ -164,16 +164,7 @@ class LocalModel:
         return LearnSummary(count, tuple(refused))
 
     def _learn_examples(self, examples: Examples) -> None:
-        scores = self._model.learn(examples)
-        scored = np.flatnonzero(~np.isnan(scores))
-        self._scores.append(
-            Scores(
-                examples.impression_ids.take(scored),
-                examples.request_ids.take(scored),
-                examples.event_ms[scored],
-                scores[scored],
-            )
-        )
+        self._scores.append(scores_of(examples, self._model.learn(examples)))
         nothing = Examples.empty(self.spec.fields)
         self._examples.append(replace(examples, features=nothing.features))
 
@@ -218,7 +209,7 @@ class LocalModel:
         An impression without a click so far counts as not clicked. A figure is NaN where it is
         undefined: without impressions, or with one of the two labels only.
         """
-        return self.outcomes().progressive()
+        return self.outcomes().figures()
 
     # --------------------------------------------------------------------- saving and loading
 

@@ -40,7 +40,7 @@ from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.learner.loop.pushes import LearningProgress, Pushes
 from headrace.learner.loop.row_prefetcher import AllRows, RowPrefetcher
 from headrace.learner.models.protocols import TrainableModel
-from headrace.learner.models.sync_group import SoloGroup, SyncGroup
+from headrace.learner.models.sync_group import SyncGroup
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.replica.replica import BucketRecopied, Change, Deleted, Folded, Replica
 
@@ -68,7 +68,7 @@ class Learner:
         clocks = clocks or LearnerClocks()
         self._store, self.replica, self._model, self._pace = ports.store, replica, model, pace
         self._steady_ms, self._rest = clocks.steady_ms, clocks.rest
-        self._guard, self._group = guard or NoGuard(), group or SoloGroup()
+        self._guard, self._group = guard or NoGuard(), group or SyncGroup()
         self._group.inspect_with(self._guard.inspect)
         self._outputs = ports.outputs
         self._shape = replica.shape
@@ -341,16 +341,15 @@ class Learner:
         self._outputs.report(self.figures, merged.by_message(self._group.quarantined()))
         for batch, own in shares:
             self.parked.learned(batch)
-            self._count(batch, self._outputs.send_scores(batch, own))
+            self._outputs.send_scores(batch, own)
+            self._count(batch)
         return True
 
-    def _count(self, batch: ExampleBatch, scores: npt.NDArray[np.float64]) -> None:
-        """Add a batch, and the scores sent for it, to the totals and to the progress."""
+    def _count(self, batch: ExampleBatch) -> None:
+        """Add a batch to the totals and to the progress."""
         examples, figures = batch.examples, self.figures
         figures.examples += len(examples)
         figures.clicks += int(examples.labels.sum())
-        figures.scored += scores.shape[0]
-        figures.score_sum += float(scores.sum())
         event_ms, append_ms = int(examples.event_ms.max()), int(examples.append_ms.max())
         self.progress.learned(batch.name, event_ms, append_ms)
         clicked = examples.append_ms[examples.kinds == Kind.CLICKED]

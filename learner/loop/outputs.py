@@ -17,8 +17,8 @@ from headrace.ingest.kafka.protocols import Record, Source, Writer
 from headrace.learner.loop.guard.batch_guard import quarantine_letter
 from headrace.learner.loop.marks.parked_marks import ParkedMessage
 from headrace.learner.loop.merging import ExampleBatch, QuarantinedExamples
-from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
+from headrace.learner.loop.scores import scores_of
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,6 @@ class LearnerTotals:
 
     examples: int = 0
     clicks: int = 0
-    scored: int = 0
-    score_sum: float = 0.0
     log_fill: float = 0.0
     """The longest log of a bucket, as a share of the length at which learning waits."""
     throttled: bool = False
@@ -56,16 +54,8 @@ class LearnerTotals:
 class LearnerOutputs:
     """The outputs of a learner that publishes nothing. It logs and counts what is quarantined."""
 
-    def send_scores(
-        self,
-        batch: ExampleBatch,  # noqa: ARG002
-        scores: npt.NDArray[np.float64],
-    ) -> npt.NDArray[np.float64]:
-        """Take the scores of a batch, and return those that are not NaN.
-
-        scores: (n,), NaN where an example has none.
-        """
-        return scores[~np.isnan(scores)]
+    def send_scores(self, batch: ExampleBatch, scores: npt.NDArray[np.float64]) -> None:
+        """Take the scores of a batch, (n,); NaN where an example has none."""
 
     def report(self, figures: LearnerTotals, quarantined: Sequence[QuarantinedExamples]) -> None:
         """Count quarantined examples and their messages, and send dead letters about them."""
@@ -107,21 +97,12 @@ class KafkaOutputs(LearnerOutputs):
         self._writer = writer
         self._score_topic, self._dead_letter_topic = score_topic, dead_letter_topic
 
-    def send_scores(
-        self, batch: ExampleBatch, scores: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
-        """Send the scores of a batch that are not NaN, and return these."""
-        examples, scored = batch.examples, np.flatnonzero(~np.isnan(scores))
-        if scored.shape[0]:
-            message = Scores(
-                examples.impression_ids.take(scored),
-                examples.request_ids.take(scored),
-                examples.event_ms[scored],
-                scores[scored],
-            )
+    def send_scores(self, batch: ExampleBatch, scores: npt.NDArray[np.float64]) -> None:
+        """Send the scores of a batch that are not NaN."""
+        message = scores_of(batch.examples, scores)
+        if len(message):
             target = Source(self._score_topic, batch.source.partition)
             self._writer.send(target, pack_scores(message))
-        return scores[scored]
 
     def send_letter(self, record: Record, examples: int, reason: str) -> None:
         """Send a dead letter about quarantined examples of a message, and log why."""

@@ -85,7 +85,6 @@ class PushTotals:
     refused: int = 0
     unanswered: int = 0
     rows: int = 0
-    size_bytes: int = 0
     reread: int = 0
 
 
@@ -165,7 +164,6 @@ class Pushes:
             push = Push(bucket, covered, self._draw_nonce(), pack(header, deltas))
             self._flights[bucket] = _PushInFlight(push, deltas, header)
             self.tally.rows += rows
-            self.tally.size_bytes += len(push.blob)
         self._round([*again, *spans])
 
     def send_again(self, before: Callable[[], None]) -> None:

@@ -7,16 +7,14 @@ A learner that was killed may score an impression twice; readers use the first s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.ingest.events.contract import LATEST_MS
 from headrace.ingest.examples.arrow_batch import UnreadableBatch, open_batch
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from headrace.ingest.examples.batch import Examples
 
 _SCHEMA = pa.schema(
     [
@@ -44,6 +42,17 @@ class Scores:
 
     def __len__(self) -> int:
         return int(self.scores.shape[0])
+
+
+def scores_of(examples: Examples, scores: npt.NDArray[np.float64]) -> Scores:
+    """Return the scores, (n,), of n examples; without those that are NaN, of clicks."""
+    scored = np.flatnonzero(~np.isnan(scores))
+    return Scores(
+        examples.impression_ids.take(scored),
+        examples.request_ids.take(scored),
+        examples.event_ms[scored],
+        scores[scored],
+    )
 
 
 def pack(scores: Scores) -> bytes:

@@ -191,14 +191,11 @@ class SummedLoss(LearnerOutputs):
         """first: offset of the first row."""
         self._loss, self._next = loss, first
 
-    def send_scores(
-        self, batch: ExampleBatch, scores: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
+    def send_scores(self, batch: ExampleBatch, scores: npt.NDArray[np.float64]) -> None:
         """Add a batch, unless it was scored before a refused push."""
         if batch.offset >= self._next:
             self._next = batch.offset + 1
             add_scores(self._loss, batch.examples, scores)
-        return super().send_scores(batch, scores)
 
 
 class StagedFileLearner:

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.learner.batch.event_source import EventLogSource
+from headrace.learner.batch.sources import FilePosition
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
+from headrace.learner.local import in_memory_model
 from headrace.learner.loop.merging import ExampleBatch, MergedBatches
 from headrace.learner.models.factory import open_model
+from headrace.pserver.errors import WrongModel
 from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
 from headrace.pserver.store import Shape
 from headrace.runtime.clock import wall_ms
@@ -221,6 +226,10 @@ def test_an_event_dated_far_ahead_is_refused_and_changes_no_other_example(
             lines = b"".join(orjson.dumps(event) + b"\n" for event in sent)
             (tmp_path / f"{name}.ndjson").write_bytes(lines)
         summary = found.learn_log(tmp_path)
+        blocks = EventLogSource([tmp_path], wanted.spec).blocks(FilePosition())
+        of_a_fit = concatenate([block.examples for block in blocks])
+        assert of_a_fit.impression_ids.to_pylist() == [each["impression_id"] for each in rest]
+        assert of_a_fit.labels.sum() == len(clicks)
     else:
         wanted.learn(rest, clicks)
         summary = found.learn(log, clicks)
@@ -285,14 +294,21 @@ def test_a_saved_model_predicts_and_goes_on_as_it_would_have(policy: str, tmp_pa
     assert headrace.LocalModel.load(tmp_path, name, spec=spec_of(policy)).spec.name == "shop"
 
 
-def test_a_snapshot_of_another_spec_is_refused(tmp_path: Path) -> None:
+def test_a_snapshot_of_another_spec_or_whose_spec_has_another_meaning_now_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = headrace.LocalModel(spec_of("immediate"))
     model.learn(*events(10))
     model.save(tmp_path)
-    from headrace.pserver.errors import WrongModel
-
     with pytest.raises(WrongModel):
         headrace.LocalModel.load(tmp_path, spec=spec_of("window"))
+
+    def of_another_version(text: str, path: str) -> headrace.ModelSpec:
+        return replace(headrace.parse_spec(text, path), fingerprint="of another version")
+
+    monkeypatch.setattr(in_memory_model, "parse_spec", of_another_version)
+    with pytest.raises(WrongModel):
+        headrace.LocalModel.load(tmp_path)
 
 
 @pytest.mark.thorough  # a process that imports the kernels
