@@ -100,8 +100,8 @@ def make_report(
     """Return the report as one JSON object."""
     by_data = []
     for directory in data:
-        part = outcomes.only(impression_ids_of(directory, layout))
-        by_data.append({"data": str(directory)} | _figures(part.progressive()))
+        part = outcomes.named(impression_ids_of(directory, layout))
+        by_data.append({"data": str(directory)} | _figures(part.figures()))
     return {
         "impressions": state.impressions,
         "clicks": state.clicks,
@@ -120,7 +120,7 @@ def make_report(
         "refused_by_reason": [asdict(each) for each in refusals.events],
         "held_by_reason": [asdict(each) for each in refusals.quarantined.reasons],
         "seconds": round(seconds, 3),
-        "progressive": _figures(outcomes.progressive()),
+        "progressive": _figures(outcomes.figures()),
         "by_data": by_data,
         **_breakdown(outcomes),
         "freshness_ms": {"p50": freshness.p50_ms, "p99": freshness.p99_ms},
@@ -132,9 +132,8 @@ def make_report(
 
 def _breakdown(outcomes: Outcomes) -> dict[str, Any]:
     """Return the figures by decile of the scores, by slice, and by sliding window."""
-    scored, bands = outcomes.scored, by_decile(outcomes.scored)
-    times = scored.event_ms
-    span_ms = int(times.max() - times.min()) + 1 if len(scored) else 1
+    times, bands = outcomes.event_ms, by_decile(outcomes)
+    span_ms = int(times.max() - times.min()) + 1 if len(outcomes) else 1
     length_ms = -(-span_ms // WINDOWS)
     return {
         "calibration_error": _rounded(calibration_error(bands)),
@@ -142,12 +141,12 @@ def _breakdown(outcomes: Outcomes) -> dict[str, Any]:
             {name: _rounded(value) for name, value in asdict(band).items()} for band in bands
         ],
         "by_slice": {
-            field: [_part("value", part.name, part) for part in by_slice(scored, values)]
+            field: [_part("value", part.name, part) for part in by_slice(outcomes, values)]
             for field, values in sorted(outcomes.slices.items())
         },
         "by_window": [
             _part("begin_ms", begin_ms, part)
-            for begin_ms, part in by_window(scored, length_ms, -(-length_ms // 2))
+            for begin_ms, part in by_window(outcomes, length_ms, -(-length_ms // 2))
         ],
         "window_ms": length_ms,
     }

@@ -3,6 +3,5 @@
 `progressive` has the five figures of a stream, `breakdown` the same by score, slice and time, and
 `outcomes` joins scores with what happened.
 
-`log_loss_sum` is the loss over data that is too large to keep, and `shared_loss` that of several
-processes.
+`log_loss_sum` is the loss over data that is too large to keep, by one process or several.
 """

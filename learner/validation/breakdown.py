@@ -30,9 +30,13 @@ class ScoredImpressions:
     """Impressions with a score and an outcome, in columns of n."""
 
     labels: Labels
+    """1 if clicked."""
     scores: Floats
+    """The first that the impression was given."""
     event_ms: npt.NDArray[np.int64]
+    """When it was shown."""
     requests: npt.NDArray[np.int64] | None = None
+    """Equal for the impressions of one request."""
     weights: Floats | None = None
     """None: each counts once."""
 

@@ -1,8 +1,9 @@
-"""Log loss over data that is too large to keep: two sums, and the clicks."""
+"""Log loss over data that is too large to keep: two sums, and the clicks; also by processes."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Iterable, MutableSequence
 
 import numpy as np
@@ -60,3 +61,27 @@ class LogLossSum:
     def _add(self, amounts: Iterable[float]) -> None:
         for place, amount in enumerate(amounts):
             self._sums[place] += amount
+
+
+class SharedLoss:
+    """The sums of each file of a fit. Pickled for a new process, it is the same memory there.
+
+    One process learns a file at a time, so no lock is needed. The process that started the others
+    reads the sums while they learn.
+    """
+
+    def __init__(self, files: int) -> None:
+        self._sums = multiprocessing.get_context("spawn").RawArray("d", LogLossSum.SIZE * files)
+
+    def of_file(self, number: int) -> LogLossSum:
+        """Return the sums of a file; what is added to them is shared."""
+        begin = LogLossSum.SIZE * number
+        sums = memoryview(self._sums).cast("B").cast("d")
+        return LogLossSum(sums[begin : begin + LogLossSum.SIZE])
+
+    def total(self) -> LogLossSum:
+        """Return a copy of the sums over all files."""
+        total = LogLossSum()
+        for number in range(len(self._sums) // LogLossSum.SIZE):
+            total.include(self.of_file(number))
+        return total

@@ -18,54 +18,30 @@ import pyarrow.compute as pc
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.validation.breakdown import ScoredImpressions
-from headrace.learner.validation.progressive import ProgressiveValidation
 
 if TYPE_CHECKING:
     from headrace.learner.loop.scores import Scores
 
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes(ScoredImpressions):
     """Impressions that have a score, in the order they were first shown."""
 
     impression_ids: pa.Array  # (n,) large_string, unique
-    requests: npt.NDArray[np.int64]  # (n,) equal for the impressions of one request
-    labels: npt.NDArray[np.uint8]  # (n,) 1 if clicked
-    scores: npt.NDArray[np.float64]  # (n,) the first that the impression was given
-    event_ms: npt.NDArray[np.int64]  # (n,) when it was shown
-    weights: npt.NDArray[np.float64] | None  # (n,) what each counts as; None: 1
     slices: dict[str, pa.Array]  # raw fields that the spec slices by, each (n,)
     unscored: int = 0
     """Shown impressions that no score was found for: none, unless Kafka no longer holds it."""
 
-    def __len__(self) -> int:
-        return len(self.impression_ids)
-
-    def only(self, impression_ids: pa.Array) -> Outcomes:
+    def named(self, impression_ids: pa.Array) -> Outcomes:
         """Return those of the impressions named."""
-        chosen = pc.is_in(self.impression_ids, value_set=impression_ids).to_numpy(
-            zero_copy_only=False
-        )
+        found = pc.is_in(self.impression_ids, value_set=impression_ids)
+        chosen = found.to_numpy(zero_copy_only=False)
+        some = self.only(chosen)
         return Outcomes(
-            self.impression_ids.filter(pa.array(chosen)),
-            self.requests[chosen],
-            self.labels[chosen],
-            self.scores[chosen],
-            self.event_ms[chosen],
-            None if self.weights is None else self.weights[chosen],
-            {name: values.filter(pa.array(chosen)) for name, values in self.slices.items()},
+            *(some.labels, some.scores, some.event_ms, some.requests, some.weights),
+            impression_ids=self.impression_ids.filter(found),
+            slices={name: values.filter(found) for name, values in self.slices.items()},
         )
-
-    @property
-    def scored(self) -> ScoredImpressions:
-        """The columns that figures are counted from."""
-        return ScoredImpressions(
-            self.labels, self.scores, self.event_ms, self.requests, self.weights
-        )
-
-    def progressive(self) -> ProgressiveValidation:
-        """Return the accuracy of the scores, each made before its outcome was learned."""
-        return self.scored.figures()
 
 
 @dataclass(slots=True)
@@ -123,13 +99,13 @@ def _join(
     place = place.fill_null(0).to_numpy()[found]
     kept = pa.array(found)
     return Outcomes(
-        ids.filter(kept),
-        _request_numbers(_joined(shown.requests).take(once))[found],
         labels[found],
         scored[first_scores][place],
         _numbers(shown.event_ms, np.int64)[once][found],
+        _request_numbers(_joined(shown.requests).take(once))[found],
         _numbers(shown.weights, np.float64)[once][found] if shown.weights else None,
-        {name: _joined(each).take(once).filter(kept) for name, each in shown.slices.items()},
+        impression_ids=ids.filter(kept),
+        slices={name: _joined(each).take(once).filter(kept) for name, each in shown.slices.items()},
         unscored=int((~found).sum()),
     )
 

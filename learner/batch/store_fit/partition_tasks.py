@@ -10,12 +10,13 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.special import logit
 
 from headrace.learner.batch.store_fit.staged_file import (
     STAGED,
@@ -30,7 +31,7 @@ from headrace.pserver.store import Store
 from headrace.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
-    from headrace.learner.validation.shared_loss import SharedLoss
+    from headrace.learner.validation.log_loss_sum import SharedLoss
 
 
 Batches = Iterator[pa.RecordBatch]
@@ -40,14 +41,6 @@ _LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1, so that log-odds are finite."""
 _loaded: dict[str, InMemoryModel] = {}
 """The model that this process scored with last, by token: workers take many partitions."""
-
-
-class Broadcast(Protocol):
-    """A value that was sent to all workers once."""
-
-    @property
-    def value(self) -> bytes:
-        """A pickled InMemoryModel."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,8 @@ class LearnTask:
 class ScoreTask:
     """Adds probability, log-odds and class to rows."""
 
-    model: Broadcast
+    model: Any
+    """A broadcast, whose `value` is a pickled InMemoryModel."""
     token: str
     """Names the model in this process."""
     names: tuple[str, str, str]
@@ -145,8 +139,7 @@ class ScoreTask:
             times = times_of(columns, batch.num_rows, now_ms)
             alone = np.arange(1, batch.num_rows + 1)  # rows come in any order, not by request
             clicks = model.predict(encoder.features(columns, times), times, alone)
-            near = np.clip(clicks, _LEAST, 1.0 - _LEAST)
-            log_odds = np.log(near) - np.log1p(-near)
+            log_odds = logit(np.clip(clicks, _LEAST, 1.0 - _LEAST))
             classes = (log_odds > 0.0).astype(np.float64)
             yield _with_columns(batch, self.names, (clicks, log_odds, classes))
 

@@ -47,8 +47,7 @@ from headrace.learner.batch.trainer import FitProgress, FitSummary
 from headrace.learner.errors import LearnerError
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.spec.model_spec import ModelSpec
-from headrace.learner.validation.log_loss_sum import LogLossSum
-from headrace.learner.validation.shared_loss import SharedLoss
+from headrace.learner.validation.log_loss_sum import LogLossSum, SharedLoss
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.store import Shape, Store
 
@@ -246,7 +245,7 @@ class StoreTrainer:
         """Learn the held-out examples once, after the best epoch; None if `stop` was set."""
         if not decision.rows:  # the run is gone: another process, also the first part, has ended it
             return None
-        learned, done = self._stage.load(decision, self._spec), 0
+        learned, done = self._stage.load(decision.rows, self._spec), 0
         whole = sum(run.rows) - sum(run.epoch_rows)
         before = sum(run.epoch_rows) * decision.decided
         for examples in self._stage.held_out(run, self._spec):

@@ -263,7 +263,7 @@ class Learners(InMemoryModel):
         """Return the accuracy of the scores."""
         examples = [unpack(r.value, self.spec.fields) for records in made for r in records]
         scores = [unpack_scores(sent.value) for sent in self.written.sent]
-        found = asdict(join_outcomes(examples, scores).progressive())
+        found = asdict(join_outcomes(examples, scores).figures())
         return {name: round(found[name], 5) for name in FIGURES}
 
 

@@ -24,6 +24,7 @@ def test_an_impression_has_the_label_of_its_click_and_its_first_score() -> None:
     assert outcomes.impression_ids.to_pylist() == ["a", "b", "c"]
     assert outcomes.labels.tolist() == [0, 1, 0]
     assert outcomes.scores.tolist() == [0.1, 0.2, 0.3]
+    assert outcomes.requests is not None
     assert outcomes.requests[0] == outcomes.requests[1] != outcomes.requests[2]
     assert outcomes.unscored == 0
 
@@ -34,7 +35,7 @@ def test_a_closed_window_carries_its_label_with_it() -> None:
         [scores([("a", 0.7), ("b", 0.6)])],
     )
     assert outcomes.labels.tolist() == [1, 0]
-    assert outcomes.progressive().auc == 1.0
+    assert outcomes.figures().auc == 1.0
 
 
 def test_an_impression_without_a_score_is_left_out_and_counted() -> None:
@@ -50,10 +51,10 @@ def test_the_accuracy_of_a_part_of_the_impressions_is_computed_alone() -> None:
         [examples([(SHOWN, name, None) for name in "abcd"] + [(CLICKED, "a", None)])],
         [scores([("a", 0.9), ("b", 0.1), ("c", 0.95), ("d", 0.2)])],
     )
-    part = outcomes.only(pa.array(["a", "b", "never shown"], pa.large_string()))
+    part = outcomes.named(pa.array(["a", "b", "never shown"], pa.large_string()))
     assert part.impression_ids.to_pylist() == ["a", "b"]
-    assert part.progressive().auc == 1.0
-    assert outcomes.progressive().auc == pytest.approx(2 / 3)
+    assert part.figures().auc == 1.0
+    assert outcomes.figures().auc == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -69,4 +70,4 @@ def test_the_accuracy_of_a_log_equals_a_join_by_hand(seed: int) -> None:
         batches, [scores(list(given.items())), scores([(name, 0.5) for name in names[::3]])]
     )
     by_hand = roc_auc_score([name in set(clicked) for name in names], list(given.values()))
-    assert outcomes.progressive().auc == pytest.approx(by_hand), f"seed {seed}"
+    assert outcomes.figures().auc == pytest.approx(by_hand), f"seed {seed}"

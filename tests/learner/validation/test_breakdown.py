@@ -60,15 +60,6 @@ def test_a_hundred_impressions_are_ten_bands_of_ten() -> None:
     assert calibration_error(bands) == pytest.approx(0.406)
 
 
-def test_an_impression_of_weight_k_counts_as_k_in_its_band() -> None:
-    weights = np.array([1.0, 3.0, 1.0, 3.0])
-    scored = _scored([1, 0, 0, 1], [0.1, 0.1, 0.8, 0.8], weights=weights)
-    low, high = by_decile(scored, bands=2)
-    assert (low.clicked, high.clicked) == (0.25, 0.75)
-    assert [low.predicted, high.predicted] == pytest.approx([0.1, 0.8])
-    assert calibration_error([low, high]) == pytest.approx(0.1)
-
-
 @settings(max_examples=examples(100), deadline=None)
 @given(ROWS, st.integers(0, 2**32 - 1))
 def test_bands_of_weights_are_those_of_as_many_copies(
@@ -86,13 +77,6 @@ def test_bands_of_weights_are_those_of_as_many_copies(
         assert band.predicted == pytest.approx(copied.predicted)
         assert band.clicked == pytest.approx(copied.clicked)
     assert calibration_error(bands) == pytest.approx(calibration_error(copies))
-
-
-def test_a_band_counts_in_the_calibration_error_by_its_weight() -> None:
-    scored = _scored([0, 1, 1], [0.2, 0.9, 0.9], weights=np.array([8.0, 1.0, 1.0]))
-    low, high = by_decile(scored, bands=2)
-    assert ((low.impressions, low.weight), (high.impressions, high.weight)) == ((1, 8), (2, 2))
-    assert calibration_error([low, high]) == pytest.approx((8 * 0.2 + 2 * 0.1) / 10)
 
 
 def test_impressions_of_no_weight_make_no_bands() -> None:

@@ -74,7 +74,7 @@ def test_the_learners_metrics_equal_those_of_the_batch_report() -> None:
         alias=LEARNED, window="1h", until=OPEN, slice="all",
     )  # fmt: skip
     outcomes = join_outcomes(made.examples, made.scores)
-    report = outcomes.progressive()
+    report = outcomes.figures()
     assert hour.scored == len(outcomes)
     assert hour.shown == len(outcomes) + outcomes.unscored
     assert hour.clicks == outcomes.labels.sum()
