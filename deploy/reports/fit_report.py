@@ -28,7 +28,7 @@ def fit_in_words(
     model: its name. to: the folder of snapshots. seconds: how long this process took. resumed:
     whether an earlier process learned a part.
     """
-    clicks = "" if done.clicks is None else f"{done.clicks:,} of them with a click, "
+    clicks = f"{done.clicks:,} of them with a click, "
     rate = "" if resumed else f", {done.examples / max(seconds, 1e-9):,.0f} examples/s"
     since = " since it was continued" if resumed else ""
     epochs = f"{done.epochs} epochs, " if done.epochs > 1 else ""

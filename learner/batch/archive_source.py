@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 
 from headrace.ingest.archive.archived_examples import ExampleArchive
 from headrace.ingest.kafka.topics import examples_topic
-from headrace.learner.batch.sources import ExampleBlock, FilePosition
+from headrace.learner.batch.sources import BatchSource, ExampleBlock, FilePosition
 from headrace.learner.spec.model_spec import ModelSpec
 
 
-class ArchiveSource:
+class ArchiveSource(BatchSource):
     """An archive's examples of one model. Raises ArchiveError."""
 
     def __init__(self, url: str, spec: ModelSpec, examples_of: str = "") -> None:

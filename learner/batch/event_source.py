@@ -3,7 +3,7 @@
 A log is a directory of NDJSON, or a file with a layout, as `headrace run` replays it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from headrace.ingest.examples.batch import Examples
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.ndjson import EventLog
 from headrace.ingest.logs.opening import open_log
-from headrace.learner.batch.sources import ExampleBlock, FilePosition
+from headrace.learner.batch.sources import BatchSource, ExampleBlock, FilePosition
 from headrace.learner.local.event_join import EVENTS_A_TURN, EventJoin
 from headrace.learner.spec.model_spec import ModelSpec
 
 
-class EventLogSource:
+class EventLogSource(BatchSource):
     """Logs in their order, each after the one before in event time. Raises NoEventsError."""
 
     def __init__(
@@ -28,16 +28,8 @@ class EventLogSource:
 
     @property
     def identity(self) -> str:
-        """Text that changes when a log is added, removed or has another size."""
+        """Paths and sizes of the logs."""
         return " ".join(f"{log.path}:{log.bytes_total}" for log in self._logs)
-
-    @property
-    def marks(self) -> Mapping[str, int]:
-        """Logs have no offsets."""
-        return {}
-
-    def count(self) -> None:
-        """`read` is a share of bytes."""
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
         """Yield the blocks behind a place; the log before it is joined again."""

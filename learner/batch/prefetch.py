@@ -1,64 +1,17 @@
-"""Runs an iterator in threads, a few items ahead of its consumer, in an unchanged order.
+"""Computes the items of an iterator in threads, a few ahead of their consumer, in the same order.
 
 Reading files, encoding columns and the kernels that learn all release the interpreter's lock. One
 core therefore reads, others encode (`in_order`), and one learns.
 """
 
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_POLL_S = 0.2
-"""Longest time until the thread notices that its consumer has left."""
-
-
-class _Ended(NamedTuple):
-    error: BaseException | None
-
-
-class _Reader(Generic[Item]):
-    def __init__(self, items: Iterator[Item], ahead: int) -> None:
-        self._items = items
-        self._queue: queue.Queue[Item | _Ended] = queue.Queue(ahead)
-        self._left = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="prefetch", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        error: BaseException | None = None
-        try:
-            for item in self._items:
-                if not self._put(item):
-                    return
-        except BaseException as raised:  # noqa: BLE001 - the consumer raises it
-            error = raised
-        self._put(_Ended(error))
-
-    def _put(self, item: Item | _Ended) -> bool:
-        while not self._left.is_set():
-            try:
-                self._queue.put(item, timeout=_POLL_S)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def __iter__(self) -> Iterator[Item]:
-        while not isinstance(item := self._queue.get(), _Ended):
-            yield item
-        if item.error is not None:
-            raise item.error
-
-    def close(self) -> None:
-        self._left.set()
-        self._thread.join()
 
 
 @contextmanager
@@ -67,11 +20,18 @@ def read_ahead(items: Iterator[Item], ahead: int = 4) -> Iterator[Iterator[Item]
 
     The thread has ended when the context is left.
     """
-    reader = _Reader(items, ahead)
-    try:
-        yield iter(reader)
-    finally:
-        reader.close()
+    with ThreadPoolExecutor(1, "prefetch") as pool:
+        waiting = deque(pool.submit(next, items, None) for _ in range(ahead))
+
+        def read() -> Iterator[Item]:
+            while (item := waiting.popleft().result()) is not None:
+                waiting.append(pool.submit(next, items, None))
+                yield item
+
+        try:
+            yield read()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def in_order(
@@ -91,5 +51,4 @@ def in_order(
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for each in waiting:
-                each.cancel()
+            pool.shutdown(cancel_futures=True)

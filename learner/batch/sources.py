@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.splitting import part_of
@@ -36,10 +37,10 @@ class ExampleBlock(NamedTuple):
     """Some examples."""
 
     examples: Examples
-    after: FilePosition
-    """The position behind this block."""
-    read: float
-    """Share of the source before `after`, 0 to 1."""
+    after: Any
+    """The position behind this block; of files a `FilePosition`."""
+    read: float = 0.0
+    """Share of the source before `after`, 0 to 1; 0 if the source has no end."""
     refusals: tuple[RefusedEvents, ...] = ()
     """Lines of this block that are left out."""
     begun: float = 1.0
@@ -48,25 +49,22 @@ class ExampleBlock(NamedTuple):
     """Times of the examples in the order of the file; None if the source has no order of time."""
 
 
-class UnfinishedFit(Protocol):
-    """The progress of a fit that was killed."""
+class UnfinishedFit(Struct, frozen=True):
+    """A fit that was killed."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Of the spec."""
-
-    @property
-    def source(self) -> str:
-        """The identity of the source."""
+    fingerprint: str
+    """Of the spec."""
+    source: str
+    """The identity of the source."""
 
 
 def check_same_fit(path: str, found: UnfinishedFit, spec: ModelSpec, source: str) -> None:
     """Check that an unfinished fit is of this spec and data. Raises UnreadableData."""
-    for what, its, expected in (
-        ("spec", found.fingerprint, spec.fingerprint),
-        ("data", found.source, source),
+    for what, same in (
+        ("spec", found.fingerprint == spec.fingerprint),
+        ("data", found.source == source),
     ):
-        if its != expected:
+        if not same:
             raise UnreadableData(
                 f"{path}: expected the unfinished fit of this {what}, got one of another "
                 f"{what}. Give --to another folder, or start again with --restart"
@@ -121,39 +119,22 @@ def mostly_refused(refusals: Sequence[RefusedEvents], learned: int) -> Unreadabl
     )
 
 
-class LogBlock(Protocol):
-    """Some examples of a log. They are empty if the log has no end and nothing new."""
-
-    @property
-    def examples(self) -> Examples:
-        """The examples."""
-
-    @property
-    def after(self) -> object:
-        """The position behind them; it can be compared and pickled."""
-
-    @property
-    def read(self) -> float:
-        """Share of the log before `after`, 0 to 1; 0 if the log has no end."""
-
-
 class ExampleLog(Protocol):
     """Files or a topic, read in the same order each time."""
 
     @property
     def identity(self) -> str:
-        """Text that names the log."""
+        """Text that names the log; it changes when a file is added, removed or has another size."""
 
-    def blocks(self, after: Any) -> Iterator[LogBlock]:
-        """Yield the blocks behind a position; `FilePosition()` is the begin of any log."""
+    def blocks(self, after: Any) -> Iterator[ExampleBlock]:
+        """Yield the blocks behind a position; `FilePosition()` is the begin of any log.
+
+        Blocks are empty while a log without an end has nothing new. Raises UnreadableData.
+        """
 
 
-class BatchSource(Protocol):
-    """Examples in files."""
-
-    @property
-    def identity(self) -> str:
-        """Text that changes when a file is added, removed or has another size."""
+class BatchSource(ExampleLog, Protocol):
+    """Examples in files. A subclass without offsets, or with exact shares, has no more to say."""
 
     @property
     def marks(self) -> Mapping[str, int]:
@@ -161,12 +142,11 @@ class BatchSource(Protocol):
 
         The snapshot stores them, so that a learner continues from there.
         """
+        return {}
 
     def count(self) -> None:
         """Count the rows of all files, which makes `ExampleBlock.read` an exact share of rows.
 
         Without a count, it is a share of bytes, some megabytes ahead because files are buffered.
         """
-
-    def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
-        """Yield the blocks behind a position. Raises UnreadableData."""
+        return

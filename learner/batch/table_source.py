@@ -15,7 +15,7 @@ values in the first rows that a field cannot use, with the words of `headrace ch
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ from headrace.ingest.survey.table_survey import count_values
 from headrace.learner.batch.data_files import data_files
 from headrace.learner.batch.prefetch import in_order
 from headrace.learner.batch.row_order import RowOrder
-from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
+from headrace.learner.batch.sources import BatchSource, ExampleBlock, FilePosition, UnreadableData
 from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.runtime.affinity import available_cores
@@ -58,7 +58,7 @@ class _ReadBlock(NamedTuple):
     begun: float
 
 
-class TableSource:
+class TableSource(BatchSource):
     """Files of rows, in the order of their names."""
 
     def __init__(
@@ -94,13 +94,8 @@ class TableSource:
 
     @property
     def identity(self) -> str:
-        """Text that changes when a file is added, removed or has another size."""
+        """URLs and sizes of the files."""
         return " ".join(f"{each.url}:{each.size}" for each in self._files)
-
-    @property
-    def marks(self) -> Mapping[str, int]:
-        """Tables have no offsets."""
-        return {}
 
     def count(self) -> None:
         """Count the rows of all files: one more reading of CSV and NDJSON."""

@@ -93,8 +93,8 @@ class FitSummary(NamedTuple):
     """Log loss of the held-out tail after the best epoch."""
     log_loss: float = math.nan
     """Log loss of the scores made before learning, as `normalized_entropy`."""
-    clicks: int | None = None
-    """Examples with a click; None if they were not counted."""
+    clicks: int = 0
+    """Examples with a click."""
     order: RowOrder = RowOrder()
 
 

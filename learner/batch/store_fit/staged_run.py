@@ -13,7 +13,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-import fsspec
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -21,11 +20,13 @@ import pyarrow.parquet as pq
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.survey.findings import RefusedEvents
+from headrace.learner.batch.fit_folder import ProgressFolder
 from headrace.learner.batch.held_out_epochs import EpochDecision
 from headrace.learner.batch.row_order import RowOrder
 from headrace.learner.batch.sources import (
     BatchSource,
     FilePosition,
+    UnfinishedFit,
     UnreadableData,
     check_same_fit,
     merged_refusals,
@@ -33,23 +34,15 @@ from headrace.learner.batch.sources import (
     split_at,
 )
 from headrace.learner.batch.store_fit.staged_file import STAGED, staged, staged_examples
-from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.spec.model_spec import ModelSpec
-from headrace.pserver.snapshots.storage import translated
 
-_STAGE = "_stage"
 _DESCRIPTION = "run.json"
 _DECISION = "decision.json"
-_ROWS = "rows"
 
 
-class StagedRun(msgspec.Struct, frozen=True):
+class StagedRun(UnfinishedFit, frozen=True):
     """A run whose examples are staged."""
 
-    fingerprint: str
-    """Of the spec."""
-    source: str
-    """The identity of the source."""
     token: str
     """Names the run in the parameter server and in the marks."""
     rows: list[int]
@@ -64,38 +57,33 @@ class StagedRun(msgspec.Struct, frozen=True):
     """The rows left out, by reason."""
     order: RowOrder = RowOrder()
     """Of all rows."""
-    clicks: list[int] = []
-    """Examples with a click in each file; empty if a version that did not count them staged it."""
+    clicks: list[int] = msgspec.field(default_factory=list)
+    """Examples with a click in each file."""
 
     @property
     def epoch_rows(self) -> list[int]:
         """Rows of each file that an epoch learns."""
         return self.rows[: len(self.rows) - self.held_out]
 
-    def clicks_learned(self, epochs: int) -> int | None:
-        """Return the clicks of some epochs and of the examples held out; None if unknown."""
-        if len(self.clicks) < len(self.rows):
-            return None
+    def clicks_learned(self, epochs: int) -> int:
+        """Return the clicks of some epochs and of the examples held out."""
         files = len(self.epoch_rows)
         return epochs * sum(self.clicks[:files]) + sum(self.clicks[files:])
 
 
-class StageFolder:
+class StageFolder(ProgressFolder):
     """The folder of one model's staged run."""
 
     def __init__(self, url: str, name: str) -> None:
-        with translated(url, "opening"):
-            self._files, root = fsspec.core.url_to_fs(url)
-        self._path = f"{root.rstrip('/')}/{_STAGE}/{name}"
-        self._rows = f"{self._path}/{_ROWS}"
-        self._rows_url = self._files.unstrip_protocol(self._rows)
+        """`name`: of the model. Raises StorageFailed."""
+        super().__init__(url, "_stage", name)
 
     def read(self, spec: ModelSpec, source: str, holdout: float = 0.0) -> StagedRun | None:
         """Return the staged run; None if there is no such run.
 
         Raises UnreadableData if it is of another spec, other data, or holds out another share.
         """
-        run = self._described()
+        run = self._read(_DESCRIPTION, StagedRun)
         if run is None:
             return None
         path = f"{self._path}/{_DESCRIPTION}"
@@ -110,7 +98,7 @@ class StageFolder:
     @property
     def token(self) -> str:
         """The token of the staged run, whatever its spec and data; empty without one."""
-        run = self._described()
+        run = self._read(_DESCRIPTION, StagedRun)
         return "" if run is None else run.token
 
     def stage(
@@ -169,27 +157,11 @@ class StageFolder:
         """Return the last decision; it has ended if the run is gone, by its end or a restart."""
         if self.token != run.token:
             return EpochDecision(ended=True)
-        path = f"{self._path}/{_DECISION}"
-        try:
-            return msgspec.json.decode(self._files.cat_file(path), type=EpochDecision)
-        except FileNotFoundError:
-            return EpochDecision()
+        return self._read(_DECISION, EpochDecision) or EpochDecision()
 
     def decide(self, decision: EpochDecision) -> None:
         """Write a decision, and remove rows that it does not name."""
-        self._replace(_DECISION, decision)
-        if self._files.exists(self._rows):
-            for path in self._files.ls(self._rows, detail=False):
-                if path.rstrip("/").rpartition("/")[2] != decision.rows:
-                    self._files.rm(path, recursive=True)
-
-    def save(self, model: InMemoryModel) -> str:
-        """Write rows that a decision will name."""
-        return model.save(self._rows_url)
-
-    def load(self, decision: EpochDecision, spec: ModelSpec) -> InMemoryModel:
-        """Return the model after the best epoch."""
-        return InMemoryModel.load(self._rows_url, decision.rows, spec=spec)
+        self._replace(_DECISION, decision, {decision.rows})
 
     def held_out(self, run: StagedRun, spec: ModelSpec) -> Iterator[Examples]:
         """Yield the held-out examples in their order."""
@@ -202,27 +174,10 @@ class StageFolder:
 
     def remove(self) -> None:
         """Remove the run."""
-        description = f"{self._path}/{_DESCRIPTION}"
-        if self._files.exists(description):  # first: the files alone are no run
-            self._files.rm_file(description)
-        if self._files.exists(self._path):
-            self._files.rm(self._path, recursive=True)
+        self._remove(_DESCRIPTION)  # first: the files alone are no run
 
     def _file(self, number: int) -> str:
         return f"{self._path}/part-{number:05}.parquet"
-
-    def _described(self) -> StagedRun | None:
-        try:
-            found = self._files.cat_file(f"{self._path}/{_DESCRIPTION}")
-        except FileNotFoundError:
-            return None
-        return msgspec.json.decode(found, type=StagedRun)
-
-    def _replace(self, name: str, value: msgspec.Struct) -> None:
-        """Write a small file, as a whole or not at all."""
-        aside = f"{self._path}/{name}.new"
-        self._files.pipe_file(aside, msgspec.json.encode(value))
-        self._files.mv(aside, f"{self._path}/{name}")
 
     def _write(self, number: int, batches: Sequence[tuple[int, bytes]]) -> None:
         counts, blobs = zip(*batches, strict=True)

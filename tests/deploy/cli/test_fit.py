@@ -73,7 +73,7 @@ def test_a_fit_killed_after_it_saved_counts_every_row_once(tmp_path: Path) -> No
         command("whole"), cwd=home, check=True, capture_output=True, text=True, timeout=120
     )
     assert f"{ROWS:,} examples" in whole.stdout
-    state = home / "parts" / "_fit" / "shop.json"
+    state = home / "parts" / "_fit" / "shop" / "state.json"
     killed = subprocess.Popen(
         command("parts", "--save-every", "0"), cwd=home, stderr=subprocess.PIPE, text=True
     )

@@ -2,8 +2,9 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.csv
@@ -14,6 +15,9 @@ from headrace.learner.batch.fit_folder import FitFolder
 from headrace.learner.batch.table_source import TableSource
 from headrace.learner.batch.trainer import BatchTrainer, FitSettings, FitSummary
 from tests.learner.shop import shop_rows, shop_spec
+
+Done = TypeVar("Done")
+Tell = Callable[[object], object]
 
 LAYOUT = """
 [file]
@@ -61,9 +65,26 @@ def fit(
     to: Path,
     settings: FitSettings,
     stop: threading.Event | None = None,
-    tell: Callable[[object], object] = lambda _: None,
+    tell: Tell = lambda _: None,
 ) -> FitSummary | None:
     spec = shop_spec()
     source = TableSource([url], layout(), spec)
     trainer = BatchTrainer(spec, source, FitFolder(str(to), spec.name), settings)
     return trainer.run(stop or threading.Event(), tell)
+
+
+def stopped(run: Callable[[threading.Event, Tell], Done | None], after: Iterable[int]) -> Done:
+    """Run a fit to its end, stopped and started again after each of these numbers of reports."""
+    for reports in after:
+        stop, left = threading.Event(), reports
+
+        def tell(_: object, stop: threading.Event = stop) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                stop.set()
+
+        done = run(stop, tell)
+        if done is not None:
+            return done
+    raise AssertionError("the fit did not end")

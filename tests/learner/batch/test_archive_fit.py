@@ -21,6 +21,7 @@ from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.snapshots.catalog import find_snapshot
 from headrace.pserver.snapshots.restoration import restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
+from tests.learner.batch.fitted_tables import Tell, stopped
 from tests.learner.batch.staged_files import one_store, run_here
 from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
 from tests.learner.streams import random_examples, random_spec
@@ -54,25 +55,6 @@ def stream(spec: ModelSpec, seed: int) -> list[Record]:
     return records
 
 
-def fitted(spec: ModelSpec, data: str, to: str, stop_after: list[int]) -> FitSummary:
-    """Fit, stopped and started again after these numbers of blocks."""
-    for blocks in [*stop_after, 0]:
-        source = ArchiveSource(data, spec)
-        trainer = BatchTrainer(spec, source, FitFolder(to, spec.name), FitSettings(tell_every_s=0))
-        stop, told = threading.Event(), 0
-
-        def tell(_: object, limit: int = blocks) -> None:
-            nonlocal told
-            told += 1
-            if told == limit:
-                stop.set()  # noqa: B023 - called before the next round
-
-        done = trainer.run(stop, tell)
-        if done is not None:
-            return done
-    raise AssertionError("the last run had no bound")
-
-
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @pytest.mark.parametrize("stop_after", [[], [1, 2, 1]])
 def test_a_learner_that_goes_on_after_a_fit_learns_every_example_once(
@@ -81,8 +63,13 @@ def test_a_learner_that_goes_on_after_a_fit_learns_every_example_once(
     spec = random_spec(np.random.default_rng(5), policy, statistics=False)
     records = stream(spec, 5)
     archive(str(tmp_path / "sink"), [each for each in records if each.offset < ARCHIVED])
-    done = fitted(spec, str(tmp_path / "sink"), str(tmp_path / "models"), stop_after)
-    check_handover(spec, records, tmp_path, done)
+    to, settings = str(tmp_path / "models"), FitSettings(tell_every_s=0)
+
+    def run(stop: threading.Event, tell: Tell) -> FitSummary | None:
+        source = ArchiveSource(str(tmp_path / "sink"), spec)
+        return BatchTrainer(spec, source, FitFolder(to, spec.name), settings).run(stop, tell)
+
+    check_handover(spec, records, tmp_path, stopped(run, [*stop_after, 0]))
 
 
 def test_a_learner_that_goes_on_after_a_fit_into_a_store_learns_every_example_once(

@@ -1,6 +1,5 @@
 """A fit into a parameter server: every row once, however its processes and machines end."""
 
-import json
 import random
 import signal
 import threading
@@ -80,19 +79,6 @@ def test_a_fit_has_the_loss_before_learning_and_the_clicks_of_a_fit_in_one_proce
     assert begun[:3] == (0, 0.0, 0), "a rate begins here"
     assert learning[-1].examples == ROWS
     assert learning[-1].normalized_entropy == done.normalized_entropy
-
-
-def test_a_run_that_an_older_version_staged_has_unknown_clicks(log: Path, tmp_path: Path) -> None:
-    connect = one_store()[1]
-    with pytest.raises(WorkerFailed):
-        run(trainer(log, tmp_path, connect, lambda *_: Ended(-9)))
-    path = tmp_path / "_stage/shop/run.json"
-    described = json.loads(path.read_text())
-    assert len(described.pop("clicks")) == len(described["rows"])
-    path.write_text(json.dumps(described))
-    done = run(trainer(log, tmp_path, connect))
-    assert done is not None
-    assert done.clicks is None
 
 
 def test_epochs_count_every_row_again(

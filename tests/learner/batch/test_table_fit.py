@@ -17,10 +17,19 @@ from headrace.ingest.survey.log_survey import survey_log
 from headrace.learner.batch.fit_folder import FitFolder, FitState
 from headrace.learner.batch.sources import FilePosition
 from headrace.learner.batch.table_source import TableSource
-from headrace.learner.batch.trainer import BatchTrainer, FitSettings
+from headrace.learner.batch.trainer import BatchTrainer, FitSettings, FitSummary
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.spec.model_spec import parse_spec
-from tests.learner.batch.fitted_tables import ROWS, fit, layout, rows_of_files, write
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
+from tests.learner.batch.fitted_tables import (
+    ROWS,
+    Tell,
+    fit,
+    layout,
+    rows_of_files,
+    stopped,
+    write,
+)
 from tests.learner.shop import BEGIN_MS, shop_rows, shop_spec
 
 NOW_MS = BEGIN_MS + 10 * ROWS * 1000
@@ -56,54 +65,57 @@ def test_a_fit_makes_the_rows_that_the_joiner_and_a_model_make(
 
 
 def test_fits_of_several_models_share_a_folder(tmp_path: Path) -> None:
-    names = ("news", "news-2", "shop")
-    text = shop_spec().text
-    specs = [parse_spec(text.replace('"shop"', f'"{name}"', 1), "shop.toml") for name in names]
-    folders = [FitFolder(str(tmp_path), name) for name in names]
-    for folder, spec in zip(folders, specs, strict=True):
-        rows = folder.save(InMemoryModel(spec))
+    spec = shop_spec()
+    one, other = (FitFolder(str(tmp_path), name) for name in ("news", "news-2"))
+    for folder in (one, other):
+        older = folder.save(InMemoryModel(spec))
         folder.write(FitState(spec.fingerprint, "source", folder.save(InMemoryModel(spec))))
-        assert not (tmp_path / "_fit" / rows).exists(), "nothing names these rows"
-    folders[0].restart()
-    assert folders[0].read(specs[0], "source") is None
-    for folder, spec in zip(folders[1:], specs[1:], strict=True):
-        state = folder.read(spec, "source")
-        assert state is not None
-        folder.load(state.rows, spec)
+        with pytest.raises(NoSnapshot):
+            folder.load(older, spec)
+    one.restart()
+    assert one.read(spec, "source") is None
+    state = other.read(spec, "source")
+    assert state is not None
+    other.load(state.rows, spec)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("holdout", [0.0, 0.2])
-def test_a_fit_that_is_stopped_anywhere_ends_with_the_same_model(
-    holdout: float, rows: pa.Table, tmp_path: Path
+def test_a_fit_stopped_anywhere_makes_the_same_rows_and_counts_each_line_once(
+    holdout: float, rows: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url, dice = write(rows, tmp_path, "parquet"), random.Random(7)
-    settings = FitSettings(epochs=2, holdout=holdout, tell_every_s=0)
-    whole = fit(url, tmp_path / "whole", settings)
-    parts, runs = None, 0
-    while parts is None:
-        stop, left = threading.Event(), dice.randrange(1, 3)
+    """Lines without a usable time, and lines after a newer one, once whatever the epochs."""
+    later = rows.slice(15_000, 5_000)
+    backward = later.take(pa.array(np.arange(5_000)[::-1]))
+    log = pa.concat_tables([with_bad_times(rows.slice(0, 15_000), bad=2_000), later, backward])
+    pyarrow.parquet.write_table(log, tmp_path / "log.parquet", row_group_size=2_500)
+    settings, dice = FitSettings(epochs=2, holdout=holdout, tell_every_s=0), random.Random(7)
+    runs: list[BatchTrainer] = []
+    found: list[tuple[FitSummary, FoldedRows]] = []
+    for stops in ([0], iter(lambda: dice.randrange(1, 4), None)):
+        to = tmp_path / str(len(found))
 
-        def tell(_: object) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                stop.set()  # noqa: B023 - called before the next round
+        def run(stop: threading.Event, tell: Tell, to: Path = to) -> FitSummary | None:
+            source = TableSource(
+                [str(tmp_path / "log.parquet")], layout(), shop_spec(), now_ms=NOW_MS
+            )
+            folder = FitFolder(str(to), "shop")
+            runs.append(BatchTrainer(shop_spec(), source, folder, settings))
+            return runs[-1].run(stop, tell)
 
-        parts = fit(url, tmp_path / "parts", settings, stop, tell)
-        runs += 1
-    assert whole is not None
-    assert runs > 2
-    assert parts.examples == whole.examples
-    asked = rows.slice(0, 500).rename_columns(
-        ["user", "item", "price", "words", "timestamp_ms", "clicked"]
-    )
-    scores = [
-        headrace.LocalModel.load(tmp_path / folder, done.snapshot).predict(asked).tolist()
-        for folder, done in (("whole", whole), ("parts", parts))
-    ]
-    assert scores[0] == scores[1]
-    assert not [path for path in (tmp_path / "parts" / "_fit").iterdir() if path.is_dir()]
+        done = stopped(run, stops)
+        found.append((done, InMemoryModel.load(to, done.snapshot).rows))
+        assert {each.reason: each.count for each in runs[-1].refusals} == dict.fromkeys(
+            (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD), 2_000
+        )
+        assert (done.order.rows, done.order.disordered) == (19_000, 4_999)
+        assert done.order.furthest_ms == 4_999_000
+        assert not list((to / "_fit").iterdir())
+    assert len(runs) > 4
+    assert "expected rows in order of time" in caplog.text
+    (whole, whole_rows), (parts, parts_rows) = found
+    assert (parts.examples, parts.clicks) == (whole.examples, whole.clicks)
+    for one, other in zip(parts_rows, whole_rows, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_epochs_stop_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
@@ -173,30 +185,3 @@ def test_lines_that_are_no_rows_are_refused_with_their_text(rows: pa.Table, tmp_
     assert (refused.reason, refused.count) == (Reason.NOT_JSON, 1)
     assert refused.place == f"{tmp_path}/log.ndjson, line 3"
     assert refused.example == '{"user": "u1"'
-
-
-@pytest.mark.parametrize("holdout", [0.0, 0.2])
-def test_a_fit_counts_each_refused_line_once_whatever_its_epochs_and_stops(
-    holdout: float, rows: pa.Table, tmp_path: Path
-) -> None:
-    log = with_bad_times(rows, bad=2000)
-    pyarrow.parquet.write_table(log, tmp_path / "log.parquet", row_group_size=5000)
-    settings = FitSettings(epochs=2, holdout=holdout, tell_every_s=0)
-    refusals, done, dice = None, None, random.Random(5)
-    while done is None:
-        stop, left = threading.Event(), dice.randrange(1, 4)
-
-        def tell(_: object) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                stop.set()  # noqa: B023 - called before the next round
-
-        source = TableSource([str(tmp_path / "log.parquet")], layout(), shop_spec(), now_ms=NOW_MS)
-        folder = FitFolder(str(tmp_path / "models"), "shop")
-        trainer = BatchTrainer(shop_spec(), source, folder, settings)
-        done, refusals = trainer.run(stop, tell), trainer.refusals
-    assert refusals is not None
-    assert {each.reason: each.count for each in refusals} == dict.fromkeys(
-        (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD), 2000
-    )

@@ -158,34 +158,11 @@ def test_layers_of_a_fit_use_several_threads_and_the_rows_stay_the_same(
     np.testing.assert_allclose(made[0].values, made[1].values, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("holdout", [0.0, 0.2])
-def test_a_fit_counts_rows_out_of_order_once_whatever_its_epochs_and_stops(
-    holdout: float, rows: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = rows.slice(0, 10_000)
-    backward = log.take(pa.array(np.arange(10_000)[::-1]))
-    pyarrow.parquet.write_table(pa.concat_tables([log, backward]), tmp_path / "log.parquet")
-    settings = FitSettings(epochs=2, holdout=holdout, save_every_s=0, tell_every_s=0)
-    done, stops = None, 0
-    while done is None:
-        stop = threading.Event()
-        if stops < 2:
-            stop.set()  # after the first block of each process
-        done = fit(str(tmp_path / "log.parquet"), tmp_path / "models", settings, stop)
-        stops += 1
-    assert stops == 3
-    times = log["time"].to_pylist()
-    assert (done.order.rows, done.order.disordered) == (20_000, 9_999)
-    assert done.order.furthest_ms == times[-1] - times[0]
-    assert "expected rows in order of time" in caplog.text
-
-
 def test_a_fit_counts_its_clicks_and_the_loss_before_learning(
     rows: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = fit(write(rows, tmp_path, "parquet"), tmp_path / "models", FitSettings())
     assert done is not None
-    assert done.clicks is not None
     assert done.clicks == sum(rows["clicked"].to_pylist())
     rate = done.clicks / ROWS
     entropy = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
