@@ -118,10 +118,6 @@ class LossTable:
         self._losses: list[float] = []
         self._weights: list[float] = []
 
-    def add(self, settled: Settled, scores: Reals) -> None:
-        """Add the log losses of a block's impressions, shape (n,)."""
-        self.add_sums(settled, loss_sums(settled, scores))
-
     def add_sums(self, settled: Settled, sums: Reals) -> None:
         """Add the losses of a block's impressions, as `loss_sums` returns them."""
         if not settled.batches.shape[0]:

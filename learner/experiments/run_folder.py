@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.history import ArmRecord, decoded, encoded
 
-_HISTORY, _LOCK, _GROUP = "history.ndjson", "lock", "group-id"
+_HISTORY, _LOCK = "history.ndjson", "lock"
 
 
 class SavedRun(NamedTuple):
@@ -65,23 +65,9 @@ class RunFolder:
 
         Raises LearnerError.
         """
-        saved = self._newest(fingerprint, source)
-        if saved is None:
-            (self.path / _HISTORY).write_bytes(b"")
-            return None
-        with (self.path / _HISTORY).open("r+b") as history:
-            history.truncate(saved.history)
-        return saved
-
-    def _newest(self, fingerprint: str, source: str) -> SavedRun | None:
-        if (self.path / _GROUP).exists():
-            raise LearnerError(
-                f"{self.path}: expected the folder of one runner, got one of a group of runners "
-                "(--group), which was removed. Give --to another folder, or start again with "
-                "--restart"
-            )
         saved = read_state(self.path)
         if saved is None:
+            (self.path / _HISTORY).write_bytes(b"")
             return None
         for what, found, expected in (
             ("experiment file and control", saved.fingerprint, fingerprint),
@@ -92,6 +78,8 @@ class RunFolder:
                     f"{self.path}: expected the run of this {what}, got a run of another one. Give "
                     "--to another folder, or start again with --restart"
                 )
+        with (self.path / _HISTORY).open("r+b") as history:
+            history.truncate(saved.history)
         return saved
 
     def append(self, records: Sequence[ArmRecord]) -> None:
@@ -105,7 +93,7 @@ class RunFolder:
         with history.open("rb") as file:
             os.fsync(file.fileno())
         saved = SavedRun(fingerprint, source, history.stat().st_size, run)
-        older = self._states()
+        older = _states_in(self.path)
         number = 1 + (int(older[-1].stem.partition("-")[2]) if older else 0)
         path = self.path / f"state-{number:08}.pickle"
         aside = path.with_suffix(".new")
@@ -129,14 +117,13 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether a state was saved."""
-        return bool(self._states())
+        return bool(_states_in(self.path))
 
     def restart(self) -> None:
         """Forget the run."""
-        for state in self._states():
+        for state in _states_in(self.path):
             state.unlink()
-        for name in (_HISTORY, _GROUP):
-            (self.path / name).unlink(missing_ok=True)
+        (self.path / _HISTORY).unlink(missing_ok=True)
         for work in self.path.glob("work-*"):
             shutil.rmtree(work)
 
@@ -144,9 +131,6 @@ class RunFolder:
         """Return the folder for files that belong to this experiment and this log only."""
         digest = hashlib.sha256(f"{fingerprint} {source}".encode()).hexdigest()
         return self.path / f"work-{digest[:16]}"
-
-    def _states(self) -> list[Path]:
-        return _states_in(self.path)
 
 
 def read_state(path: Path) -> SavedRun | None:

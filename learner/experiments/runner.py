@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.learner.batch.sources import ExampleLog, FilePosition, LogBlock
+from headrace.learner.batch.sources import ExampleBlock, ExampleLog, FilePosition
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.decisions import ArmVerdict, Look, look
 from headrace.learner.experiments.executors.remote_arms import RemoteArms
@@ -94,7 +94,7 @@ class ExperimentRunner:
         self.resumed = saved is not None
         """Whether this goes on with an interrupted run."""
         self._run: _Run = saved.run if saved is not None else _Run(experiment)
-        self._reading: dict[int, Iterator[LogBlock]] = {}
+        self._reading: dict[int, Iterator[ExampleBlock]] = {}
         """By the identity of a cohort: its place in the log."""
         self._saved_steps = self._run.steps if self.resumed else -1
 

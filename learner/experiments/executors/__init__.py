@@ -12,6 +12,5 @@ a checkpoint that is complete is not learned again.
 *Refused:* arms that decide as their tasks finish. The order of finished tasks depends on the load
 of the machine, and two runs would keep other arms.
 
-`executor_kind` names the kinds, and `execution` opens one. `checkpoints` are the models and scores
-between two chunks.
+`executor_kind` names the kinds, and `execution` opens one.
 """

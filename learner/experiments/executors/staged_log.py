@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.ingest.examples.batch import Examples
-from headrace.learner.batch.sources import ExampleBlock, ExampleLog, FilePosition, LogBlock
+from headrace.learner.batch.sources import ExampleBlock, ExampleLog, FilePosition
 from headrace.learner.experiments.experiment_file import RungSection, rung_examples
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class StagedLog:
         """`sizes`: examples before a chunk -> fewest examples of the chunk, see `chunk_sizes`."""
         folder.mkdir(parents=True, exist_ok=True)
         self._source, self._folder, self._sizes = source, folder, sizes
-        self._reading: Iterator[LogBlock] | None = None
+        self._reading: Iterator[ExampleBlock] | None = None
         self._reading_chunk = -1
         """The chunk whose blocks come next."""
 

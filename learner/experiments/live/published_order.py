@@ -36,7 +36,7 @@ class PublishedOrder:
     """The published order of one experiment."""
 
     def __init__(self, records: Mapping[str, bytes] | None = None) -> None:
-        """`records`: by the rest of the key behind `NAME/`; a history of 0.1.0 may have none."""
+        """`records`: by the rest of the key behind `NAME/`."""
         published = dict(records or {})
         self._front = published.get(FRONT, b"")
         found = msgspec.json.decode(self._front, type=_Front) if self._front else None
@@ -50,8 +50,6 @@ class PublishedOrder:
         self._position = (
             TopicPosition(tuple(found.offsets), tuple(found.reached_ms)) if found else None
         )
-        self.keys = tuple(published)
-        """Of all records."""
 
     def at_least(self, known: FirstPass) -> FirstPass:
         """Return what is published if it goes on behind `known`, else `known`.

@@ -26,6 +26,7 @@ from headrace.ingest.examples.batch import DamagedExamples, Examples, Unreadable
 from headrace.ingest.examples.continuity import Continuity
 from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Reader, Record, Source
+from headrace.learner.batch.sources import ExampleBlock
 from headrace.learner.errors import LearnerError, WrongExamples
 
 log = logging.getLogger(__name__)
@@ -61,37 +62,23 @@ class FirstPass:
     ) -> None:
         self.front = front
         """The place that no reading has passed."""
-        self._late = dict(late or {})
+        self.late = dict(late or {})
         """Partition and offset of a late batch -> its event time, in the order of the notes."""
-
-    @property
-    def late(self) -> Mapping[tuple[int, int], int]:
-        """Partition and offset of each late batch -> its event time, in the order of the notes."""
-        return self._late
 
     def key(self, partition: int, offset: int, reached_ms: int) -> tuple[int, int]:
         """Return the key of a batch. `reached_ms`: event time of its partition with it."""
-        return max(reached_ms, self._late.get((partition, offset), 0)), partition
+        return max(reached_ms, self.late.get((partition, offset), 0)), partition
 
     def note(self, partition: int, offset: int, reached_ms: int) -> int:
         """Take note of the batch behind the front; return the event time of its key."""
         last_ms, last = max((each, number) for number, each in enumerate(self.front.reached_ms))
         if (reached_ms, partition) < (last_ms, last):
             reached_ms = last_ms + (partition < last)
-            self._late[partition, offset] = reached_ms
+            self.late[partition, offset] = reached_ms
         offsets, reached = list(self.front.offsets), list(self.front.reached_ms)
         offsets[partition], reached[partition] = offset + 1, reached_ms
         self.front = TopicPosition(tuple(offsets), tuple(reached))
         return reached_ms
-
-
-class TopicBlock(NamedTuple):
-    """A batch of the topic; without examples while the topic has no new ones."""
-
-    examples: Examples
-    after: TopicPosition
-    read: float = 0.0
-    """A topic has no end."""
 
 
 class _Queued(NamedTuple):
@@ -125,8 +112,6 @@ class _Partition:
 
 class TopicSource:
     """The examples of a topic from given offsets on."""
-
-    refused = 0
 
     def __init__(
         self,
@@ -183,7 +168,7 @@ class TopicSource:
             for source in self.sources
         }
 
-    def blocks(self, after: object) -> Iterator[TopicBlock]:
+    def blocks(self, after: object) -> Iterator[ExampleBlock]:
         """Yield the batches behind a position, and empty blocks while the topic has no more.
 
         Raises ExamplesExpired, WrongExamples, and the errors of `Reader.poll`.
@@ -198,9 +183,9 @@ class TopicSource:
                 chosen = reading.furthest_behind(self._now_ms() - self._hold_ms, self._end)
                 if chosen is not None:
                     taken = reading.take(chosen)
-                    yield TopicBlock(taken, reading.position)
+                    yield ExampleBlock(taken, reading.position)
                 elif not reading.fetch(_POLL_S):
-                    yield TopicBlock(Examples.empty(self._fields), reading.position)
+                    yield ExampleBlock(Examples.empty(self._fields), reading.position)
         finally:
             self._readers.discard(reading)
             reading.reader.close()

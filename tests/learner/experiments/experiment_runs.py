@@ -1,7 +1,7 @@
 """A small experiment over a log in memory, for tests of the runner."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.fields import Policy
-from headrace.learner.batch.sources import ExampleBlock, FilePosition
+from headrace.learner.batch.sources import BatchSource, ExampleBlock, FilePosition
 from headrace.learner.experiments.experiment_file import Experiment, load_experiment
 from headrace.learner.experiments.history import ArmRecord, ExperimentProgress, ExperimentResult
 from headrace.learner.experiments.run_folder import RunFolder, read_history
@@ -46,18 +46,13 @@ cycle_s = 600
 """
 
 
-class ListedBlocks:
+class ListedBlocks(BatchSource):
     """A log in memory."""
 
     identity = "memory"
-    marks: Mapping[str, int] = {}
-    refused = 0
 
     def __init__(self, blocks: list[Examples]) -> None:
         self._blocks = blocks
-
-    def count(self) -> None:
-        """Blocks are counted."""
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
         """Yield the blocks behind a place."""

@@ -1,5 +1,6 @@
 """The runner: arms learn as they would alone, and a killed run goes on as it would have."""
 
+import pickle
 from pathlib import Path
 from threading import Event
 
@@ -11,11 +12,11 @@ from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.arm import FieldSelection
 from headrace.learner.experiments.experiment_file import load_experiment
 from headrace.learner.experiments.history import ExperimentProgress
-from headrace.learner.experiments.run_folder import RunFolder
+from headrace.learner.experiments.run_folder import RunFolder, SavedRun, read_state
 from headrace.learner.experiments.rungs import ComparedArm, Rungs, compared_arm, within_error
 from headrace.learner.experiments.runner import ExperimentRunner
 from headrace.learner.local.in_memory_model import InMemoryModel
-from headrace.learner.loop.scores import Scores
+from headrace.learner.loop.scores import scores_of
 from headrace.learner.validation.outcomes import join_outcomes
 from tests.learner.experiments.experiment_runs import (
     log_of,
@@ -24,6 +25,7 @@ from tests.learner.experiments.experiment_runs import (
 )
 
 FIRST = FilePosition()
+_RUNGS = b"experiments.rungs\nRungs\n"
 ONE_ARM = """
 [experiment]
 name = "one"
@@ -83,13 +85,8 @@ def test_an_arm_has_the_loss_that_its_spec_has_alone(tmp_path: Path) -> None:
     for number, name in enumerate(("control", "other")):
         model = InMemoryModel(experiment.plan(number).spec)
         examples = [block.examples for block in log.blocks(FIRST)]
-        scores = []
-        for each in examples:
-            made = model.learn(each)
-            found = np.flatnonzero(~np.isnan(made))
-            ids = each.impression_ids.take(found), each.request_ids.take(found)
-            scores.append(Scores(*ids, each.event_ms[found], made[found]))
-        alone = join_outcomes(examples, scores).progressive().log_loss
+        scores = [scores_of(each, model.learn(each)) for each in examples]
+        alone = join_outcomes(examples, scores).figures().log_loss
         assert losses[name] == pytest.approx(alone, rel=1e-12)
     assert result.loss == min(loss for loss in losses.values() if loss is not None)
 
@@ -128,6 +125,19 @@ def test_a_finished_experiment_keeps_its_result(tmp_path: Path) -> None:
     first = run_stopped(experiment, log, tmp_path / "run", [])
     again = run_stopped(experiment, log, tmp_path / "run", [])
     assert (again[0].loss, again[2]) == (first[0].loss, first[2])
+
+
+@pytest.mark.parametrize("former", [b"experiments.race\nRace\n", b"experiments.rungs\nRace\n"])
+def test_a_state_with_modules_or_classes_of_another_version_is_refused(
+    tmp_path: Path, former: bytes
+) -> None:
+    saved = pickle.dumps(tuple(SavedRun("fingerprint", "log", 0, Rungs(4))), protocol=0)
+    assert _RUNGS in saved
+    (tmp_path / "state-00000001.pickle").write_bytes(saved)
+    assert read_state(tmp_path) is not None
+    (tmp_path / "state-00000001.pickle").write_bytes(saved.replace(_RUNGS, former))
+    with pytest.raises(LearnerError, match="got one of another version"):
+        read_state(tmp_path)
 
 
 def paired_to_control(*differences: float) -> ComparedArm:

@@ -84,21 +84,6 @@ def test_a_lost_folder_is_replayed_with_late_batches_where_they_were_learned(
     assert len(broker.experiments.sent) == sent + 1
 
 
-def test_a_history_without_notes_of_late_batches_goes_on_from_its_folder(tmp_path: Path) -> None:
-    broker = Broker(write_files(tmp_path), seed=1)
-    broker.hold_s, broker.pauses = 0.0, 0.7
-    with pytest.raises(Killed):
-        broker.run(tmp_path / "run", kill_after=20)
-    sent = broker.experiments.sent
-    sent[:] = [each for each in sent if (each.key or b"").partition(b"/")[2].isdigit()]
-    assert not broker.published().order
-    broker.run(tmp_path / "run")
-    published = broker.published()
-    assert published.order
-    broker.run(tmp_path / "lost")
-    assert broker.published() == published
-
-
 def test_another_experiment_under_the_same_name_is_refused(tmp_path: Path) -> None:
     broker = Broker(write_files(tmp_path))
     broker.run(tmp_path / "first")
