@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from headrace.learner.calibration.platt import FARTHEST
 from headrace.learner.local.onnx_networks import HistoryItems, OnnxNetwork
 from headrace.learner.local.onnx_nodes import OnnxNodes
 from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, Structure
@@ -29,8 +30,6 @@ OPSET = 18
 """Version of the operators: the first with BitwiseAnd, BitwiseOr and BitwiseXor."""
 _FARTHEST = 35.0
 """As in learner.kernels.loss: no probability is 0 or 1."""
-_FARTHEST_CALIBRATED = 15.0
-"""As in learner.calibration.platt: log-odds are clipped here before scaling."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A, _MIX_B = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 _RARE_PATTERN = 0x5A17C0DE5A17C0DE
@@ -79,6 +78,7 @@ class OnnxGraph:
         layers: Mapping[str, Floats],
     ) -> None:
         self._rows, self._inputs, self._nodes = rows, inputs, OnnxNodes()
+        self._do = self._nodes.do
         self._architecture = structure.architecture
         self._network = OnnxNetwork(self._nodes, structure, layers, inputs.target)
         self._dimensions = rows.vectors.shape[1]
@@ -94,16 +94,10 @@ class OnnxGraph:
             wide.append(self._nodes.total(weights, 1))
             vectors += of_ids
         if inputs.number_weights.shape[0]:
-            wide.append(
-                self._nodes.total(
-                    self._nodes.do("Mul", "numbers", self._nodes.constant(inputs.number_weights)), 1
-                )
-            )
+            wide.append(self._nodes.total(self._do("Mul", "numbers", inputs.number_weights), 1))
             if self._dimensions:
-                each = self._nodes.do("Unsqueeze", "numbers", self._nodes.ints(2))
-                vectors.append(
-                    self._nodes.do("Mul", each, self._nodes.constant(inputs.number_vectors))
-                )
+                each = self._do("Unsqueeze", "numbers", [2])
+                vectors.append(self._do("Mul", each, inputs.number_vectors))
         if inputs.bags:
             guarded = inputs.guarded[inputs.singles :, None]
             weights, of_items = self._inputs_of(items, guarded)
@@ -112,9 +106,9 @@ class OnnxGraph:
             history = self._history(of_items)
         total = wide[0]
         for each in wide[1:]:
-            total = self._nodes.do("Add", total, each)
+            total = self._do("Add", total, each)
         if self._dimensions:
-            joined = self._nodes.do("Concat", *vectors, axis=1)
+            joined = self._do("Concat", *vectors, axis=1)
             total = self._network.log_odds(total, joined, history)
         self._answer(total)
         initializers = [numpy_helper.from_array(v, k) for k, v in self._nodes.constants.items()]
@@ -144,75 +138,63 @@ class OnnxGraph:
         place = self._find(ids)
         read = ids
         if guarded.any():
-            rare, where = self._rare(ids), self._nodes.constant(guarded)
-            missing = self._nodes.do("Not", self._nodes.do("Cast", place, to=TensorProto.BOOL))
-            lacking = self._nodes.do("And", missing, where)
-            place = self._nodes.do("Where", lacking, self._find(rare), place)
-            read = self._nodes.do("Where", lacking, rare, ids)
-        weights = self._nodes.do(
-            "Gather", self._nodes.constant(self._rows.weights, "weights"), place
-        )
+            rare = self._rare(ids)
+            missing = self._do("Not", self._do("Cast", place, to=TensorProto.BOOL))
+            lacking = self._do("And", missing, guarded)
+            place = self._do("Where", lacking, self._find(rare), place)
+            read = self._do("Where", lacking, rare, ids)
+        weights = self._do("Gather", self._nodes.constant(self._rows.weights, "weights"), place)
         if not self._dimensions:
             return weights, []
-        last = self._nodes.ints(-1)
-        there = self._nodes.do("Cast", place, to=TensorProto.BOOL)
-        learned = self._nodes.do(
-            "Gather", self._nodes.constant(self._rows.vectors, "vectors"), place
-        )
-        begun = self._initial(self._nodes.do("Unsqueeze", read, last))
-        vectors = self._nodes.do("Where", self._nodes.do("Unsqueeze", there, last), learned, begun)
-        given = self._nodes.do(
-            "Cast", self._nodes.do("Cast", ids, to=TensorProto.BOOL), to=TensorProto.FLOAT
-        )
-        return weights, [self._nodes.do("Mul", vectors, self._nodes.do("Unsqueeze", given, last))]
+        there = self._do("Cast", place, to=TensorProto.BOOL)
+        learned = self._do("Gather", self._nodes.constant(self._rows.vectors, "vectors"), place)
+        begun = self._initial(self._do("Unsqueeze", read, [-1]))
+        vectors = self._do("Where", self._do("Unsqueeze", there, [-1]), learned, begun)
+        given = self._do("Cast", self._do("Cast", ids, to=TensorProto.BOOL), to=TensorProto.FLOAT)
+        return weights, [self._do("Mul", vectors, self._do("Unsqueeze", given, [-1]))]
 
     def _find(self, ids: str) -> str:
         """Return the place of each id among the rows, 0 where it has none."""
         known, last = self._nodes.constant(self._rows.ids, "row_ids"), self._rows.ids.shape[0] - 1
-        place = self._nodes.do("Sub", ids, ids)  # zeros of the same shape
+        place = self._do("Sub", ids, ids)  # zeros of the same shape
         step = 1 << max(last.bit_length() - 1, 0)
         while step:
-            further = self._nodes.do("Add", place, self._nodes.constant(np.int64(step)))
-            further = self._nodes.do("Min", further, self._nodes.constant(np.int64(last)))
-            reached = self._nodes.do("LessOrEqual", self._nodes.do("Gather", known, further), ids)
-            place = self._nodes.do("Where", reached, further, place)
+            further = self._do("Add", place, np.int64(step))
+            further = self._do("Min", further, np.int64(last))
+            reached = self._do("LessOrEqual", self._do("Gather", known, further), ids)
+            place = self._do("Where", reached, further, place)
             step >>= 1
-        found = self._nodes.do("Equal", self._nodes.do("Gather", known, place), ids)
-        return self._nodes.do("Where", found, place, self._nodes.constant(np.int64(0)))
+        found = self._do("Equal", self._do("Gather", known, place), ids)
+        return self._do("Where", found, place, np.int64(0))
 
     def _rare(self, ids: str) -> str:
         """Return the ids of the rare rows of these ids: learner.kernels.row_ids."""
-        kept = self._word(self._inputs.high | 1023)
-        fixed = self._word(_RARE_PATTERN & ~self._inputs.high & ~1023)
-        return self._nodes.do("BitwiseOr", self._nodes.do("BitwiseAnd", ids, kept), fixed)
+        kept = _word(self._inputs.high | 1023)
+        fixed = _word(_RARE_PATTERN & ~self._inputs.high & ~1023)
+        return self._do("BitwiseOr", self._do("BitwiseAnd", ids, kept), fixed)
 
     def _initial(self, ids: str) -> str:
         """Return the initial vectors of ids, (..., 1): learner.kernels.initialization."""
-        seed = self._word(self._inputs.seed * _GOLDEN)
-        begun = self._mix(self._nodes.do("BitwiseXor", ids, seed))
-        steps = [(at + 1) * _GOLDEN for at in range(self._dimensions)]
-        numbered = self._nodes.do(
-            "Add", begun, self._nodes.constant(np.array([_signed(s) for s in steps]))
-        )
+        seed = _word(self._inputs.seed * _GOLDEN)
+        begun = self._mix(self._do("BitwiseXor", ids, seed))
+        steps = np.array([_word((at + 1) * _GOLDEN) for at in range(self._dimensions)])
+        numbered = self._do("Add", begun, steps)
         bits = self._shifted(self._mix(numbered), 40)
-        unit = self._nodes.do("Mul", self._nodes.do("Cast", bits, to=TensorProto.FLOAT),
-                        self._nodes.constant(np.float32(2.0**-23)))  # fmt: skip
-        unit = self._nodes.do("Sub", unit, self._nodes.constant(np.float32(1.0)))
-        return self._nodes.do("Mul", unit, self._nodes.constant(np.float32(self._inputs.bound)))
+        unit = self._do("Mul", self._do("Cast", bits, to=TensorProto.FLOAT), np.float32(2.0**-23))
+        unit = self._do("Sub", unit, np.float32(1.0))
+        return self._do("Mul", unit, np.float32(self._inputs.bound))
 
     def _mix(self, words: str) -> str:
         for factor in (_MIX_A, _MIX_B):
-            words = self._nodes.do("BitwiseXor", words, self._shifted(words, 33))
-            words = self._nodes.do("Mul", words, self._word(factor))
-        return self._nodes.do("BitwiseXor", words, self._shifted(words, 33))
+            words = self._do("BitwiseXor", words, self._shifted(words, 33))
+            words = self._do("Mul", words, _word(factor))
+        return self._do("BitwiseXor", words, self._shifted(words, 33))
 
     def _shifted(self, words: str, bits: int) -> str:
         """Return int64 words shifted right, zeros coming in."""
-        unsigned = self._nodes.do("Cast", words, to=TensorProto.UINT64)
-        shifted = self._nodes.do(
-            "BitShift", unsigned, self._nodes.constant(np.uint64(bits)), direction="RIGHT"
-        )
-        return self._nodes.do("Cast", shifted, to=TensorProto.INT64)
+        unsigned = self._do("Cast", words, to=TensorProto.UINT64)
+        shifted = self._do("BitShift", unsigned, np.uint64(bits), direction="RIGHT")
+        return self._do("Cast", shifted, to=TensorProto.INT64)
 
     # ---------------------------------------------------------------------------- bags, answer
 
@@ -222,38 +204,32 @@ class OnnxGraph:
             return []
         [items] = of_items  # (n, bags, longest, d)
         if self._architecture == FACTORIZATION_MACHINE:
-            return [self._nodes.do("Reshape", items, self._nodes.ints(0, -1, self._dimensions))]
+            return [self._do("Reshape", items, [0, -1, self._dimensions])]
         return [self._nodes.total(items, 2)]
 
     def _history(self, of_items: Sequence[str]) -> HistoryItems | None:
         if not of_items or self._inputs.history < 0:
             return None
-        which = self._nodes.constant(np.int64(self._inputs.history))
-        ids, vectors = (
-            self._nodes.do("Gather", each, which, axis=1) for each in ("items", *of_items)
-        )
-        return HistoryItems(vectors, self._nodes.do("Cast", ids, to=TensorProto.BOOL))
+        which = np.int64(self._inputs.history)
+        ids, vectors = (self._do("Gather", each, which, axis=1) for each in ("items", *of_items))
+        return HistoryItems(vectors, self._do("Cast", ids, to=TensorProto.BOOL))
 
     def _answer(self, log_odds: str) -> None:
         """Add the nodes from log-odds to the output `probability`."""
         if self._inputs.platt is not None:
             a, b = self._inputs.platt
-            z = self._clipped(log_odds, _FARTHEST_CALIBRATED)
-            scaled = self._nodes.do("Mul", z, self._nodes.constant(np.float32(1.0 + a)))
-            log_odds = self._nodes.do("Add", scaled, self._nodes.constant(np.float32(b)))
-        away = self._nodes.do("Exp", self._nodes.do("Neg", self._clipped(log_odds, _FARTHEST)))
-        odds = self._nodes.do("Add", away, self._nodes.constant(np.float32(1.0)))
+            z = self._clipped(log_odds, FARTHEST)
+            scaled = self._do("Mul", z, np.float32(1.0 + a))
+            log_odds = self._do("Add", scaled, np.float32(b))
+        away = self._do("Exp", self._do("Neg", self._clipped(log_odds, _FARTHEST)))
+        odds = self._do("Add", away, np.float32(1.0))
         self._nodes.nodes.append(helper.make_node("Reciprocal", [odds], ["probability"]))
 
     def _clipped(self, numbers: str, farthest: float) -> str:
-        bounds = [self._nodes.constant(np.float32(each)) for each in (-farthest, farthest)]
-        return self._nodes.do("Clip", numbers, *bounds)
-
-    def _word(self, bits: int) -> str:
-        return self._nodes.constant(np.int64(_signed(bits)))
+        bounds = [np.float32(each) for each in (-farthest, farthest)]
+        return self._do("Clip", numbers, *bounds)
 
 
-def _signed(bits: int) -> int:
+def _word(bits: int) -> np.int64:
     """Return the int64 with the bits of a number modulo 2^64."""
-    bits &= (1 << 64) - 1
-    return bits - (1 << 64) if bits >> 63 else bits
+    return np.uint64(bits & (1 << 64) - 1).view(np.int64)
