@@ -38,7 +38,7 @@ from headrace.learner.loop.ports import LearnerPorts
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models.factory import open_model
 from headrace.learner.models.row_model import RowModel
-from headrace.learner.models.sync_group import SoloGroup, SyncGroup
+from headrace.learner.models.sync_group import SyncGroup
 from headrace.learner.spec.compatibility import check_compatible
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import Resharded
@@ -96,7 +96,7 @@ def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
 def _join(place: GroupConfig | None, spec: ModelSpec, model: RowModel) -> SyncGroup:
     """Meet the learners to step with, if the spec asks for it. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
-        return SoloGroup()
+        return SyncGroup()
     from headrace.learner.models.deep.deep_model import DeepModel
     from headrace.learner.models.deep.process_group import join_group
 

@@ -57,10 +57,10 @@ from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibrati
 from headrace.pserver.rows.table import RowTable, find, find_or_add
 from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
-_SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
-_STEPS = 2000.0
+SHOWN, CLICKED, CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
+STEPS = 2000.0
 """Steps in one unit of log-odds, which are remembered as whole numbers."""
-_FARTHEST = 15.0
+FARTHEST = 15.0
 """Log-odds are clipped here before scaling: single precision has no odds beyond it."""
 _LONGEST = 4.0
 """The most that one example moves an answer, in log-odds."""
@@ -147,15 +147,15 @@ class PlattScaling:
 
 @inlined_ieee_division
 def log_odds(p):  # type: ignore[no-untyped-def]
-    """Return the log-odds of a probability, never infinite. Compiled."""
+    """Return the log-odds of a probability, never infinite."""
     if not 0.0 < p < 1.0:
-        return _FARTHEST if p > 0.5 else -_FARTHEST
-    return min(max(math.log(p / (1.0 - p)), -_FARTHEST), _FARTHEST)
+        return FARTHEST if p > 0.5 else -FARTHEST
+    return min(max(math.log(p / (1.0 - p)), -FARTHEST), FARTHEST)
 
 
 @inlined
 def value_at(columns, place):  # type: ignore[no-untyped-def]
-    """Return the sum of the gains of a row of the layer. Compiled."""
+    """Return the sum of the gains of a row of the layer."""
     return columns.values[place, 0] if place >= 0 else np.float32(0.0)
 
 
@@ -176,37 +176,31 @@ def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
 
 @inlined
 def predicted_at(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-def]
-    """Return the log-odds that example i was shown with; remember those of what is shown now.
-
-    Compiled.
-    """
+    """Return the log-odds that example i was shown with; remember those of what is shown now."""
     kind, (memory, window_ms) = labelled.kinds[i], remembered
-    if kind == _CLOSED:
+    if kind == CLOSED:
         return z
     if recall(memory, labelled.impressions[i], promised):
-        return promised[0] / _STEPS if kind == _CLICKED else z
-    if kind == _SHOWN:
-        promised[0] = np.int16(round(z * _STEPS))
+        return promised[0] / STEPS if kind == CLICKED else z
+    if kind == SHOWN:
+        promised[0] = np.int16(round(z * STEPS))
         keep(memory, labelled.impressions[i], promised, labelled.shown_ms[i], window_ms)
     return z
 
 
 @inlined
 def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
-    """Return the slope of the loss by the log-odds; under `immediate` it is positive-unlabelled.
-
-    Compiled.
-    """
-    if kind == _CLOSED:
+    """Return the slope of the loss by the log-odds; under `immediate` it is positive-unlabelled."""
+    if kind == CLOSED:
         return p - label
-    return -1.0 if kind == _CLICKED else p
+    return -1.0 if kind == CLICKED else p
 
 
 @inlined_ieee_division
 def gain_of(alpha, slope, weight, p, squares):  # type: ignore[no-untyped-def]
     """Return the step of an example at the probability p, of which rows take their shares.
 
-    squares: the sum of the squared shares. The answer moves by the step times `squares`. Compiled.
+    squares: the sum of the squared shares. The answer moves by the step times `squares`.
     """
     gain = -alpha * slope / (1.0 + 0.25 * alpha * squares) * weight
     more = max(weight - 1.0, 0.0)
@@ -216,7 +210,7 @@ def gain_of(alpha, slope, weight, p, squares):  # type: ignore[no-untyped-def]
 
 @inlined
 def find_layer(columns, active, layer):  # type: ignore[no-untyped-def]
-    """Find the layer's rows, adding those whose bucket is active. Compiled."""
+    """Find the layer's rows, adding those whose bucket is active."""
     shift, ids, places, live = shift_of(active.shape[0]), layer.ids, layer.places, layer.live
     for k in range(ids.shape[0]):
         live[k] = active[bucket_at(ids[k], shift)]
@@ -228,7 +222,7 @@ def find_layer(columns, active, layer):  # type: ignore[no-untyped-def]
 
 @inlined
 def add_to(columns, gaining, layer, k, gain, counted):  # type: ignore[no-untyped-def]
-    """Add what its row number k gained from an example, if its bucket is active. Compiled."""
+    """Add what its row number k gained from an example, if its bucket is active."""
     if layer.live[k]:
         place, own, (shows, clicks, second) = layer.places[k], np.float32(gain), counted
         columns.values[place, 0] += own

@@ -34,8 +34,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.examples.batch import Kind
 from headrace.learner.calibration.platt import (
+    CLICKED,
+    CLOSED,
+    FARTHEST,
+    SHOWN,
+    STEPS,
     PlattScaling,
     add_to,
     find_layer,
@@ -51,10 +55,6 @@ from headrace.learner.kernels.loss import probability_of
 from headrace.pserver.rows.table import find
 from headrace.runtime.kernels.numba_kernels import inlined, inlined_ieee_division, kernel
 
-_CLICKED, _CLOSED, _SHOWN = int(Kind.CLICKED), int(Kind.CLOSED), int(Kind.SHOWN)
-_STEPS = 2000.0
-"""Steps in one unit of log-odds, which are remembered as whole numbers."""
-_FARTHEST = 15.0
 _LARGEST = 10.0
 """The most nats by which an expert falls behind another."""
 _FIRST_CLICKS = 2.0
@@ -126,7 +126,7 @@ def _weigh(columns, experts):  # type: ignore[no-untyped-def]
     for k in range(3):
         weights[k] /= total
     b = experts.first_log_odds + np.float64(value_at(columns, experts.places[_RATE]))
-    return min(max(b, -_FARTHEST), _FARTHEST)
+    return min(max(b, -FARTHEST), FARTHEST)
 
 
 @inlined
@@ -147,18 +147,15 @@ def _apply(columns, experts, scores):  # type: ignore[no-untyped-def]
 
 @inlined
 def promised_at(remembered, labelled, i, promised, z, b):  # type: ignore[no-untyped-def]
-    """Return z and b that example i was shown with; remember those of what is shown now.
-
-    Compiled.
-    """
+    """Return z and b that example i was shown with; remember those of what is shown now."""
     kind, (memory, window_ms) = labelled.kinds[i], remembered
-    if kind == _CLOSED:
+    if kind == CLOSED:
         return z, b
     if recall(memory, labelled.impressions[i], promised):
-        if kind == _CLICKED:
-            return promised[0] / _STEPS, promised[1] / _STEPS
-    elif kind == _SHOWN:
-        promised[0], promised[1] = np.int16(round(z * _STEPS)), np.int16(round(b * _STEPS))
+        if kind == CLICKED:
+            return promised[0] / STEPS, promised[1] / STEPS
+    elif kind == SHOWN:
+        promised[0], promised[1] = np.int16(round(z * STEPS)), np.int16(round(b * STEPS))
         keep(memory, labelled.impressions[i], promised, labelled.shown_ms[i], window_ms)
     return z, b
 
@@ -175,10 +172,10 @@ def _lag(kind, label, z, other):  # type: ignore[no-untyped-def]
 
     A click takes back the loss of its show: log(p / (1 - p)) is what remains.
     """
-    if kind == _CLICKED:
+    if kind == CLICKED:
         return z - other
     found = _negative_loss(other) - _negative_loss(z)
-    return found + z - other if kind == _CLOSED and label else found
+    return found + z - other if kind == CLOSED and label else found
 
 
 @inlined_ieee_division
@@ -215,7 +212,7 @@ def _learn(columns, gaining, active, experts, remembered, labelled, raw, scores)
             kind, label, counted = labelled.kinds[i], labelled.labels[i], counts_of(labelled, i)
             z, b = promised_at(remembered, labelled, i, experts.promised, log_odds(raw[i]), shown_b)
             weight = np.float64(weight_of(labelled, i))
-            forgotten = 0.0 if kind == _CLICKED else min(experts.alpha * weight * scores[i], 1.0)
+            forgotten = 0.0 if kind == CLICKED else min(experts.alpha * weight * scores[i], 1.0)
             more = weight * _lag(kind, label, z, b), weight * _lag(kind, label, z, 0.5 * (z + b))
             shrunk, halved = _loss_gains(columns, experts, more, 1.0 - forgotten)
             rate = np.float64(value_at(columns, experts.places[_RATE])) + experts.first_log_odds

@@ -103,7 +103,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if self.epochs < 1:
             raise ValueError(f"epochs: expected 1 or more, got {self.epochs}")
-        columns, count, target = self._learnable(X, y, reset=True)
+        columns, count, target = self._columns(X, y, reset=True)
         self.classes_ = _two_classes(np.unique(target))
         self._begin(columns)
         for _ in range(self.epochs):
@@ -123,7 +123,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first call decide the fields.
         """
         first = not hasattr(self, "model_")
-        columns, count, target = self._learnable(X, y, reset=first)
+        columns, count, target = self._columns(X, y, reset=first)
         if first:
             self.classes_ = _two_classes(np.unique(target if classes is None else classes))
             self._begin(columns)
@@ -135,25 +135,12 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learn(columns, count, target, sample_weight)
         return self
 
-    def _learnable(
-        self,
-        X: Any,  # noqa: N803
-        y: Any,
-        *,
-        reset: bool,
-    ) -> tuple[Columns, int, npt.NDArray[Any]]:
-        columns, count = self._columns(X, reset=reset, y=y)
-        target = np.asarray(self._target)
-        del self._target
-        return columns, count, target
-
     def _begin(self, columns: Columns) -> None:
         spec = self.spec
         if spec is None:
-            seed = self.random_state
             options = SpecOptions(
                 *(self.architecture, self.crosses, self.numbers, self.optimizer),
-                *(self.alpha, self.l2, self.dimensions, seed),
+                *(self.alpha, self.l2, self.dimensions, self.random_state),
             )
             spec = derive_spec({name: values.type for name, values in columns.items()}, options)
         else:
@@ -193,7 +180,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class in the order of `classes_`; shape (n, 2)."""
         check_is_fitted(self)
-        columns, count = self._columns(X, reset=False)
+        columns, count, _ = self._columns(X, None, reset=False)
         encoder, now_ms = TableEncoder(self.model_.spec.fields), wall_ms()
         clicks = np.empty(count)
         for begin, part, size in _blocks(columns, count):
@@ -250,11 +237,11 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _columns(
         self,
         X: Any,  # noqa: N803
+        y: Any,
         *,
         reset: bool,
-        y: Any = None,
-    ) -> tuple[Columns, int]:
-        """Return the columns of X and its rows; check y against them and keep it."""
+    ) -> tuple[Columns, int, npt.NDArray[Any]]:
+        """Return the columns of X, the number of its rows, and y as an array of one dimension."""
         if hasattr(X, "__arrow_c_stream__"):
             checked = self._checked(X, y, reset=reset, skip_check_array=True)
             table = _table(X)
@@ -266,9 +253,8 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             columns = _array_columns(np.asarray(checked if y is None else checked[0]))
             count = len(next(iter(columns.values())))
-        if y is not None:
-            self._check_target(checked[1], count)
-        return columns, count
+        target = np.zeros(0) if y is None else _checked_target(checked[1], count)
+        return columns, count, target
 
     def _checked(
         self,
@@ -283,19 +269,20 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         target = {"y": y} if reset or y is not None else {}
         return validate_data(self, X, reset=reset, **target, **checks)
 
-    def _check_target(self, y: Any, count: int) -> None:
-        check_classification_targets(y)
-        target = np.asarray(y)
-        if target.ndim == 2 and target.shape[1] == 1:
-            target = target.reshape(-1)
-        kind = type_of_target(target, input_name="y", raise_unknown=True)
-        if kind != "binary":
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is {kind}."
-            )
-        if target.shape[0] != count:
-            raise ValueError(f"y: expected {count} values, one a row of X, got {target.shape[0]}")
-        self._target = target
+
+def _checked_target(y: Any, count: int) -> npt.NDArray[Any]:
+    check_classification_targets(y)
+    target = np.asarray(y)
+    if target.ndim == 2 and target.shape[1] == 1:
+        target = target.reshape(-1)
+    kind = type_of_target(target, input_name="y", raise_unknown=True)
+    if kind != "binary":
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is {kind}."
+        )
+    if target.shape[0] != count:
+        raise ValueError(f"y: expected {count} values, one a row of X, got {target.shape[0]}")
+    return target
 
 
 def _array_columns(values: npt.NDArray[Any]) -> Columns:

@@ -16,20 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.features.hashing import ABSENT
 from headrace.learner.kernels.row_ids import NUMBER_BITS
-
-if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.table import RowTable
-
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.pserver.rows.table import RowTable
 
 Numbers = npt.NDArray[np.float64]
 
@@ -37,11 +34,8 @@ INTERCEPT_PART, CALIBRATION_PART = "intercept", "calibration"
 EXACT, LEAVE_ONE_OUT = "exact", "leave-one-out"
 
 
-class Tables(Protocol):
-    """Finds rows for an explanation."""
-
-    def __call__(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
-        """Return the rows that the features need at these times."""
+Tables = Callable[[Encoded, npt.NDArray[np.int64]], RowTable]
+"""Returns the rows that features need at these times."""
 
 
 class Explanations(NamedTuple):

@@ -10,7 +10,7 @@ those that were quarantined. And any event that contradicts an earlier step ends
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,40 +37,25 @@ class MiniBatchEvidence(NamedTuple):
     """The largest derivative of the loss by a float of a row or layer; NaN if one is NaN."""
 
 
-class SyncGroup(Protocol):
-    """A learner's part in a group. Each round of each member needs all of them."""
+class SyncGroup:
+    """A learner's part in a group: here of a learner that steps on its own.
 
-    @property
-    def busy(self) -> bool:
-        """Whether any member had examples in the last round."""
+    Each round of each member needs all of them. A single learner can undo what it learned, so its
+    guard judges a mini-batch afterwards, and nothing has to be done here.
+    """
+
+    busy = False
+    """Whether any member had examples in the last round."""
 
     def inspect_with(self, inspect: Callable[[MiniBatchEvidence], str | None]) -> None:
         """Inspect every mini-batch before its round: a reason, if not None, keeps it out."""
 
     def quarantined(self) -> Sequence[Quarantined]:
         """Return what was kept out of rounds since the last call."""
+        return ()
 
     def idle(self, view: RowTable) -> None:
         """Take part in a round with nothing. Raises GroupBroken."""
 
     def leave(self, why: str) -> None:
         """Raise GroupBroken, here and soon in all members."""
-
-
-class SoloGroup:
-    """The group of a learner that steps on its own."""
-
-    busy = False
-
-    def inspect_with(self, inspect: Callable[[MiniBatchEvidence], str | None]) -> None:
-        """Do nothing: the steps of one learner can be undone, so its guard judges afterwards."""
-
-    def quarantined(self) -> Sequence[Quarantined]:
-        """Return nothing."""
-        return ()
-
-    def idle(self, view: RowTable) -> None:
-        """Do nothing."""
-
-    def leave(self, why: str) -> None:
-        """Do nothing: what one learner learned can be undone."""

@@ -54,12 +54,14 @@ class DeviceModule:
         """copied: copy between host and device even if the device is the CPU, for tests."""
         self.module, self.device = module, device
         self.parameters = list(module.parameters())
-        self._values, cut_values = layers.buffers()
-        self._gradient, self._cut_gradient = layers.buffers()
+        self.values, cut_values = layers.buffers()
+        """Its parameters in the coordinates of `Layers`, as last read."""
+        self.gradient, self.cut_gradient = layers.buffers()
+        """Room for the gradient by its parameters; the same room cut to their shapes."""
         self._count = layers.count
         self._there: Tensor | None = None
         if copied or device.type != CPU.type:
-            self._there = torch.empty(self._values.size, device=device)
+            self._there = torch.empty(self.values.size, device=device)
             cut_values = _cut(self._there, cut_values)
         for parameter, buffer in zip(self.parameters, cut_values, strict=True):
             parameter.data = buffer
@@ -71,34 +73,19 @@ class DeviceModule:
     def read(self, layers: Layers, view: RowTable, now_s: int) -> LayerState:
         """Set its parameters to the layers in the present rows."""
         self._of = None
-        state = layers.read(view, now_s, self._values)
+        state = layers.read(view, now_s, self.values)
         self._copy_there()
         return state
-
-    @property
-    def gradient(self) -> npt.NDArray[np.float32]:
-        """Room for the gradient by its parameters, in the coordinates of `Layers`."""
-        return self._gradient
-
-    @property
-    def gradient_rooms(self) -> list[Tensor]:
-        """The same room cut to the shapes of its parameters, in their order."""
-        return self._cut_gradient
-
-    @property
-    def values(self) -> npt.NDArray[np.float32]:
-        """Its parameters in the coordinates of `Layers`, as last read."""
-        return self._values
 
     def set(self, values: npt.NDArray[np.float32]) -> None:
         """Set its parameters to these `values` of another."""
         self._of = None
-        self._values[:] = values
+        self.values[:] = values
         self._copy_there()
 
     def _copy_there(self) -> None:
         if self._there is not None:
-            self._there.copy_(torch.from_numpy(self._values.reshape(-1)))
+            self._there.copy_(torch.from_numpy(self.values.reshape(-1)))
 
     def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
         """Set its parameters to the layers in the present rows, if those changed."""
@@ -115,12 +102,12 @@ class DeviceModule:
             flat = torch.cat([each.reshape(-1) for each in gradients])
             if self.together is not None:
                 self.together.add_tensor(flat)
-            gradients = _cut(flat.cpu(), self._cut_gradient)
-        for buffer, each in zip(self._cut_gradient, gradients, strict=True):
+            gradients = _cut(flat.cpu(), self.cut_gradient)
+        for buffer, each in zip(self.cut_gradient, gradients, strict=True):
             buffer.copy_(each)
         if self._there is None and self.together is not None:
-            self.together.add(self._gradient.reshape(-1)[: self._count])
-        return self._gradient
+            self.together.add(self.gradient.reshape(-1)[: self._count])
+        return self.gradient
 
 
 def _cut(flat: Tensor, shapes: Sequence[Tensor]) -> list[Tensor]:

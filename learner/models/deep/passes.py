@@ -138,7 +138,7 @@ class WrittenPasses:
         # of the same memory as the parameters, which change in place
         self._weights = [each.weight.detach() for each in linear]
         self._biases = [each.bias.detach() for each in linear]
-        rooms = iter(own.gradient_rooms)
+        rooms = iter(own.cut_gradient)
         self._slopes = list(zip(rooms, rooms, strict=True))
         self._capacity = 0
         self._outputs: list[Tensor] = []

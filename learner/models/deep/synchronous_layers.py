@@ -40,7 +40,7 @@ from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.learner.kernels.row_counters import count_row
 from headrace.learner.models.deep.layers import Layers, LayerState
 from headrace.learner.models.deep.process_group import ProcessGroup
-from headrace.learner.models.sync_group import MiniBatchEvidence, Quarantined
+from headrace.learner.models.sync_group import MiniBatchEvidence, Quarantined, SyncGroup
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.learner.spec.optimizer_spec import ADAGRAD, Optimizer
 from headrace.pserver.rows.table import RowTable, find_or_add
@@ -61,11 +61,7 @@ def _gain(columns, gaining, active, ids, gains, counted):  # type: ignore[no-unt
             count_row(columns, gaining, place, counted[0], counted[1], np.uint32(counted[2]))
 
 
-def _accept(evidence: MiniBatchEvidence) -> str | None:  # noqa: ARG001
-    return None
-
-
-class SynchronousLayers(Layers):
+class SynchronousLayers(Layers, SyncGroup):
     """The parameters of one module in rows, stepped by a group of learners together."""
 
     def __init__(self, spec: ModelSpec, layers: Layers, together: ProcessGroup) -> None:
@@ -76,9 +72,7 @@ class SynchronousLayers(Layers):
         kinds = 2 if self._optimizer.name == ADAGRAD else 1
         self._gained = np.zeros((kinds, *self._begun.shape), np.float32)  # w, and n if there is one
         self._joined = False
-        self.busy = False
-        """Whether any member had examples in the last round."""
-        self._inspect: Callable[[MiniBatchEvidence], str | None] = _accept
+        self._inspect: Callable[[MiniBatchEvidence], str | None] = lambda _: None
         self._quarantined: list[Quarantined] = []
 
     def inspect_with(self, inspect: Callable[[MiniBatchEvidence], str | None]) -> None:

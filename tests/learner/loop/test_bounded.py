@@ -12,7 +12,7 @@ from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
-from headrace.learner.models.sync_group import SoloGroup
+from headrace.learner.models.sync_group import SyncGroup
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -144,7 +144,7 @@ def test_rows_that_a_keeper_deletes_are_deleted_here() -> None:
     assert_same(held.everything().existing(), standing(model, held.ids))
 
 
-class Group(SoloGroup):
+class Group(SyncGroup):
     """A group whose steps cannot be undone."""
 
     def leave(self, why: str) -> None:

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from headrace.learner.errors import DevicesLost, MissingDevice
+from headrace.learner.errors import DevicesLost
 from headrace.learner.models.deep.batch_tensors import BatchParts
 from headrace.learner.models.deep.deep_model import DeepModel
 from headrace.learner.models.deep.device_group import DeviceGroup, cut_shares, serve_shares
-from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
+from headrace.learner.models.deep.device_module import DeviceModule
 from headrace.learner.models.deep.passes import Share
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
 from tests.learner.models.deep.deep_architectures import LINES, check_equal, learned, spec_with
@@ -73,30 +73,20 @@ def test_two_processes_learn_what_one_learns_and_the_loss_of_one_ends_the_learne
         bench.learn(examples)
 
 
-def test_shares_are_consecutive_and_keep_the_items_of_their_bags() -> None:
-    lengths = np.array([2, 0, 1, 3, 0, 0, 1, 1, 0, 2])  # of five examples with two bags
+@pytest.mark.parametrize(("examples", "sizes"), [(5, [1, 2, 2]), (1, [0, 0, 1])])
+def test_shares_are_consecutive_and_keep_the_items_of_their_bags(
+    examples: int, sizes: list[int]
+) -> None:
+    lengths = np.array([2, 0, 1, 3, 0, 0, 1, 1, 0, 2])[: 2 * examples]  # with two bags each
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    items = torch.arange(10.0).reshape(10, 1)
-    parts = BatchParts(torch.arange(5.0), torch.arange(10.0).reshape(5, 2, 1), items)
-    shares = cut_shares(Share(parts, offsets, 5), 3)
-    assert [each.examples for each in shares] == [1, 2, 2]
+    items = torch.arange(float(offsets[-1])).reshape(-1, 1)
+    vectors = torch.arange(2.0 * examples).reshape(examples, 2, 1)
+    parts = BatchParts(torch.arange(float(examples)), vectors, items)
+    shares = cut_shares(Share(parts, offsets, examples), 3)
+    assert [each.examples for each in shares] == sizes
     for whole, cut in zip(parts, zip(*(each.parts for each in shares), strict=True), strict=True):
         assert torch.equal(torch.cat(cut), whole)
     np.testing.assert_array_equal(np.concatenate([np.diff(s.offsets) for s in shares]), lengths)
-
-
-def test_a_batch_smaller_than_the_number_of_devices_leaves_shares_empty() -> None:
-    parts = BatchParts(torch.ones(1), torch.ones(1, 2, 1), torch.ones(0, 1))
-    shares = cut_shares(Share(parts, np.zeros(3, np.int64), 1), 3)
-    assert sorted(each.examples for each in shares) == [0, 0, 1]
-
-
-def test_more_devices_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(MissingDevice, match=r"devices = 4: expected as many CUDA devices, got 2"):
-        find_devices("cuda", 4)
-    assert find_devices("auto", 2) == [torch.device("cuda", at) for at in range(2)]
-    assert find_devices("cpu", 2) == [CPU, CPU]
 
 
 def test_a_process_of_a_fit_into_a_store_starts_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from headrace.learner.errors import MissingDevice
 from headrace.learner.models.deep import deep_model
-from headrace.learner.models.deep.device_module import DeviceModule, find_devices
+from headrace.learner.models.deep.device_module import CPU, DeviceModule, find_devices
 from headrace.learner.models.deep.networks.contract import NetworkBatch, NetworkShape
 from tests.learner.models.deep.deep_architectures import (
     LINES,
@@ -76,13 +76,25 @@ def test_a_missing_cuda_device_is_refused_when_learning_and_not_when_predicting(
     bench.model.predict(bench.view, examples.features, examples.event_ms)
     with pytest.raises(MissingDevice, match=r'device = "cuda": expected a CUDA device, got none'):
         bench.learn(examples)
-    assert find_devices("auto") == [torch.device("cpu")]
 
 
-def test_learners_of_a_group_divide_the_devices_of_a_machine(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("present", "asked", "found"),
+    [
+        *((2, ("auto", 1, rank), [rank % 2]) for rank in range(4)),  # of learners of one machine
+        (2, ("auto", 2), [0, 1]),
+        *((2, ("cpu", 2, 1), []), (0, ("auto", 2), [])),
+    ],
+)
+def test_devices_of_a_machine_are_divided_among_its_learners(
+    present: int, asked: tuple[Any, ...], found: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: present)
+    wanted = [torch.device("cuda", at) for at in found]
+    assert find_devices(*asked) == (wanted or [CPU, CPU])
+
+
+def test_more_devices_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    found = [find_devices("auto", 1, rank)[0] for rank in range(4)]
-    assert found == [torch.device("cuda", index) for index in (0, 1, 0, 1)]
-    assert find_devices("cpu", 1, 1) == [torch.device("cpu")]
+    with pytest.raises(MissingDevice, match=r"devices = 4: expected as many CUDA devices, got 2"):
+        find_devices("cuda", 4)
