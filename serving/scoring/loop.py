@@ -15,6 +15,12 @@ scorer without offsets, whose topic of scores is not empty, therefore stops with
 score the impressions a second time. The first transaction commits the offsets of every partition,
 also of those without an impression, so that offsets are missing for no other reason. *Refused:*
 the position in each score, which readers of scores would have to skip.
+
+A score is a message of this form. Its key is the impression id, so it is in the same partition as
+its impression and its click. Time and request are those of the impression:
+
+    {"impression_id": "i1", "timestamp_ms": 1760000000000, "request_id": "r1", "model": "news",
+     "version": 812, "state": "fresh", "score": 0.043}
 """
 
 import logging
@@ -22,12 +28,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from headrace.ingest.dead_letters.letter import pack
 from headrace.ingest.errors import BadCheckpoint, OffsetGone
 from headrace.ingest.events.contract import (
+    IMPRESSION_ID,
     REQUEST_ID,
+    TIME,
     Reason,
     is_tick,
     read_event,
@@ -49,8 +58,8 @@ from headrace.ingest.kafka.transactions import Outgoing
 from headrace.learner.inputs.slates import request_ends
 from headrace.runtime.counted_nouns import counted
 from headrace.serving.models.registry import ServedModel
+from headrace.serving.replicas.status import ReplicaStatus
 from headrace.serving.requests.candidates import Candidates
-from headrace.serving.scoring.message import message_of
 
 Event = dict[str, object]
 
@@ -264,3 +273,39 @@ def _requests(events: Sequence[Mapping[str, object]]) -> pa.StringArray:
     """Return the request id of each event, null without one."""
     keys = [request_key(each.get(REQUEST_ID)) for each in events]
     return pa.array([None if key is None else key.decode() for key in keys], pa.string())
+
+
+class ScoreMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The score of one impression."""
+
+    impression_id: str
+    timestamp_ms: int
+    request_id: str | None = None
+    model: str
+    version: int
+    state: str
+    snapshot: str = ""
+    score: float
+    """Click probability."""
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def message_of(
+    event: Event, score: float, model: str, status: ReplicaStatus, state: str
+) -> tuple[bytes, bytes]:
+    """Return key and value for the score of an event from `read_event`."""
+    name, time_ms, request = event[IMPRESSION_ID], event[TIME], event.get(REQUEST_ID)
+    assert isinstance(name, str) and isinstance(time_ms, int)  # `read_event` checked both
+    message = ScoreMessage(
+        impression_id=name,
+        timestamp_ms=time_ms,
+        request_id=request if isinstance(request, str) else None,
+        model=model,
+        version=status.version,
+        state=state,
+        snapshot=status.snapshot,
+        score=score,
+    )
+    return name.encode(), _encode(message)

@@ -205,24 +205,6 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again() -> None:
     assert server.deployed.status.models["a"].stage == "ready"
 
 
-def test_a_model_is_unloaded_after_the_last_alias_left_it() -> None:
-    changes = model_change("a", "spec"), alias_change("production", "a")
-    server = Server().read(*changes).settle()
-    server.read(model_change("a", None)).settle()
-    assert server.host.served == {"a"}, "an alias needs it"
-    server.read(alias_change("production", "news")).settle()
-    assert (server.host.served, server.host.opened) == (set(), {})
-    assert server.table == {"production": "news"}
-
-
-def test_a_removed_alias_returns_to_the_model_of_its_flag() -> None:
-    changes = model_change("a", "spec"), alias_change("production", "a"), alias_change("x", "a")
-    server = Server().read(*changes).settle()
-    assert server.table == {"production": "a", "x": "a"}
-    server.read(alias_change("production", None), alias_change("x", None)).settle()
-    assert server.table == {"production": "news"}
-
-
 def test_a_model_of_a_flag_is_never_unloaded_and_keeps_its_spec() -> None:
     server = Server().read(model_change("news", "another spec")).settle()
     assert server.deployed.status.models["news"].reason.startswith("expected the spec with which")

@@ -1,13 +1,8 @@
 """A model's topics in a real Kafka, traffic for them, and evaluation workers."""
 
-from __future__ import annotations
-
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -37,6 +32,7 @@ from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.faust_agent import changelog_topic, rows_topic
 from headrace.serving.evaluation.messages import RowsBuilder
 from headrace.serving.evaluation.messages import pack as pack_rows
+from tests.deploy.command import Running, running
 from tests.serving.evaluation.streams import PARTITIONS, Batch, add
 
 DEADLINE_S = 90.0
@@ -62,11 +58,11 @@ name = "ftrl"
 
 
 class EvaluatedModel:
-    """One model. Its workers log to `log_path`."""
+    """One model. `stack` ends its workers."""
 
-    def __init__(self, kafka: str, name: str, directory: Path) -> None:
-        self.kafka, self.name = KafkaSettings(kafka), name
-        self.model_path, self.log_path = directory / "model.toml", directory / "evaluate.log"
+    def __init__(self, kafka: str, name: str, directory: Path, stack: ExitStack) -> None:
+        self.kafka, self.name, self._stack = KafkaSettings(kafka), name, stack
+        self.model_path = directory / "model.toml"
         self.model_path.write_text(SPEC.format(name=name))
         self.spec = load_spec(self.model_path)
         self.predictions = f"predictions.{name}"
@@ -117,9 +113,11 @@ class EvaluatedModel:
     def _produce(self, topic: str, value: bytes, partition: str) -> None:
         self._producer.produce(topic, value, partition=int(partition))
 
-    def worker(self, instance: str) -> Worker:
+    def worker(self, instance: str) -> Running:
         """Start a process that evaluates the model."""
-        return Worker(self, instance)
+        run = ("evaluate", "run", "--instance", instance, "--kafka", self.kafka.bootstrap)
+        model = ("--model", str(self.model_path), "--predictions", self.predictions)
+        return self._stack.enter_context(running(*run, *model, PYTHONWARNINGS="default"))
 
     def table(self) -> Evaluator:
         """Return the state of a worker that starts now, from the changelog."""
@@ -133,50 +131,11 @@ class EvaluatedModel:
         evaluation.restore(table.items())
         return evaluation
 
-    def until(self, true: Callable[[], bool], what: str, workers: Iterable[Worker]) -> None:
-        """Wait for a condition while the workers live. Fails at a deadline."""
+    def until(self, true: Callable[[], bool], what: str, worker: Running) -> None:
+        """Wait for a condition while the worker lives. Fails at a deadline."""
         deadline_s = time.monotonic() + DEADLINE_S
         while not true():
-            dead = [each for each in workers if each.process.poll() is not None]
-            assert not dead, f"a worker ended by itself:\n{self.log_path.read_text()[-4000:]}"
+            assert worker.process.poll() is None, f"it ended by itself:\n{worker.output[-4000:]}"
             if time.monotonic() > deadline_s:
-                raise AssertionError(
-                    f"waited {DEADLINE_S} s for {what}\n{self.log_path.read_text()[-4000:]}"
-                )
+                raise AssertionError(f"waited {DEADLINE_S} s for {what}\n{worker.output[-4000:]}")
             time.sleep(0.2)
-
-
-class Worker:
-    """One process of `headrace evaluate run`."""
-
-    def __init__(self, evaluated: EvaluatedModel, instance: str) -> None:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "headrace",
-            "evaluate",
-            "run",
-            "--instance",
-            instance,
-        ]
-        command += ["--kafka", evaluated.kafka.bootstrap, "--model", str(evaluated.model_path)]
-        command += ["--predictions", evaluated.predictions]
-        with evaluated.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, "PYTHONWARNINGS": "default"}
-            )
-
-    def kill(self) -> None:
-        """Kill the process."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> int:
-        """Send SIGTERM; return the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise

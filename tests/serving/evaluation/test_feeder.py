@@ -23,7 +23,7 @@ from headrace.serving.evaluation.feeder import Feeder, FeedTopics
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, unpack
 from headrace.serving.evaluation.window_pane import PaneSummary
 from headrace.serving.evaluation.windows import total
-from headrace.serving.observers.prediction_message import PredictionMessage
+from headrace.serving.observers.prediction_log import PredictionMessage
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, Batch, traffic
 

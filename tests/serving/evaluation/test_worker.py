@@ -1,6 +1,7 @@
 """Evaluation workers on a real Kafka: totals equal a recount after kills and takeovers."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,9 @@ from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import WHOLE, PaneSummary, combine
 from headrace.serving.evaluation.windows import WindowMetrics, read_published, total
+from tests.deploy.command import Running
 from tests.running_server import jars, running_server
-from tests.serving.evaluation.evaluated_model import EvaluatedModel, Worker
+from tests.serving.evaluation.evaluated_model import EvaluatedModel
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import ALIASES, Traffic, traffic
 
@@ -23,19 +25,17 @@ GRACE_S = 30.0
 
 
 @pytest.fixture
-def evaluated(kafka: str, fresh_name: Callable[[str], str], tmp_path: Path) -> EvaluatedModel:
-    """A model with topics and no worker."""
-    return EvaluatedModel(kafka, fresh_name("evaluated"), tmp_path)
+def evaluated(
+    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[EvaluatedModel]:
+    """A model with topics and no worker. No worker outlives its test."""
+    with ExitStack() as stack:
+        yield EvaluatedModel(kafka, fresh_name("evaluated"), tmp_path, stack)
 
 
-@pytest.fixture
-def workers() -> Iterator[list[Worker]]:
-    """The workers of a test; none outlives it."""
-    started: list[Worker] = []
-    yield started
-    for each in started:
-        if each.process.poll() is None:
-            each.kill()
+def stopped(worker: Running) -> int:
+    worker.process.terminate()
+    return worker.end()
 
 
 def truth(made: Traffic) -> PaneSummary:
@@ -49,42 +49,43 @@ def shown(evaluated: EvaluatedModel) -> int:
 
 
 def write_until_noticed(
-    evaluated: EvaluatedModel, made: Traffic, begin: int, end: int, worker: Worker
+    evaluated: EvaluatedModel, made: Traffic, begin: int, end: int, worker: Running
 ) -> None:
     """Write batches and wait for most of them, so that a kill comes in the middle."""
     before = shown(evaluated)
     for at in range(begin, end - A_FEW):
         evaluated.write(made.batches[at : at + 1])
-    evaluated.until(lambda: shown(evaluated) > before, "something new in the table", [worker])
+    evaluated.until(lambda: shown(evaluated) > before, "something new in the table", worker)
     for at in range(end - A_FEW, end):
         evaluated.write(made.batches[at : at + 1])
 
 
-def killed(evaluated: EvaluatedModel, workers: list[Worker], made: Traffic, times: int) -> None:
-    """Kill workers in the middle of the stream; then let one reach the end."""
+def killed(evaluated: EvaluatedModel, made: Traffic, times: int) -> Running:
+    """Kill workers in the middle of the stream; then let one reach the end, and return it."""
     aborted = traffic(SEED + 1, minutes=1, requests_per_minute=40, fields=evaluated.spec.fields)
     part = len(made.batches) // (times + 1)
     for number in range(times):
-        workers.append(evaluated.worker("one"))
-        write_until_noticed(evaluated, made, number * part, (number + 1) * part, workers[-1])
-        workers[-1].kill()
+        worker = evaluated.worker("one")
+        write_until_noticed(evaluated, made, number * part, (number + 1) * part, worker)
+        worker.process.kill()
         evaluated.write(aborted.batches, abort=True)
         evaluated.abort_rows(aborted.batches)
-    workers.append(evaluated.worker("one"))
+    worker = evaluated.worker("one")
     for at in range(times * part, len(made.batches)):
         evaluated.write(made.batches[at : at + 1])
     expected = truth(made)
     evaluated.until(
-        lambda: total(evaluated.table()) == expected, "the totals of the recount", workers[-1:]
+        lambda: total(evaluated.table()) == expected, "the totals of the recount", worker
     )
     assert evaluated.table().state.late == 0
+    return worker
 
 
 def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_once(
-    evaluated: EvaluatedModel, workers: list[Worker], capsys: pytest.CaptureFixture[str]
+    evaluated: EvaluatedModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = traffic(SEED, minutes=9, requests_per_minute=20, fields=evaluated.spec.fields)
-    killed(evaluated, workers, made, times=1)
+    worker = killed(evaluated, made, times=1)
 
     def settled() -> bool:
         # minutes are closed as time goes by, since all sources are at their end
@@ -93,8 +94,8 @@ def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_on
         closed = combine(evaluated.table().closed.values()).seen[WHOLE][0]
         return max((each.shown for each in hours), default=0) == closed
 
-    evaluated.until(settled, "figures of the settled hour", workers[-1:])
-    assert workers[-1].stop() == 0
+    evaluated.until(settled, "figures of the settled hour", worker)
+    assert stopped(worker) == 0, worker.output
     assert total(evaluated.table()) == truth(made)
     show = ["evaluate", "show", "--kafka", evaluated.kafka.bootstrap, "--only", evaluated.name]
     app([*show, "--slices", "--json"], standalone_mode=False)
@@ -109,37 +110,38 @@ def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_on
 
 @pytest.mark.long
 def test_evaluation_workers_that_take_over_from_each_other_count_everything_once(
-    evaluated: EvaluatedModel, workers: list[Worker]
+    evaluated: EvaluatedModel,
 ) -> None:
     made = traffic(SEED + 2, minutes=16, requests_per_minute=40, fields=evaluated.spec.fields)
     quarter = len(made.batches) // 4
-    workers += [evaluated.worker("one"), evaluated.worker("two")]
-    write_until_noticed(evaluated, made, 0, quarter, workers[0])
-    workers[0].kill()
-    write_until_noticed(evaluated, made, quarter, 2 * quarter, workers[1])
-    workers.append(evaluated.worker("one"))
-    write_until_noticed(evaluated, made, 2 * quarter, 3 * quarter, workers[2])
-    assert workers[1].stop() == 0
+    one, two = evaluated.worker("one"), evaluated.worker("two")
+    write_until_noticed(evaluated, made, 0, quarter, one)
+    one.process.kill()
+    write_until_noticed(evaluated, made, quarter, 2 * quarter, two)
+    again = evaluated.worker("one")
+    write_until_noticed(evaluated, made, 2 * quarter, 3 * quarter, again)
+    assert stopped(two) == 0, two.output
     for at in range(3 * quarter, len(made.batches)):
         evaluated.write(made.batches[at : at + 1])
     expected = truth(made)
     evaluated.until(
-        lambda: total(evaluated.table()) == expected, "the totals of the recount", workers[2:]
+        lambda: total(evaluated.table()) == expected, "the totals of the recount", again
     )
     assert evaluated.table().state.late == 0
-    assert workers[2].stop() == 0
+    assert stopped(again) == 0, again.output
 
 
 @pytest.mark.long
 def test_an_evaluation_worker_stops_within_the_grace_period_though_kafka_is_gone(
-    stack_directory: Path, tmp_path: Path, workers: list[Worker]
+    stack_directory: Path, tmp_path: Path
 ) -> None:
     node = KafkaNode(stack_directory / "gone", jars(), remove=stack_directory)
-    with running_server(node):
-        evaluated = EvaluatedModel(node.address, "gone", tmp_path)
-        made = traffic(SEED, minutes=3, requests_per_minute=20, fields=evaluated.spec.fields)
-        workers.append(evaluated.worker("one"))
-        write_until_noticed(evaluated, made, 0, len(made.batches), workers[-1])
-    assert workers[-1].process.poll() is None
-    workers[-1].process.terminate()
-    assert workers[-1].process.wait(GRACE_S) == 0, evaluated.log_path.read_text()[-2000:]
+    with ExitStack() as stack:
+        with running_server(node):
+            evaluated = EvaluatedModel(node.address, "gone", tmp_path, stack)
+            made = traffic(SEED, minutes=3, requests_per_minute=20, fields=evaluated.spec.fields)
+            worker = evaluated.worker("one")
+            write_until_noticed(evaluated, made, 0, len(made.batches), worker)
+        assert worker.process.poll() is None
+        worker.process.terminate()
+        assert worker.process.wait(GRACE_S) == 0, worker.output[-2000:]

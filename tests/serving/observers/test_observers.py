@@ -12,8 +12,11 @@ from headrace.ingest.kafka.fakes import ListWriter
 from headrace.serving.models.prediction import ScoredRequest
 from headrace.serving.observers import prediction_log
 from headrace.serving.observers.bounded_worker import BoundedWorker
-from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
-from headrace.serving.observers.prediction_message import messages_of
+from headrace.serving.observers.prediction_log import (
+    PredictionLog,
+    PredictionLogSettings,
+    messages_of,
+)
 from headrace.serving.observers.shadows import Shadows
 from tests.serving.api.app_client import ask
 from tests.serving.models.two_models import Stuck, Two
