@@ -61,8 +61,6 @@ from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from headrace.serving.replicas.status import LocalRows
 from headrace.serving.requests.limits import RequestLimits
 
-__all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve"]
-
 log = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005

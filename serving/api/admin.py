@@ -30,7 +30,7 @@ from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Alias, Aliases
 from headrace.serving.models.traffic_split import models_of
 from headrace.serving.requests.limits import RequestLimits
-from headrace.serving.requests.refusals import JSON, as_response, encode
+from headrace.serving.requests.refusals import JSON, encode
 
 _LIMITS = RequestLimits(body_bytes=4096)
 
@@ -89,7 +89,7 @@ class AdminAdmission:
 
 
 def add_admin(app: FastAPI, aliases: Aliases, admission: AdminAdmission) -> None:
-    """Add the routes."""
+    """Add the routes. The application answers what they refuse."""
     tags: list[str | Enum] = ["aliases"]
 
     @app.get("/v1/aliases", tags=tags, summary="List aliases")
@@ -107,49 +107,36 @@ def add_admin(app: FastAPI, aliases: Aliases, admission: AdminAdmission) -> None
 
     @app.put("/v1/aliases/{alias}", tags=tags, summary="Point an alias at a model")
     async def switch(alias: str, request: Request) -> Response:
-        try:
-            token = admission.check(request, alias)
-            switch = _switch(await read_body(request, LoadShedder(_LIMITS)))
-            admission.check_models(token, switch.model)
-            return changed(token, lambda: aliases.switch(alias, switch.model, switch.expected))
-        except RequestRefused as refused:
-            return as_response(refused)
+        token = admission.check(request, alias)
+        switch = _switch(await read_body(request, LoadShedder(_LIMITS)))
+        admission.check_models(token, switch.model)
+        return changed(token, lambda: aliases.switch(alias, switch.model, switch.expected))
 
     @app.post(
         "/v1/aliases/{alias}:revert", tags=tags, summary="Point an alias at its previous model"
     )
     async def revert(alias: str, request: Request) -> Response:
-        try:
-            token = admission.check(request, alias)
-            return changed(token, lambda: aliases.revert(alias))
-        except RequestRefused as refused:
-            return as_response(refused)
+        token = admission.check(request, alias)
+        return changed(token, lambda: aliases.revert(alias))
 
     @app.delete("/v1/aliases/{alias}", tags=tags, summary="Remove an alias")
     async def remove(alias: str, request: Request) -> Response:
-        try:
-            token = admission.check(request, alias)
-            return changed(token, lambda: aliases.remove(alias))
-        except RequestRefused as refused:
-            return as_response(refused)
+        token = admission.check(request, alias)
+        return changed(token, lambda: aliases.remove(alias))
 
 
 def _check_change(request: Request, tokens: Tokens, open_to_all: bool) -> int | None:
     """Refuse a change without a token, or without a sender on this machine."""
-    if not tokens and not open_to_all:
+    if tokens:
+        return tokens.check(request.headers.get("authorization"))
+    if not open_to_all:
         expected = "a server with --admin-tokens, or one on a loopback address"
         raise RequestRefused(403, "", expected, "neither")
-    if not tokens:
-        _check_sender(request)
-    return tokens.check(request.headers.get("authorization"))
-
-
-def _check_sender(request: Request) -> None:
-    """Refuse what a page of another site sends through a browser of this machine."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    if is_foreign(host, origin):
+    if is_foreign(host, origin):  # a page of another site, in a browser of this machine
         expected = "a request from this machine to a loopback address, or --admin-tokens"
         raise RequestRefused(403, "", expected, f"Host {host!r}, Origin {origin!r}")
+    return None
 
 
 def _switch(body: bytes) -> Switch:

@@ -148,6 +148,10 @@ def make_app(parts: AppParts) -> App:
     if parts.metrics_here:
         add_metrics(app, parts.registry)
 
+    @app.exception_handler(RequestRefused)
+    async def refuse(_: Request, refused: RequestRefused) -> Response:
+        return as_response(refused)
+
     @app.exception_handler(HTTPException)
     async def refuse_path(request: Request, error: HTTPException) -> Response:
         found, headers = f"{request.method} {request.url.path}", error.headers or {}

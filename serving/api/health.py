@@ -5,13 +5,12 @@ from collections.abc import Callable
 from fastapi import FastAPI, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from headrace.runtime.http.http_errors import RequestRefused
 from headrace.runtime.http.server import Readiness
 from headrace.serving.api.responses import ModelStatus, status
 from headrace.serving.deployments.deployment_status import DeploymentStatus
 from headrace.serving.models.registry import ModelRegistry, ServedModel
 from headrace.serving.observers.request_coverage import RequestCoverage
-from headrace.serving.requests.refusals import JSON, as_response, encode
+from headrace.serving.requests.refusals import JSON, encode
 
 
 def add_status(
@@ -34,11 +33,7 @@ def add_status(
     def one_model(name: str) -> Response:
         if name.endswith((":predict", ":rank")):  # curl without -d sends a GET
             raise HTTPException(405, headers={"Allow": "POST"})
-        try:
-            served = models.find(name).served
-        except RequestRefused as refused:
-            return as_response(refused)
-        return Response(encode(status_of(served)), media_type=JSON)
+        return Response(encode(status_of(models.find(name).served)), media_type=JSON)
 
 
 def add_health(

@@ -53,9 +53,6 @@ class ModelRegistry:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._served.values())
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._served
-
     def names(self) -> list[str]:
         """Return the names of the models, sorted."""
         return sorted(self._served)

@@ -72,11 +72,6 @@ class CachingFollower(Follower):
         self._woken = threading.Condition()
         super().__init__(self._hot, following, now_ms, arrived)
 
-    @property
-    def tail_bytes(self) -> int:
-        """Memory of the buffered log tails."""
-        return self._hot.tail_bytes
-
     def reading(self, since_s: float | None = None) -> CachedRead:
         """Return the rows for one request. `since_s`: monotonic time at which it was queued."""
         began_s = time.monotonic() if since_s is None else since_s

@@ -85,11 +85,6 @@ class RowCache:
         """All buckets of the model."""
         return list(range(self.shape.buckets))
 
-    @property
-    def tail_bytes(self) -> int:
-        """Memory of the buffered log tails."""
-        return self._lookup.tail_bytes
-
     def copied(self, bucket: int) -> bool:
         """Whether rows of a bucket can be looked up."""
         return bucket not in self._anew

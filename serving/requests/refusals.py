@@ -21,8 +21,6 @@ from fastapi import Response
 
 from headrace.runtime.http.http_errors import RequestRefusal, RequestRefused
 
-__all__ = ["RefusalBody", "RequestRefusal", "RequestRefused", "as_response"]
-
 JSON = "application/json"
 
 encode = msgspec.json.Encoder().encode

@@ -225,7 +225,7 @@ class StreamScorer:
             if not math.isfinite(score):
                 self._bury(record, NOT_FINITE, "not_finite", messages, figures)
                 continue
-            key, value = message_of(event, score, model, status, state)
+            key, value = _message_of(event, score, model, status, state)
             messages.append(Outgoing(target, value, key))
             figures.scored += 1
         figures.newest_ms = int(shown.times(now_ms).max())
@@ -292,7 +292,7 @@ class ScoreMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 _encode = msgspec.json.Encoder().encode
 
 
-def message_of(
+def _message_of(
     event: Event, score: float, model: str, status: ReplicaStatus, state: str
 ) -> tuple[bytes, bytes]:
     """Return key and value for the score of an event from `read_event`."""
