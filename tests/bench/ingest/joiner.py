@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -31,14 +29,14 @@ from typing import NamedTuple
 import psutil
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.ingest.features.fields import FieldSet, Policy
-from headrace.ingest.joiner.committed_state import StateReader
+from headrace.ingest.features.fields import Policy
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ingest import joining
+from tests.ingest.joiner.joined import Joined
 from tests.running_server import jars, running_server
 
 ROOT = Path(__file__).parents[3]
@@ -58,52 +56,20 @@ QUICK = Size(400_000, 500_000)
 WHOLE = Size(3_000_000, 36_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The part of a model that `StateReader` needs."""
-
-    name: str
-    fields: FieldSet
-
-
-@contextmanager
-def bound(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the joiner on one core."""
-    core = max(os.sched_getaffinity(0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.joining", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  # nothing of ours runs
-    )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def fill(kafka: KafkaSettings, impressions: int) -> None:
+def fill(joined: Joined, impressions: int) -> None:
     """Write the events."""
-    writer = KafkaWriter(kafka, linger_ms=20)
+    writer = KafkaWriter(joined.settings, linger_ms=20)
     targets = [Source(TOPICS.impressions, BY_KEY), Source(TOPICS.clicks, BY_KEY)]
     for is_click, identity, event in joining.events(impressions):
         writer.send(targets[is_click], event, identity.encode())
     writer.close()
 
 
-def headrace(kafka: KafkaSettings, impressions: int) -> Rate:
-    """Run the joiner over all of them."""
-    model = Model("bench", joining.fields_of())
-    ensure_topics(kafka, topics_for(model.name, joining.PARTITIONS, TOPICS)[3:4])
-    state = StateReader(kafka, model, TOPICS)
-    names = (TOPICS.impressions, TOPICS.clicks, TOPICS.dead_letters)
-    with bound(kafka.bootstrap, model.name, *names) as process:
-        return _rate(process, lambda: state.read().impressions, impressions)
+def measure(joined: Joined, impressions: int) -> Rate:
+    """Run the joiner over all of them, bound to one core."""
+    with joined.process() as process:
+        os.sched_setaffinity(process.pid, {max(os.sched_getaffinity(0))})
+        return _rate(process, lambda: joined.state.read().impressions, impressions)
 
 
 class Rate(NamedTuple):
@@ -151,10 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
         running_server(KafkaNode(Path(folder), jars(), remove=Path(folder))) as node,
     ):
-        kafka = KafkaSettings(node.bootstrap)
-        ensure_topics(kafka, topics_for("bench", joining.PARTITIONS, TOPICS)[:3])
-        fill(kafka, size.impressions)
-        ours = headrace(kafka, size.impressions)
+        kafka, spec = KafkaSettings(node.bootstrap), joining.spec_of()
+        ensure_topics(kafka, topics_for("bench", joining.PARTITIONS, TOPICS))
+        joined = Joined(kafka, "bench", TOPICS, spec, joining.PARTITIONS)
+        fill(joined, size.impressions)
+        ours = measure(joined, size.impressions)
     results = {
         "impressions_per_second": round(ours.of_wall),
         "impressions_per_cpu_second": round(ours.of_cpu),

@@ -1,14 +1,10 @@
-"""Makes the events of the joiner's benchmark, and runs the joiner.
+"""Makes the events of the joiner's benchmark.
 
 An event has 12 fields in some 300 bytes of JSON: ids with a few to a hundred thousand values, an
-hour, a logarithm and a cross. One impression in ten is clicked, some seconds later. As a program,
-it joins topics until SIGTERM.
+hour, a logarithm and a cross. One impression in ten is clicked, some seconds later.
 """
 
 import random
-import signal
-import sys
-import threading
 from collections.abc import Iterator
 
 from headrace.ingest.features.fields import FieldSet, parse_fields
@@ -36,13 +32,17 @@ _TRANSFORMS = {
 }
 
 
-def fields_of(policy: str = "immediate", window_s: int = WINDOW_MS // 1000) -> FieldSet:
-    """Return the 12 fields."""
-    text = f'[label]\npolicy = "{policy}"\nwindow_s = {window_s}\n'
+def spec_of(policy: str = "immediate") -> str:
+    """Return the text of a spec with the 12 fields."""
+    text = f'[label]\npolicy = "{policy}"\nwindow_s = {WINDOW_MS // 1000}\n'
     for number, (name, transform) in enumerate(_TRANSFORMS.items(), 1):
         text += f'[fields.{name}]\nnumber = {number}\ntransform = "{transform}"\n'
-    text += '[fields.cross]\nnumber = 12\ntransform = "cross"\nof = ["user_id", "category"]\n'
-    where = SpecText("bench.toml", text)
+    return text + '[fields.cross]\nnumber = 12\ntransform = "cross"\nof = ["user_id", "category"]\n'
+
+
+def fields_of(policy: str) -> FieldSet:
+    """Return the 12 fields."""
+    where = SpecText("bench.toml", spec_of(policy))
     return parse_fields(where.tables(), where)
 
 
@@ -73,19 +73,3 @@ def events(count: int, seed: int = 1) -> Iterator[tuple[bool, str, bytes]]:
 def _click(time_ms: int, identity: str) -> tuple[bool, str, bytes]:
     event = f'{{"impression_id":"{identity}","timestamp_ms":{time_ms},"value":1.5}}'
     return True, identity, event.encode()
-
-
-def headrace(bootstrap: str, model: str, impressions: str, clicks: str, dead_letters: str) -> None:
-    """Join until SIGTERM."""
-    from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.ingest.kafka.topics import EventTopics
-
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    topics = EventTopics(impressions, clicks, dead_letters)
-    run_joiner(JoinerSettings(topics=topics), KafkaSettings(bootstrap), model, fields_of(), stop)
-
-
-if __name__ == "__main__":
-    headrace(*sys.argv[1:])

@@ -57,7 +57,7 @@ from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.outcomes import join_outcomes
 from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ebnerd.week import WEEK, leave_without
-from tests.bench.learner.partition_processes import measure_processes
+from tests.deploy.command import headrace
 from tests.deploy.demo.written_log import write_log
 from tests.learner.in_memory import InMemoryModel
 
@@ -71,6 +71,7 @@ _TICK_EVERY = 2_000
 _EXAMPLES_A_MS = 100
 _LIVE_STEP_MS = 5
 _QUICK_SECONDS, _QUICK_REQUESTS_S = 600, 10
+_RUN_S = 900.0
 
 
 class LiveReader(ListReader):
@@ -290,6 +291,35 @@ def measure(
                 run = {"partitions": count, "learners": number, "push_every": setting}
                 found.append(run | world.figures(made.values()))
                 tell.print(f"{spec.name}: {found[-1]}")
+    return found
+
+
+def measure_processes(
+    model: Path, data: Path, partitions: Sequence[int], tell: Console
+) -> list[dict[str, Any]]:
+    """Return the accuracy, and the events learned in a second, of real processes.
+
+    Replay, joiner and learner of a run work at once, with a Kafka and a Valkey of its own.
+    """
+    found = []
+    for count in partitions:
+        with tempfile.TemporaryDirectory(prefix="headrace-partitions-") as directory:
+            report = Path(directory) / "report.json"
+            ended = headrace(
+                *("run", "--model", str(model), "--data", str(data), "--speed", "max"),
+                *("--partitions", str(count), "--report", str(report)),
+                *("--runs", "off", "--no-check", "--no-evaluate"),
+                timeout_s=_RUN_S,
+            )
+            if ended.returncode:
+                raise RuntimeError(f"{count} partitions: expected a report, got {ended.stderr}")
+            made = json.loads(report.read_bytes())
+        accuracy = made["progressive"]
+        figures = {name: round(accuracy[name], 5) for name in ("auc", "request_auc", "log_loss")}
+        events_s = round((made["impressions"] + made["clicks"]) / made["seconds"])
+        run = {"partitions": count, "learners": 1, "push_every": "", "events_s": events_s}
+        found.append(run | figures)
+        tell.print(f"{model.stem}: {found[-1]}")
     return found
 
 
