@@ -51,7 +51,7 @@ test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they s
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: $(WHOLE) ## Run the tests that need no server and no other process, in a minute (WORKERS=2)
-	HEADRACE_TESTS=quick $(BIN)/python -m pytest -p no:schemathesis -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not long and not servers and not thorough'
+	HEADRACE_TESTS=quick $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not long and not servers and not thorough'
 
 test-long: $(WHOLE) ## Run the longer proofs too
 	HEADRACE_TESTS=long $(BIN)/python -m pytest -m 'long or not long' --timeout 1800
