@@ -50,4 +50,4 @@ def test_requests_generated_from_the_openapi_document_never_make_the_server_fail
             asked += 1
 
         check()
-    assert asked >= 4 * EXAMPLES
+    assert asked >= 3 * EXAMPLES  # three routes have a body
