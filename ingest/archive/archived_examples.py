@@ -92,9 +92,8 @@ class ExampleArchive:
 
     def _unpacked(self, path: str, batch: pa.RecordBatch) -> Examples:
         fields, facts = self._fields, batch.schema.metadata or {}
-        found = facts.get(b"fingerprint", b"").decode()
-        # archives of earlier versions do not say which fields they are of
-        if found and found != fields.fingerprint:
+        found = facts.get(b"fingerprint", b"none").decode()
+        if found != fields.fingerprint:
             raise ArchiveError(
                 f"{path}: expected examples of fields with fingerprint {fields.fingerprint} (of "
                 f"the model spec in use), got {found}"
@@ -106,7 +105,7 @@ class ExampleArchive:
                 f"{path}: expected examples of {expected[0]} ids and {expected[1]} numbers, as the "
                 f"model spec in use says, got {widths[0]} and {widths[1]}"
             )
-        rate = float(facts.get(b"negative_rate", str(fields.weights.negative_rate).encode()))
+        rate = float(facts[b"negative_rate"])
         times = batch["timestamp_ms"].to_numpy()
         watermark_ms = int(times.max(initial=0))
         return examples_of(batch, fields, times, watermark_ms=watermark_ms, negative_rate=rate)

@@ -20,6 +20,7 @@ from headrace.ingest.events.contract import (
     REQUEST_ID,
     TIME,
     Reason,
+    nested_field,
     read_event,
     request_key,
 )
@@ -103,22 +104,12 @@ def _refused(index: int, value: bytes, reason: Reason, now_ms: int) -> EventRefu
         found = f"{_shown_bytes(value)}: {error}" if value else "nothing"
     else:
         if reason is Reason.NESTED:
-            field = _nested_field(event)
+            field = nested_field(event) or ""
         at_fault = event.get(field) if field else event
         found = "none" if at_fault is None else _shown(at_fault)
     return EventRefusal(
         index=index, reason=reason.name.lower(), field=field, expected=expected, found=found
     )
-
-
-def _nested_field(event: dict[str, object]) -> str:
-    for name, value in event.items():
-        items = value if isinstance(value, list) else [value]
-        if any(isinstance(item, dict) for item in items):
-            return name
-        if isinstance(value, list) and any(isinstance(item, list) for item in items):
-            return name
-    raise AssertionError(f"expected a nested value, got {event}")
 
 
 def _shown(value: object) -> str:

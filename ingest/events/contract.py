@@ -90,7 +90,7 @@ def read_event(value: bytes, append_ms: int) -> dict[str, object] | Reason:
     if type(identity) is not str or not identity:
         return _without_id(event)
     # a second object or an array: the only ways to nest, and rare enough for a closer look
-    if (b"[" in value or value.count(b"{") > 1) and _nested(event):
+    if (b"[" in value or value.count(b"{") > 1) and nested_field(event) is not None:
         return Reason.NESTED
     return event
 
@@ -106,13 +106,14 @@ def _without_id(event: dict[str, object]) -> dict[str, object] | Reason:
     return event if len(event) == 1 else Reason.NO_ID
 
 
-def _nested(event: dict[str, object]) -> bool:
-    for value in event.values():
+def nested_field(event: dict[str, object]) -> str | None:
+    """Return the first field with an object, or with an array of other than scalars."""
+    for name, value in event.items():
         if isinstance(value, dict):
-            return True
+            return name
         if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-            return True
-    return False
+            return name
+    return None
 
 
 LARGEST_VALUE_BYTES = 64 << 10

@@ -5,9 +5,9 @@ of the logs were taken, to the compacted topic `replays`. So messages and progre
 restarted replay first waits until the last transaction of the killed one has ended, and then reads
 the count.
 
-*Refused:* the count as a committed offset alone, as older versions had it. Kafka forgets the
-offsets of a group that was empty for a week, and the replay would then send its log again. It is
-still committed, for dashboards and for these versions.
+*Refused:* the count as a committed offset alone. Kafka forgets the offsets of a group that was
+empty for a week, and the replay would then send its log again. It is committed as well, for
+dashboards, and because it shows that `replays` lost records.
 
 The count is true only while Kafka has the lines. The record therefore names the ids of the event
 topics, and how far their logs reached at the transaction before. A restart compares these, and the
@@ -78,16 +78,16 @@ class PlainEventWriter:
 
 
 class _ReplayCheckpoint(msgspec.Struct):
-    """The value of a record in `replays`, and the metadata of the committed offset."""
+    """The value of a record in `replays`."""
 
     of: str
     """Digest of the files."""
-    complete: bool = False
-    taken: int = -1
-    """Lines of the logs; -1 in the metadata of older versions, whose offset is the count."""
-    topic_ids: dict[str, str] = {}
-    """Ids of the event topics by name; older versions have none."""
-    ends: list[tuple[Source, ReadPosition]] = []
+    complete: bool
+    taken: int
+    """Lines of the logs."""
+    topic_ids: dict[str, str]
+    """Ids of the event topics by name."""
+    ends: list[tuple[Source, ReadPosition]]
     """Ends of their logs before this transaction."""
 
 
@@ -141,13 +141,10 @@ class ResumableEventWriter:
 
     def _write(self, taken: int, complete: bool) -> None:
         self._written = None
-        checkpoint = _ReplayCheckpoint(self._digest, complete, taken)
-        text = msgspec.json.encode(checkpoint)  # the metadata of an offset is limited to 4 KB
-        checkpoint.topic_ids, checkpoint.ends = self._topic_ids, self._ends
+        checkpoint = _ReplayCheckpoint(self._digest, complete, taken, self._topic_ids, self._ends)
         value = msgspec.json.encode(checkpoint)
         progress = Outgoing(Source(REPLAYS_TOPIC, 0), value, self._name.encode())
-        offsets = {self._place: Committed(taken, text.decode())}
-        self._transactions.write([*self._messages, progress], offsets)
+        self._transactions.write([*self._messages, progress], {self._place: Committed(taken, "")})
         self._messages.clear()
         self._ends = self._reached()
         self._written = taken, complete
@@ -200,19 +197,15 @@ class ResumableEventWriter:
             if record.key == key:
                 value = record.value
         saved = msgspec.json.decode(value, type=_ReplayCheckpoint) if value else None
-        found = self._transactions.committed([self._place]).get(self._place)
-        if found is None:
-            return saved
-        older = msgspec.json.decode(found.metadata, type=_ReplayCheckpoint)
-        committed = msgspec.structs.replace(older, taken=found.offset)
-        if saved is not None and saved.of == committed.of and saved.taken < committed.taken:
+        committed = self._transactions.committed([self._place]).get(self._place)
+        if committed is not None and (saved is None or saved.taken < committed.offset):
             raise OffsetGone(
                 f"expected the progress of the replay {self._name!r} in topic {REPLAYS_TOPIC}, "
-                f"{counted(committed.taken, 'line')} as in its committed offset, got "
-                f"{saved.taken}: the topic lost records. To send every line again, choose another "
-                "name"
+                f"{counted(committed.offset, 'line')} as in its committed offset, got "
+                f"{saved.taken if saved else 'none'}: the topic lost records. To send every line "
+                "again, choose another name"
             )
-        return saved or committed
+        return saved
 
 
 def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
