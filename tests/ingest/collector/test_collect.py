@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import json
 
 import pytest
 from confluent_kafka import KafkaError
@@ -11,7 +10,7 @@ from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.responses import RETRY_AFTER_S
 from headrace.ingest.collector.validation import _WANTED
 from headrace.ingest.events.contract import Reason
-from tests.ingest.collector.collected_events import CLICKS, IMPRESSIONS, JSON, event, line
+from tests.ingest.collector.collected_events import CLICKS, IMPRESSIONS, JSON, line
 from tests.ingest.collector.collecting import NOW_MS, collecting, until
 
 pytestmark = pytest.mark.anyio
@@ -156,16 +155,6 @@ async def test_the_collector_writes_single_events_batches_and_lines_unchanged_wi
         assert [each.value.strip() for each in written[1:]] == [line(n) for n in "bcdef"]
         assert {each.topic for each in written} == {"clicks"}
         assert 'headrace_collector_events_total{event="click"} 6.0' in collector.metrics()
-
-
-async def test_an_invalid_event_does_not_block_the_rest_of_its_batch() -> None:
-    async with collecting() as collector:
-        body = json.dumps([event("a"), event("b", timestamp_ms=5), event("c"), 7])
-        answer = await collector.http.post(IMPRESSIONS, content=body, headers=JSON)
-        assert answer.status_code == 422
-        assert answer.json()["accepted"] == 2
-        assert [each["index"] for each in answer.json()["refused"]] == [1, 3]
-        assert [each.key for each in collector.kafka.written] == [b"a", b"c"]
 
 
 async def test_the_collector_answers_after_kafka_acknowledged() -> None:

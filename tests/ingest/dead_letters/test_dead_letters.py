@@ -66,16 +66,6 @@ def test_a_dead_letter_of_binary_bytes_keeps_them_and_the_original_length() -> N
     assert (read.event, read.key, read.key_base64) == (None, None, b"\xfe")
 
 
-def test_dead_letters_without_keys_from_older_versions_are_read() -> None:
-    old = (
-        b'{"reason":"expected timestamp_ms, found none","topic":"t","partition":1,"offset":2,'
-        b'"append_ms":3,"value_bytes":2,"value":"{}"}'
-    )
-    read = unpack(old)
-    assert isinstance(read, Letter)
-    assert (read.origin, read.key) == (Origin("t", 1, 2, 3), None)
-
-
 def test_settlements_dead_letters_and_foreign_messages_are_distinguished() -> None:
     settled = SettledLetters(retried=(Origin("t", 1, 2, 3),), discarded=(Origin("t", 1, 4, 5),))
     assert unpack(pack_settled(settled)) == settled

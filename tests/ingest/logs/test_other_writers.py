@@ -141,6 +141,20 @@ def test_a_file_is_read_as_its_writer_meant_it(tmp_path: Path, name: str) -> Non
 # ------------------------------------------------------------------------------ labels and clicks
 
 
+@pytest.mark.parametrize(("never", "unit"), [(0, "s"), (-1, "s"), (0, "ms")])
+def test_a_number_that_says_never_is_no_click(tmp_path: Path, never: int, unit: str) -> None:
+    scale = 1000 if unit == "s" else 1
+    times = [(AT_MS + 1000 * i) // scale for i in range(4)]
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(
+        pa.table({"time": times, "clicked_at": [never, times[1], never, None]}), path
+    )
+    text = f'[event]\ntimestamp = "time"\ntimestamp_format = "{unit}"\n'
+    layout = parse_layout(f'{text}[click]\ntimestamp = "clicked_at"', "l.toml")
+    assert [each["timestamp_ms"] for each in read(path, layout)[1]] == [AT_MS + 1000]
+    assert survey_log(path, FIELDS, layout).clicks == 1
+
+
 def test_a_click_long_before_its_impression_refuses_its_row(tmp_path: Path) -> None:
     path = csv_file(
         tmp_path,
@@ -168,14 +182,6 @@ def test_a_list_in_one_row_leaves_the_ids_of_the_other_rows_as_they_are(tmp_path
     assert [each.get("item") for each in read(path, layout)[0]] == [
         *("a", "17", "17", None, ["b", "c"], ["b"], None, "a", "true")
     ]
-
-
-def test_bytes_that_are_not_utf_8_are_hexadecimal(tmp_path: Path) -> None:
-    path = tmp_path / "log.parquet"
-    cells = {"item": pa.array([b"\x9a\x01\xff", b"caf\xc3\xa9"]), "request_id": [b"\x9a", b"a"]}
-    pa.parquet.write_table(pa.table({"time": [AT_MS, AT_MS], "clicked": [0, 1], **cells}), path)
-    assert [each["item"] for each in read(path, BY_CLICK)[0]] == ["9a01ff", "café"]
-    assert [each["request_id"] for each in guessed(path)[0]] == ["9a", "a"]
 
 
 def test_a_suggestion_reads_ids_of_64_bits_and_bytes(tmp_path: Path) -> None:
@@ -226,21 +232,6 @@ def test_a_time_that_no_format_reads_is_refused_with_lines_to_start_from(
     assert message.startswith(f"{path}: expected times in the column 'time', got {times[0]!r}")
     kept = parse_layout(message.partition("\n\n")[2], "layout.toml")
     assert kept.event.start is not None
-
-
-@pytest.mark.parametrize("last", [datetime(9999, 12, 31), datetime(1, 1, 1)])
-def test_an_open_ended_date_is_a_value(tmp_path: Path, last: datetime) -> None:
-    path, kind = tmp_path / "log.parquet", pa.timestamp("us")
-    times = [AT.replace(tzinfo=None) + timedelta(seconds=i) for i in range(30)]
-    columns = {
-        "time": pa.array([*times[:-1], last], kind),
-        "valid_to": pa.array([last] * 30, kind),
-        "clicked": [i % 2 for i in range(30)],
-    }
-    pa.parquet.write_table(pa.table(columns), path)
-    found = survey_log(path, FIELDS, guess_layout(path).layout)
-    assert [each.count for each in found.refused] == [1]
-    assert read(path, BY_CLICK)[0][0]["valid_to"] == last.isoformat()
 
 
 # ----------------------------------------------------------------------------------------- files
