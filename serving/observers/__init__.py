@@ -5,5 +5,5 @@ served to Kafka, one message per candidate. `shadows` scores the requests of an 
 with other models, for comparison.
 
 `score_sums` sums the scores of each model. `request_coverage` samples which fields requests have,
-and `unknown_names` finds those that no model declares.
+and finds those that no model declares.
 """

@@ -4,6 +4,9 @@ A server answers a request without the fields of the model: they are absent, as 
 client that misspells a field gets worse predictions, and no error. This observer samples requests,
 and compares the fields that they have with those that the model has learned.
 
+The decoder drops unknown fields in its one pass, so the body of a sampled request is read again for
+their names.
+
 It costs a request a comparison of two times. A model is sampled ten times a second at most, and
 less often if a sample takes long: samples take at most 1/500 of the time.
 """
@@ -17,16 +20,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.ingest.features.field_sources import LEAST_ALIKE, CarriedField, input_fields
 from headrace.ingest.features.recent_coverage import CoverageCounts, RecentCoverage
+from headrace.runtime.printable_text import printable
+from headrace.runtime.undecodable import UNDECODABLE
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.models.prediction import ReceivedRequest, ScoredRequest
 from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
-from headrace.serving.observers.unknown_names import shown_name, unknown_counts
+from headrace.serving.requests.candidates import some_of
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +41,10 @@ MOST_UNKNOWN = 20
 labels."""
 OTHERS = "(others)"
 """The label of the unknown fields beyond MOST_UNKNOWN."""
+LARGEST_BODY = 128 << 10
+"""Bytes of a body that is read again. A larger one would delay its answer by milliseconds."""
+LONGEST_NAME = 40
+"""Characters of the name of an unknown field that are kept."""
 LEAST_REQUESTS = 10
 """Sampled requests from which a field without values is worth a warning."""
 _EVERY_MS = 100
@@ -193,3 +203,43 @@ class _ModelRequests:
                 if close
                 else "Send the field in the context or in each candidate",
             )
+
+
+_Row = dict[str, msgspec.Raw]
+
+
+class _Names(msgspec.Struct, gc=False):
+    """The part of a request with the names of its fields. The values stay unread."""
+
+    context: _Row | None = None
+    candidates: list[_Row] | None = None
+    instances: list[_Row] | None = None
+
+
+_decode = msgspec.json.Decoder(_Names).decode
+
+
+def unknown_counts(body: bytes, known: frozenset[str]) -> dict[str, int]:
+    """Return how many of the sampled candidates have each field that is not known.
+
+    Empty if the body is too large, or is not JSON.
+    """
+    if len(body) > LARGEST_BODY:
+        return {}
+    try:
+        request = _decode(body)
+    except UNDECODABLE:
+        return {}  # the body is of another protocol
+    rows, context = some_of(request.candidates or request.instances or ()), request.context or {}
+    counts = dict.fromkeys((name for name in context if name not in known), len(rows))
+    for row in rows:
+        for name in row:
+            if name not in known and name not in context:
+                counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def shown_name(name: str) -> str:
+    """Return a name of a client as short printable text."""
+    text = printable(name)
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"

@@ -49,12 +49,6 @@ class WorkerContext:
         parent = multiprocessing.parent_process()
         return parent is not None and not parent.is_alive()
 
-    def stop_with_parent(self) -> None:
-        """Set `stop` when the parent is gone."""
-        parent = multiprocessing.parent_process()
-        assert parent is not None  # this is a worker's process
-        call_when_readable(parent.sentinel, self.stop.set)
-
 
 def _enter(
     work: Callable[[WorkerContext], None],
@@ -66,7 +60,9 @@ def _enter(
     context = WorkerContext(channel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: context.stop.set())
-    context.stop_with_parent()
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker's process
+    call_when_readable(parent.sentinel, context.stop.set)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler])

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.http.server import listening_socket
@@ -45,15 +44,13 @@ def run_workers(
     workers: int,
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
-    place: Path | None = None,
     formatter: logging.Formatter | None = None,
 ) -> None:
     """Serve with this many workers until `stop` is set; then let all of them drain.
 
     opening: called in two processes, so it must be picklable. listening: called with the port once
-    all workers accept requests. place: folder for shared memory; None: the fastest. formatter: of
-    the log lines of the other processes. Raises the errors of `run_server`, and ServingError if a
-    process cannot start.
+    all workers accept requests. formatter: of the log lines of the other processes. Raises the
+    errors of `run_server`, and ServingError if a process cannot start.
     """
     tokens_of(settings)
     if settings.bounds is not None:
@@ -66,7 +63,7 @@ def run_workers(
     aliases = Aliases(names, settings.aliases, wall_ms, settings.aliases_file)
     with (
         listening_socket(settings.host, settings.port) as listener,
-        shared_folder(place or shared_place()) as folder,
+        shared_folder(shared_place()) as folder,
     ):
         log.info("sharing rows in %s", folder)
         board = aliases_board(folder)

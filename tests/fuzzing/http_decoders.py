@@ -17,7 +17,7 @@ from headrace.ingest.collector.validation import check
 from headrace.ingest.features.encoder import Encoder
 from headrace.runtime.http.http_errors import RequestRefused
 from headrace.runtime.http.server import SingleWriteProtocol
-from headrace.serving.observers.unknown_names import unknown_counts
+from headrace.serving.observers.request_coverage import unknown_counts
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
 from headrace.serving.requests.splitting_key import split_key

@@ -17,7 +17,7 @@ from headrace.serving.api.fast_path import FastPathProtocol
 from headrace.serving.api.fast_path_probe import choose_protocol
 from tests.effort import examples
 from tests.memory_connection import until
-from tests.serving.connections import Connection, posted, serving
+from tests.serving.api.app_client import Connection, posted, serving
 from tests.serving.served_models import Serving
 
 

@@ -8,10 +8,12 @@ import pytest
 
 from headrace.serving.models.absent_rows import learned_shares
 from headrace.serving.observers import request_coverage
-from headrace.serving.observers.request_coverage import LEAST_REQUESTS, MOST_UNKNOWN, OTHERS
-from headrace.serving.observers.unknown_names import (
+from headrace.serving.observers.request_coverage import (
     LARGEST_BODY,
+    LEAST_REQUESTS,
     LONGEST_NAME,
+    MOST_UNKNOWN,
+    OTHERS,
     shown_name,
     unknown_counts,
 )

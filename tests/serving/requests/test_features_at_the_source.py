@@ -35,6 +35,10 @@ def test_a_period_has_the_events_and_the_requests_within_it_only() -> None:
     ids = encoder.encode(events).ids
     asked = [Candidates({"timestamp_ms": time_ms}, [{"item": 1}]) for time_ms in times]
     assert [each.encode(encoder, 0).ids[0].tolist() for each in asked] == ids.tolist()
+    assert [each.times(0).tolist() for each in asked] == [[time_ms] for time_ms in times]
+    own = Candidates({"timestamp_ms": 1}, events)
+    assert own.encode(encoder, 0).ids.tolist() == ids.tolist()
+    assert own.times(0).tolist() == times
     for column, changes in ((0, 0), (1, 4), (2, 4)):
         pairs = itertools.pairwise(zip(times, ids[:, column].tolist(), strict=True))
         changed = [now_ms for (_, before), (now_ms, now) in pairs if before != now]

@@ -17,8 +17,7 @@ from headrace.serving.replicas.status import RowSource
 from headrace.serving.requests.candidates import Candidates
 from headrace.serving.requests.limits import RequestLimits
 from tests.effort import examples
-from tests.serving.api.app_client import complete
-from tests.serving.connections import Connection, posted
+from tests.serving.api.app_client import Connection, complete, posted
 from tests.serving.served_models import Serving, deltas_of_article
 
 

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.serving.api.app_client import PREDICT, ask, complete
+from tests.serving.api.app_client import PREDICT, RANK, ask, complete
 from tests.serving.models.two_models import Two
 from tests.serving.served_models import eventually
 
-RANK = PREDICT.replace(":predict", ":rank")
 TYPO = {"context": {"user": "u1"}, "candidates": [{"article_id": 1, "colour": "red"}]}
 
 
