@@ -11,6 +11,7 @@ import pytest
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import MissingBucket, MissingModel, WrongModel
 from headrace.pserver.memory_store import MemoryStore
+from headrace.runtime.http.http_errors import AddressTaken
 from headrace.runtime.http.token_files import TokenSource
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import run_server
@@ -113,6 +114,16 @@ def test_a_running_server_takes_new_tokens_of_clients_and_administrators(tmp_pat
             assert each.file is not None
             each.file.write_text(f"{new}\n\n")
         eventually(lambda: of_clients() == of_administrators() == [401, 200])
+
+
+def test_a_port_in_use_is_named_with_its_setting() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        stop = threading.Event()
+        with pytest.raises(AddressTaken, match=rf"127\.0\.0\.1:{port}.*--port"):
+            run_server(replace(SETTINGS, port=port), at(memory_store(news())), stop)
 
 
 def test_a_server_stops_at_the_start_without_its_model_in_the_store() -> None:

@@ -164,7 +164,8 @@ def test_servers_that_read_the_topic_at_different_times_end_in_the_same_state(
         return  # an alias keeps the target that it had, which differs
     assert early.table == late.table
     needed = {model for target in late.table.values() for model in models_of(target)}
-    assert late.host.served == {*wanted.models} | (needed - {*FIXED})
+    served = {*wanted.models} | (needed - {*FIXED})
+    assert early.host.served == late.host.served == {*early.host.opened} == served
     assert not late.queue
 
 
@@ -203,6 +204,14 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again() -> None:
     server.settle()
     assert server.table == {"production": "a"}
     assert server.deployed.status.models["a"].stage == "ready"
+
+
+def test_a_removed_alias_returns_to_the_model_of_its_flag() -> None:
+    changes = model_change("a", "spec"), alias_change("production", "a"), alias_change("x", "a")
+    server = Server().read(*changes).settle()
+    assert server.table == {"production": "a", "x": "a"}
+    server.read(alias_change("production", None), alias_change("x", None)).settle()
+    assert server.table == {"production": "news"}
 
 
 def test_a_model_of_a_flag_is_never_unloaded_and_keeps_its_spec() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import httpx
 
@@ -12,6 +13,7 @@ from headrace.ingest.errors import Fenced
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.errors import MissingBucket
 from headrace.pserver.redis_backend.redis_store import RedisStore, open_store
 from headrace.pserver.relay.relay_section import RelayForm
 from headrace.pserver.replica.replica import Replica
@@ -21,7 +23,14 @@ from headrace.serving.process import ServerSettings
 from headrace.serving.relaying.relay_loop import RelayPolicy
 from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 from headrace.serving.relaying.relayed_rows import RelayedRows, topic_reader
-from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
+from tests.serving.served_models import (
+    BUCKETS,
+    SPEC,
+    Fallible,
+    Pusher,
+    deltas_of_article,
+    eventually,
+)
 from tests.serving.server_in_thread import ready, running
 
 SETTINGS = RelaySettings(RelayPolicy(interval_ms=20))
@@ -68,7 +77,9 @@ def test_a_server_answers_from_a_relay_and_from_one_of_final_weights_that_takes_
         settings = ServerSettings(port=0, relayed_from=KafkaSettings(kafka))
         with RelayThread(kafka, store) as first:
             eventually(equal)
-            with running([StoreModel(spec, store)], settings) as server:
+            without_logs: Any = Fallible(store)
+            without_logs.failure = MissingBucket("the server reads the relay only")
+            with running([StoreModel(spec, without_logs)], settings) as server:
                 eventually(lambda: ready(server.url))
                 pusher.push(deltas_of_article(spec, 2, -1.0))
                 eventually(equal)
