@@ -133,14 +133,17 @@ def redis_url(url: str) -> str:
     return with_login(url, user, password)
 
 
-def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStore":
+def open_store(
+    redis: str, model: str, *, read_only: bool = False, sub_hashes: int | None = None
+) -> "RedisStore":
     """Connect to the store of a model. Raises StoreError, Unreachable, Refused.
 
-    With `read_only` the servers need no functions.
+    read_only: the servers then need no functions. sub_hashes: see StoreSettings.
     """
     from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 
-    settings = StoreSettings(read_only=read_only, key_prefix=environment_names().prefix)
+    prefix = environment_names().prefix
+    settings = StoreSettings(sub_hashes=sub_hashes, read_only=read_only, key_prefix=prefix)
     return open_store(redis_url(redis), model, settings)
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 import click
 
-from headrace.deploy.cli.options import PREFIX_VARIABLE, TOPICS_PREFIX
+from headrace.deploy.cli.options import PREFIX_VARIABLE, TOPICS_PREFIX, SpecFile
 from headrace.runtime.settings import Setting, setting_of
 
 _CONNECTIONS = frozenset({"kafka", "redis", "store"})
@@ -66,13 +66,15 @@ class _Value(click.ParamType):
 
     def __init__(self, declared: Declared) -> None:
         self._declared = declared
-        if declared.kind is Path:
+        if declared.kind in (Path, SpecFile):
             self.envvar_list_splitter = os.pathsep  # type: ignore[misc]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         kind, setting = self._declared.kind, self._declared.setting
         if not isinstance(value, str) or kind is str:
             return value
+        if kind is SpecFile:
+            return SpecFile.read(value)
         read: Any = None
         try:
             read = datetime.fromisoformat(value) if kind is datetime else kind(value)

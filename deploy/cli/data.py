@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.cli.options import LAYOUT_NAME, MODEL, SORT, layout_of
+from headrace.deploy.cli.options import LAYOUT_NAME, MODEL, SORT, SpecFile, layout_of
 from headrace.runtime.settings import argument, setting
+from headrace.runtime.termination import REFUSED
 
 LOG = argument(
     help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or a CSV, Parquet "
@@ -16,7 +17,7 @@ LOG = argument(
 
 def check(
     data: Path = LOG,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     layout: str = LAYOUT_NAME,
     sort: bool = SORT,
     json: bool = setting(False, "Print one JSON object."),
@@ -32,11 +33,9 @@ def check(
     import orjson
 
     from headrace.ingest.survey.log_survey import survey_log
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import REFUSED
 
     columns = layout_of(layout, [data])
-    found = survey_log(data, load_spec(model).fields, columns, sort=sort)
+    found = survey_log(data, model.spec.fields, columns, sort=sort)
     if json:
         warnings = {"warnings": found.warnings(), "unusable": found.unusable}
         click.echo(orjson.dumps(asdict(found) | warnings, option=orjson.OPT_INDENT_2))

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
-from headrace.deploy.cli.options import PORT, RUNS_FOLDER, TRACK_URI, PipelineOptions
+from headrace.deploy.cli.options import PORT, RUNS_FOLDER, TRACK_URI, PipelineOptions, SpecFile
 from headrace.deploy.cli.runs import run_outputs
+from headrace.deploy.models.shipped import path_of
+from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import same, setting
+from headrace.runtime.termination import stopped_by_signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,28 +30,20 @@ def demo(
     track: str = TRACK_URI,
 ) -> None:
     """Learn from a live stream, and compare with a copy of the model that stopped learning."""
-    from headrace.deploy.demo.players import DemoSettings
-    from headrace.deploy.demo.runner import run_demo
-    from headrace.deploy.models.shipped import path_of
-    from headrace.deploy.process_logs import show_warnings_only
+    from headrace.deploy.demo.runner import DemoSettings, run_demo
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals
 
-    spec = path_of("demo")
-    parts = pipeline.settings(spec, port, port_may_differ=True)
+    model = SpecFile.read(path_of("demo"))
+    parts = pipeline.settings(model.path, port, port_may_differ=True)
     settings = DemoSettings(parts, options.seconds, options.events, options.seed)
-    shown = {"seconds": options.seconds, "events": options.events}
-    name = load_spec(spec).name
     show_warnings_only()
     with (
         stopped_by_signals() as stop,
         record_run(
-            *(run_outputs(runs, track), RunKind.DEMO, name, spec),
-            data=(),
+            *(run_outputs(runs, track), RunKind.DEMO, model.spec.name, model.path),
             seed=options.seed,
-            settings=shown,
+            settings={"seconds": options.seconds, "events": options.events},
         ) as recorder,
     ):
         run_demo(settings, stop, recorder)

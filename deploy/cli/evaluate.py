@@ -1,7 +1,6 @@
 """`headrace evaluate`: live accuracy of the served predictions."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +11,12 @@ from headrace.deploy.cli.options import (
     METRICS_PORT,
     MODEL,
     KafkaOptions,
+    SpecFile,
 )
+from headrace.deploy.errors import BadOption
+from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import argument, setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
@@ -44,21 +47,17 @@ class EvaluateRunOptions:
 def run(
     options: EvaluateRunOptions,
     kafka: KafkaOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     instance: str = INSTANCE,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
 ) -> None:
     """Join predictions with clicks and publish the accuracy of each window, until stopped."""
-    from headrace.deploy.errors import BadOption
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals
     from headrace.serving.evaluation.evaluation_process import EvaluationSettings, run_evaluation
     from headrace.serving.evaluation.windows import Windows
 
     if 60 % options.window:
         raise BadOption(f"--window: expected a divisor of 60, got {options.window}")
-    spec = load_spec(model)
     with stopped_by_signals() as stop:
         run_evaluation(
             EvaluationSettings(
@@ -72,7 +71,7 @@ def run(
                 windows=Windows.shortest(options.window),
             ),
             kafka.settings(),
-            spec,
+            model.spec,
             stop,
         )
 
@@ -84,10 +83,7 @@ def show(
     as_json: bool = JSON,
 ) -> None:
     """Print the latest published metrics."""
-    from headrace.deploy.process_logs import show_warnings_only
-
     show_warnings_only()
-
     found = _published(kafka.settings(), only, slices=slices)
     if as_json:
         import msgspec
@@ -134,7 +130,6 @@ def compare(
     """
     import msgspec
 
-    from headrace.deploy.errors import BadOption
     from headrace.serving.evaluation.served_arms import compare_arms
     from headrace.serving.evaluation.windows import read_minutes
 

@@ -1,9 +1,8 @@
 """`headrace fit` learns a model from files, `headrace export` writes one for a device."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -13,20 +12,22 @@ from headrace.deploy.cli.options import (
     RUNS_FOLDER,
     TABLE_LAYOUT,
     TRACK_URI,
+    SpecFile,
     layout_of_tables,
     urls_of_data,
 )
 from headrace.deploy.cli.runs import run_outputs
+from headrace.deploy.connections import open_store
 from headrace.deploy.errors import BadOption
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import REFUSED, stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.learner.batch.sources import BatchSource
     from headrace.learner.batch.store_fit.store_trainer import StoreFitSettings, StoreTrainer
     from headrace.learner.batch.trainer import BatchTrainer, FitSettings, FitSummary
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.store import Store
 
 EXIT_STOPPED = 1
 """Exit status of a fit that was stopped before it was done."""
@@ -72,7 +73,7 @@ class FitOptions:
 
 def fit(
     options: FitOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     layout: str = TABLE_LAYOUT,
     runs: str = RUNS_FOLDER,
     track: str = TRACK_URI,
@@ -84,17 +85,13 @@ def fit(
     The exit status is 2 if a row is refused, as `headrace check` reports. The model has the other
     rows, unless more than half are refused: then none is written.
     """
-    from rich.console import Console
-
     from headrace.deploy.reports.fit_report import fit_in_words
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
     from headrace.deploy.terminal.progress_bars import StepView
     from headrace.learner.batch.trainer import FitSettings
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import REFUSED, stopped_by_signals
 
-    spec = load_spec(model)
+    spec = model.spec
     _check(spec, options.epochs, options.holdout, options.archive)
     source = _source(spec, options.data, layout, options.archive)
     settings = FitSettings(options.epochs, options.holdout, options.save_every)
@@ -111,9 +108,9 @@ def fit(
     with (
         stopped_by_signals() as stop,
         record_run(
-            run_outputs(runs, track), RunKind.FIT, spec.name, model, data=paths, settings=facts
+            run_outputs(runs, track), RunKind.FIT, spec.name, model.path, data=paths, settings=facts
         ) as kept,
-        StepView(Console(stderr=True)) as shown,
+        StepView() as shown,
     ):
         begun_s = time.monotonic()
         done = trainer.run(stop, shown.fit(f"fitting {spec.name}", options.epochs))
@@ -166,14 +163,14 @@ def _trainer(
     if restart:
         folder.restart()
         if into is not None and stage.token:
-            dropped = _opener(into[0])(run_name(spec.name, stage.token))
+            dropped = open_store(into[0], run_name(spec.name, stage.token))
             dropped.drop()
             dropped.close()
         stage.remove()
     if into is None:
         return BatchTrainer(spec, source, folder, settings)
     url, in_store = into
-    return StoreTrainer(spec, source, (folder, stage), _opener(url), in_store)
+    return StoreTrainer(spec, source, (folder, stage), partial(open_store, url), in_store)
 
 
 def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) -> None:
@@ -223,17 +220,6 @@ def _store_settings(epochs: int, workers: int, part: str, holdout: float) -> "St
     return StoreFitSettings(epochs, processes, int(number), int(parts), holdout=holdout)
 
 
-def _opener(url: str) -> "Callable[[str], Store]":
-    """Return a function that opens the store of a model, in any process."""
-    import functools
-
-    from headrace.deploy.connections import environment_names, redis_url
-    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
-
-    settings = StoreSettings(key_prefix=environment_names().prefix)
-    return functools.partial(open_store, redis_url(url), settings=settings)
-
-
 def _source(
     spec: "ModelSpec", data: list[str] | None, layout: str, archive: str | None
 ) -> "BatchSource":
@@ -260,7 +246,7 @@ class ExportOptions:
 
 def export(
     options: ExportOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
 ) -> None:
     """Write a snapshot as one ONNX file: its rows, and the graph of its forward pass.
 
@@ -268,11 +254,10 @@ def export(
     """
     from headrace.learner.local.in_memory_model import InMemoryModel
     from headrace.learner.local.onnx_export import export_onnx
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.catalog import find_snapshot
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
-    spec = load_spec(model)
+    spec = model.spec
     name = find_snapshot(SnapshotStorage(options.origin), spec.name, options.snapshot).name
     done = export_onnx(InMemoryModel.load(options.origin, name, spec=spec), options.to, name)
     megabytes = done.size_bytes / 1e6

@@ -4,7 +4,6 @@ import json
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -16,9 +15,12 @@ from headrace.deploy.cli.options import (
     REDIS,
     SKIP_DAMAGED,
     KafkaOptions,
+    SpecFile,
 )
+from headrace.deploy.connections import open_store
 from headrace.deploy.errors import BadOption
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import stopped_by_signals
 
 EXAMPLES_OF = setting(
     "",
@@ -63,7 +65,7 @@ class LearnerRunOptions:
 def run(
     options: LearnerRunOptions,
     kafka: KafkaOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     instance: str = INSTANCE,
     metrics_port: int = METRICS_PORT,
@@ -72,21 +74,17 @@ def run(
     examples_of: str = EXAMPLES_OF,
 ) -> None:
     """Learn from the topic of examples and push updates to the parameter server, until stopped."""
-    from headrace.deploy.connections import open_store
     from headrace.deploy.local.kernel_warmup import warm_learner
     from headrace.learner.loop.guard.stream_change import GuardLimits
     from headrace.learner.loop.guard.surprise import SurpriseLimits
     from headrace.learner.loop.pacing import BadPushInterval, LearnerPacing, parse_push_interval
     from headrace.learner.process import LearnerSettings, run_learner
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals
 
     try:
         pace = LearnerPacing(staleness=parse_push_interval(options.push_every))
     except BadPushInterval as error:
         raise BadOption(f"--push-every / HEADRACE_PUSH_EVERY: {error}") from error
-    spec = load_spec(model)
-    place = None
+    spec, place = model.spec, None
     if spec.structure.synchronous and options.rank is not None:
         from headrace.learner.models.deep.process_group import GroupConfig
 
@@ -135,22 +133,19 @@ class LearnerParkedOptions:
 
 def parked(
     options: LearnerParkedOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
 ) -> None:
     """Show the messages of examples that the batch guard parked; ask to learn or drop some.
 
     The learner of the partition obeys within seconds, or once it starts.
     """
-    from headrace.deploy.connections import open_store
     from headrace.deploy.operations.parked import ask_about, parked_text
     from headrace.learner.loop.marks.parked_marks import ParkedRequest
     from headrace.learner.loop.marks.parked_requests import read_parked
-    from headrace.learner.spec.model_spec import load_spec
 
-    with closing(
-        open_store(redis, load_spec(model).name, read_only=not (options.learn or options.drop))
-    ) as store:
+    read_only = not (options.learn or options.drop)
+    with closing(open_store(redis, model.spec.name, read_only=read_only)) as store:
         ask_about(store, options.learn or [], ParkedRequest.LEARN)
         ask_about(store, options.drop or [], ParkedRequest.DROP)
         found = read_parked(store)

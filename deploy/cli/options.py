@@ -10,12 +10,34 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.connections import kafka_settings
+from headrace.deploy.errors import BadOption
 from headrace.runtime.settings import same, setting
 
 if TYPE_CHECKING:
     from headrace.deploy.local.pipeline import PipelineSettings
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.ingest.logs.layout import LogLayout
+    from headrace.learner.spec.model_spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFile:
+    """A file with a model spec.
+
+    The options of a command read it before the command imports what it starts. A refusal then takes
+    a fraction of a second.
+    """
+
+    path: Path
+    spec: "ModelSpec"
+
+    @classmethod
+    def read(cls, path: str | Path) -> "SpecFile":
+        """Read a file. Raises SpecError."""
+        from headrace.learner.spec.model_spec import load_spec
+
+        return cls(Path(path), load_spec(Path(path)))
 
 
 def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
@@ -32,8 +54,6 @@ def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
 
 def urls_of_data(data: "list[str] | None", archive: str | None) -> "list[str]":
     """Return the paths and URLs of --data; empty with --archive. Raises BadOption."""
-    from headrace.deploy.errors import BadOption
-
     if bool(data) == bool(archive):
         raise BadOption(f"expected either --data or --archive, got {'both' if data else 'neither'}")
     return [each if "://" in each else str(Path(each).expanduser()) for each in data or ()]
@@ -71,19 +91,6 @@ def token_in(file: Path | None) -> str:
     return read_grants(file)[0].token if file else ""
 
 
-def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
-    """Return the files of model specs. Raises SpecError for an invalid one.
-
-    As the callback of an option it runs before the command imports what it starts. A refusal then
-    takes a fraction of a second.
-    """
-    from headrace.learner.spec.model_spec import load_spec
-
-    for path in [files] if isinstance(files, Path) else files or []:
-        load_spec(path)
-    return files
-
-
 PREFIX_VARIABLE = "HEADRACE_TOPICS_PREFIX"
 TOPICS_PREFIX = setting(
     "",
@@ -93,7 +100,7 @@ TOPICS_PREFIX = setting(
     env=PREFIX_VARIABLE,
     metavar="PREFIX",
 )
-MODEL = setting(help="Model spec (TOML).", env="HEADRACE_MODEL", metavar="FILE", check=valid_specs)
+MODEL = setting(help="Model spec (TOML).", env="HEADRACE_MODEL", metavar="FILE")
 KAFKA = setting(
     "localhost:9092", "Kafka bootstrap servers.", env="HEADRACE_KAFKA", metavar="HOST:PORT"
 )
@@ -201,8 +208,6 @@ class KafkaOptions:
 
     def settings(self) -> "KafkaSettings":
         """Return the settings of Kafka clients. Raises BadOption."""
-        from headrace.deploy.connections import kafka_settings
-
         return kafka_settings(self.kafka, self.kafka_client)
 
 

@@ -3,7 +3,7 @@
 `headrace status` shows the processes of a pipeline, on this machine or elsewhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -19,10 +19,15 @@ from headrace.deploy.cli.options import (
     TRACK_URI,
     KafkaOptions,
     PipelineOptions,
+    SpecFile,
     layout_of,
 )
 from headrace.deploy.cli.runs import run_outputs
+from headrace.deploy.models.shipped import shipped_specs
+from headrace.deploy.process_logs import show_warnings_only
+from headrace.runtime.clock import wall_ms
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import INTERRUPTED, stopped_by_signals
 
 _STOPPING = "stopping every part, within 20 s; Ctrl-C again ends this at once"
 """Answer to a signal where a whole pipeline stops."""
@@ -58,7 +63,7 @@ class RunOptions:
 def run(
     options: RunOptions,
     pipeline: PipelineOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     data: list[Path] = DATA,
     layout: str = LAYOUT_NAME,
     speed: str = SPEED,
@@ -73,17 +78,12 @@ def run(
     --state or --kafka, the same command continues an interrupted run.
     """
     times_real_time = speed_of(speed)
-    from dataclasses import replace
-
     from headrace.deploy.local.log_run import RunSettings, run_log
-    from headrace.deploy.process_logs import show_warnings_only
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import INTERRUPTED, stopped_by_signals
 
     parts = replace(
-        pipeline.settings(model, port),
+        pipeline.settings(model.path, port),
         deployments=True,
         evaluation_gives_way=not options.serve_after,
     )
@@ -97,11 +97,11 @@ def run(
         sort,
         options.check,
     )
-    name = load_spec(model).name
+    outputs = run_outputs(runs, track)
     show_warnings_only()
     with (
         stopped_by_signals(_STOPPING) as stop,
-        record_run(run_outputs(runs, track), RunKind.RUN, name, model, data=data) as recorder,
+        record_run(outputs, RunKind.RUN, model.spec.name, model.path, data=data) as recorder,
     ):
         run_log(settings, stop, recorder.report)
         interrupted = recorder.run.state is RunState.UNFINISHED
@@ -112,7 +112,7 @@ def run(
 
 
 def warm(
-    model: list[Path] | None = setting(
+    model: list[SpecFile] | None = setting(
         None,
         "Model spec (TOML). Repeatable. Default: the specs that headrace ships, except "
         "those that need torch.",
@@ -125,19 +125,17 @@ def warm(
     """
     from headrace.deploy.local.kernel_warmup import warm as compile_kernels
     from headrace.deploy.local.kernel_warmup import warm_server
-    from headrace.deploy.models.shipped import specs_without_torch
-    from headrace.learner.spec.model_spec import load_spec
 
-    for path in model or specs_without_torch():
-        spec = load_spec(path)
-        compile_kernels(spec)
-        warm_server(spec)
-        click.echo(f"compiled the kernels of {path.stem}")
+    shipped = (SpecFile.read(path) for path in shipped_specs())
+    for each in model or [each for each in shipped if each.spec.optimizers.dense is None]:
+        compile_kernels(each.spec)
+        warm_server(each.spec)
+        click.echo(f"compiled the kernels of {each.path.stem}")
 
 
 def up(
     pipeline: PipelineOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     port: int = PORT,
     collector_port: int = setting(
         0,
@@ -148,15 +146,13 @@ def up(
     ),
 ) -> None:
     """Run Kafka, Valkey and every part for a spec until Ctrl-C, and print commands to try it."""
-    from dataclasses import replace
-
     from headrace.deploy.local.pipeline_usage import keep_up
-    from headrace.deploy.process_logs import show_warnings_only
-    from headrace.runtime.termination import stopped_by_signals
 
-    settings = pipeline.settings(model, port)
     settings = replace(
-        settings, collector_port=collector_port, deployments=True, evaluation_gives_way=False
+        pipeline.settings(model.path, port),
+        collector_port=collector_port,
+        deployments=True,
+        evaluation_gives_way=False,
     )
     show_warnings_only()
     with stopped_by_signals(_STOPPING) as stop:
@@ -175,8 +171,6 @@ def status(
     import orjson
 
     from headrace.deploy.operations.live_status import read_status, status_text
-    from headrace.deploy.process_logs import show_warnings_only
-    from headrace.runtime.clock import wall_ms
 
     show_warnings_only()
     figures = read_status(kafka.settings(), wall_ms())

@@ -83,7 +83,7 @@ def runs(
     the settings that differ, with figures side by side. With --track, the runs are sent whole to an
     MLflow server; a repeated export updates the same run.
     """
-    from headrace.deploy.reports.tracking.run_sources import find_run, stored_runs
+    from headrace.deploy.reports.tracking.run_registry import find_run, stored_runs
 
     all_runs = stored_runs(folder_of(runs))
     found = [find_run(each, all_runs) for each in options.chosen or ()]

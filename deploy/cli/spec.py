@@ -1,17 +1,17 @@
 """`headrace spec`: checks model specs, and prints JSON Schemas."""
 
 import json
-from pathlib import Path
 
 import click
 
+from headrace.deploy.cli.options import SpecFile
 from headrace.deploy.errors import BadOption
 from headrace.ingest.events.json_schema import EventKind
 from headrace.runtime.settings import argument, setting
 
 
 def spec(
-    files: list[Path] | None = argument(None, "Model specs in TOML.", metavar="[FILE]..."),
+    files: list[SpecFile] | None = argument(None, "Model specs in TOML.", metavar="[FILE]..."),
     schema: bool = setting(False, "Print the JSON Schema of model specs."),
     event_schema: EventKind | None = setting(None, "Print the JSON Schema of this kind of event."),
 ) -> None:
@@ -22,7 +22,6 @@ def spec(
     file and begin the spec with `#:schema ./headrace-spec.schema.json`.
     """
     from headrace.ingest.events import json_schema
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.learner.spec.schema import spec_schema
 
     if [bool(files), schema, event_schema is not None].count(True) != 1:
@@ -31,6 +30,5 @@ def spec(
         click.echo(json.dumps(spec_schema(), indent=2))
     if event_schema is not None:
         click.echo(json.dumps(json_schema.event_schema(event_schema), indent=2))
-    for path in files or ():
-        found = load_spec(path)
-        click.echo(f"{path}: model {found.name}, fingerprint {found.fingerprint}")
+    for each in files or ():
+        click.echo(f"{each.path}: model {each.spec.name}, fingerprint {each.spec.fingerprint}")

@@ -5,18 +5,13 @@ learner is behind by more than a second or two of events, the rate is halved. It
 the learner has caught up. A demo on a busy laptop thus shows less traffic, not stale predictions.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticStream
 from headrace.runtime.clock import wall_ms
-
-if TYPE_CHECKING:
-    from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticStream
 
 TICK_S = 0.02
 """Events of this time are sent together: short beside the time until they are learned."""

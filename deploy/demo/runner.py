@@ -6,32 +6,39 @@ models score the same impressions, and their difference is the value of freshnes
 from sources that a user can read too: topics, the server and the rows.
 """
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 
+import orjson
 from rich.console import Console
 from rich.live import Live
 
-from headrace.deploy.demo.live_stream import LiveStream
-from headrace.deploy.demo.metrics import DemoMetrics
-from headrace.deploy.demo.players import UPHEAVAL_SHARE, DemoSettings, playing
-from headrace.deploy.demo.schedule import DemoSchedule, announcement, observed_drift
-from headrace.deploy.demo.synthetic import Event, SyntheticSite, SyntheticStream
+from headrace.deploy.demo.live_stream import LiveStream, Throttle
+from headrace.deploy.demo.synthetic import (
+    CLICKS_SHARE,
+    Event,
+    SyntheticEvents,
+    SyntheticSite,
+    SyntheticStream,
+)
 from headrace.deploy.demo.view import (
+    DemoMetrics,
     DemoSummary,
     DemoView,
     EventCounts,
+    announcement,
     line,
     summary,
     table,
 )
 from headrace.deploy.local.drain import Backlog, DrainTimeout
-from headrace.deploy.local.pipeline import LocalPipeline
-from headrace.deploy.local.services.progress import ShownSetupProgress
-from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import SetupProgress
+from headrace.deploy.reports.event_log import curl_of
+from headrace.deploy.reports.model_comparison import ComparisonSnapshot, observed_drift
 from headrace.deploy.reports.observer import (
     Observer,
     Rate,
@@ -40,17 +47,17 @@ from headrace.deploy.reports.observer import (
     ask_server,
     copied,
     copy_rows,
-    curl_of,
 )
 from headrace.deploy.reports.report import count_rows
+from headrace.deploy.reports.tracking.run_recorder import RunRecorder
 from headrace.deploy.reports.tracking.tracked_run import RunState
 from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics
 from headrace.ingest.status import publish_status
 from headrace.pserver.rows.table import RowTable
 from headrace.runtime.clock import wall_ms
-
-if TYPE_CHECKING:
-    from headrace.deploy.reports.tracking.run_recorder import RunRecorder
 
 SHOW_EVERY_S = 0.5
 LINE_EVERY_S = 10.0
@@ -59,10 +66,35 @@ RECENT_S = 10.0
 """Window of the recent figures: changes show within seconds, and an AUC is exact to 0.01."""
 
 
+_LONGEST_PART_S = 60.0
+"""The model is frozen after the first part; the last part is compared at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """Settings of a demo."""
+
+    pipeline: PipelineSettings
+    seconds: float
+    events_s: int
+    """Synthetic impressions and clicks per second."""
+    seed: int
+
+    @property
+    def part_s(self) -> float:
+        """Length of the first part and of the last part, in seconds."""
+        return min(_LONGEST_PART_S, self.seconds / 3)
+
+    @property
+    def upheaval_s(self) -> float:
+        """The moment at which all items of the synthetic site change their appeal."""
+        return self.seconds / 2
+
+
 def run_demo(settings: DemoSettings, stop: threading.Event, recorder: RunRecorder) -> None:
     """Show the demo on the terminal, or as plain lines without one. Raises DeployError."""
     console = Console()
-    with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
+    with SetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         console.print(
             f"the page: {pipeline.address}/ (available in about ten seconds; the first start takes "
             "a minute longer, because it compiles kernels)",
@@ -75,11 +107,48 @@ def run_demo(settings: DemoSettings, stop: threading.Event, recorder: RunRecorde
         try:
             with (
                 publish_status(pipeline.kafka, "demo", figures.registry),
-                playing(settings, pipeline, observer) as player,
+                _playing(settings, pipeline, observer) as player,
             ):
                 _Demo(settings, pipeline, observer, player, console, stop, figures, recorder).run()
         finally:
             observer.close()
+
+
+@contextmanager
+def _playing(
+    settings: DemoSettings, pipeline: LocalPipeline, observer: Observer
+) -> Iterator[LiveStream]:
+    """Create the stream, not started yet, and stop it on exit."""
+    with closing(KafkaWriter(pipeline.kafka)) as writer:
+        stream = _synthetic(settings, writer, observer)
+        try:
+            yield stream
+        finally:
+            stream.abandon()
+            if stream.is_alive():
+                stream.join()
+
+
+def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
+    site = SyntheticSite.lasting(settings.seconds)
+    world = replace(site, overturned_after_s=settings.upheaval_s)
+    stream, topics = SyntheticStream(world, settings.seed, wall_ms()), EventTopics()
+
+    def send(happened: SyntheticEvents) -> None:
+        # before the send, so that the truth is known before a score arrives
+        observer.expect([e["impression_id"] for e in happened.impressions], happened.truth)
+        for topic, events in (
+            (topics.impressions, happened.impressions),
+            (topics.clicks, happened.clicks),
+        ):
+            for event in events:
+                key = event["request_id"].encode()
+                writer.send(Source(topic, BY_KEY), orjson.dumps(event), key)
+
+    throttle = Throttle(settings.events_s / (1 + CLICKS_SHARE))
+    return LiveStream(
+        stream, throttle, send, lambda: observer.expected - observer.comparison.scored
+    )
 
 
 class _Demo:
@@ -115,7 +184,8 @@ class _Demo:
         command = curl_of(self._pipeline.address, self._pipeline.spec, _sample(settings))
         # not in the table, whose line breaks would make it impossible to paste
         self._console.print(f"\nwatch it learn: {self._pipeline.address}/", soft_wrap=True)
-        self._console.print(announcement(self._schedule()), soft_wrap=True, highlight=False)
+        moments = announcement(settings.seconds, settings.part_s, settings.upheaval_s)
+        self._console.print(moments, soft_wrap=True, highlight=False)
         self._console.print(
             f"request predictions while the demo runs:\n{command}\n", soft_wrap=True
         )
@@ -136,14 +206,6 @@ class _Demo:
             self._recorder.change(state=RunState.STOPPED)
         else:
             self._summarize(shown_s)
-
-    def _schedule(self) -> DemoSchedule:
-        settings = self._settings
-        return DemoSchedule(
-            settings.seconds,
-            settings.part_s,
-            UPHEAVAL_SHARE * settings.seconds,
-        )
 
     def _play_until(self, end_s: float) -> None:
         while self._observer.at_s < end_s and self._player.is_alive() and not self._stop.is_set():
@@ -229,7 +291,7 @@ class _Demo:
         server = ask_caught_up(pipeline.address, pipeline.spec.name, followed, self._stop)
         server = server or self._server
         impressions, clicks = self._player.impressions, self._player.clicks
-        comparison, upheaval_s = self._observer.comparison, self._schedule().upheaval_s
+        comparison, upheaval_s = self._observer.comparison, self._settings.upheaval_s
         result = DemoSummary(
             seconds=self._observer.at_s,
             impressions=impressions,

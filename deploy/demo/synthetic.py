@@ -30,6 +30,8 @@ Floats = npt.NDArray[np.float64]
 
 Event = dict[str, Any]
 
+CLICKS_SHARE = 0.16
+"""Click rate of the stream: N / (1 + this) of N events are impressions."""
 DEVICES = ("phone", "tablet", "desktop")
 CATEGORIES = ("politics", "sport", "culture", "money", "science", "travel", "food", "local")
 

@@ -1,21 +1,17 @@
-"""Formats the figures of a demo: the live table, a plain line, and the summary.
+"""Formats the figures of a demo: the live table, a plain line, the summary, and gauges.
 
 Nothing here measures anything.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry, Gauge
 from rich.table import Table
 from rich.text import Text
 
-from headrace.deploy.demo.schedule import DriftReport
-
-if TYPE_CHECKING:
-    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+from headrace.deploy.reports.model_comparison import ComparisonSnapshot, DriftReport
+from headrace.serving.page.charts import WATCHED
 
 NOTHING = "-"
 
@@ -78,6 +74,15 @@ class DemoSummary:
     rows: int
     counted: EventCounts
     upheaval: DriftReport | None = None
+
+
+def announcement(seconds: float, frozen_s: float, upheaval_s: float) -> str:
+    """Return the announcement of the moments of a demo, in one line."""
+    return (
+        f"{seconds:.0f} s of demo: a synthetic site with users and changing items; at "
+        f"{frozen_s:.0f} s, a copy of the model stops learning; at {upheaval_s:.0f} s, "
+        "the appeal of every item changes"
+    )
 
 
 def table(view: DemoView) -> Table:
@@ -190,3 +195,31 @@ def number(value: float) -> str:
 def milliseconds(value: float | None) -> str:
     """Return a duration, or a hyphen."""
     return NOTHING if value is None else f"{value:.0f} ms"
+
+
+class DemoMetrics:
+    """Gauges of the model comparison, in their own registry.
+
+    Live evaluation works in minutes of event time, which is too slow for a demo. The demo therefore
+    publishes the figures of its terminal to the topic `status`, under the metric names of `headrace
+    evaluate` with a window of its own. The page draws that window if it exists.
+    """
+
+    def __init__(self, model: str) -> None:
+        self.registry = CollectorRegistry()
+        labels = ("model", "alias", *WATCHED)
+        self._model = model
+        self._auc = Gauge("headrace_evaluation_auc_ratio", "AUC.", labels, registry=self.registry)
+        self._log_loss = Gauge(
+            "headrace_evaluation_log_loss_nats", "Log loss.", labels, registry=self.registry
+        )
+
+    def note(self, snapshot: ComparisonSnapshot) -> None:
+        """Set the gauges. NaN leaves a gauge unchanged."""
+        for alias, auc, log_loss in (
+            ("learned", snapshot.live, snapshot.live_loss),
+            ("frozen", snapshot.frozen, snapshot.frozen_loss),
+        ):
+            for gauge, value in ((self._auc, auc), (self._log_loss, log_loss)):
+                if not math.isnan(value):
+                    gauge.labels(self._model, alias, *WATCHED.values()).set(value)

@@ -4,6 +4,6 @@ Read `pipeline.py` first: it starts Kafka, the store and every part. `supervisor
 that die. `log_run.py` replays logs through the pipeline, `pipeline_usage.py` keeps it up without
 a log, `drain.py` waits until every event is learned, and `services/` starts Kafka and Valkey.
 
-`earlier_runs.py` finds what earlier runs have sent, `background_replay.py` replays in a thread with
-a progress bar, and `kernel_warmup.py` compiles kernels before the parts start.
+`background_replay.py` replays in a thread with a progress bar, and `kernel_warmup.py` compiles
+kernels before the parts start.
 """

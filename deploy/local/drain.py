@@ -8,13 +8,11 @@ A parked message is passed, but not learned. With nothing else to do the learner
 once more, so the wait goes on for as long as that takes.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.deploy.errors import Stuck
 from headrace.ingest.joiner.committed_state import StateReader
@@ -23,12 +21,10 @@ from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import check_co_partitioned, examples_topic
 from headrace.learner.loop.marks.parked_marks import parked_messages
+from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.store import BucketAnswer, Store
 from headrace.runtime.counted_nouns import counted
-
-if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
 
 POLL_S = 0.05
 

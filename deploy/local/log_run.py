@@ -6,7 +6,7 @@ start of the servers, the compilation of kernels, and reading the figures.
 
 A run with `--state` goes on after a SIGKILL. Its processes end when their pipe to it closes, and
 Kafka and Valkey keep their files. The next run on the same state claims the folder, starts the
-services on these files, and finds the name of its replay in Kafka (`earlier_runs`). The replay
+services on these files, and finds the name of its replay in Kafka (`EarlierRuns`). The replay
 counts the lines that Kafka has, and sends the rest (`ingest.replay`). The joiner continues at its
 last transaction and the learner at the marks of its last push.
 """
@@ -23,28 +23,38 @@ from rich.console import Console
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
 from headrace.deploy.local.drain import Backlog, DrainTimeout
-from headrace.deploy.local.earlier_runs import EarlierRuns
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
-from headrace.deploy.local.services.progress import ShownSetupProgress
-from headrace.deploy.reports.event_log import check_log, sample_request
-from headrace.deploy.reports.observer import ask_caught_up, copied, curl_of, fields_of_requests
+from headrace.deploy.local.services.progress import SetupProgress
+from headrace.deploy.reports.event_log import (
+    check_log,
+    curl_of,
+    fields_of_requests,
+    sample_request,
+)
+from headrace.deploy.reports.observer import ask_caught_up, copied
 from headrace.deploy.reports.refusals import read_refusals
 from headrace.deploy.reports.report import (
-    FreshnessReport,
     count_rows,
     make_report,
     read_outcomes,
     write_report,
 )
-from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.joiner.committed_state import JoinerState, read_state
+from headrace.ingest.kafka.reading.bounded_reader import offsets_at
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
 from headrace.ingest.logs.layout import LogLayout
-from headrace.ingest.replay.named_replay import model_of
+from headrace.ingest.logs.opening import open_log
+from headrace.ingest.replay.backfill import check_backfill
+from headrace.ingest.replay.named_replay import begun_name, model_of, replay_name
 from headrace.ingest.survey.findings import LogSurvey
 from headrace.ingest.survey.log_survey import survey_log
 from headrace.learner.loop.marks.parked_requests import read_parked
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.runtime.counted_nouns import counted
+
+_ADVICE = "Give this log another --state, or leave --state out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,55 @@ class RunSettings:
     """Read each log once before anything starts, and refuse one that is mostly unusable."""
 
 
+class EarlierRuns:
+    """Counts and events of earlier runs on the same Kafka. Empty until `read`.
+
+    Models on one Kafka share its events. Each model has a joiner and a learner of its own, which
+    read all events that Kafka has. A run of another model on the same logs therefore sends only the
+    lines that are not in Kafka. *Refused:* sending them again, or refusing the run. Joiners refuse
+    a second copy as too late. And a user who tries two specs on one log expects both to learn it.
+    """
+
+    def __init__(self) -> None:
+        self.joined = JoinerState()
+        """Counts of this model's events."""
+        self.replay: str | None = None
+        """Name of the replay that this run begins or continues; None: nothing can continue it.
+
+        Without a name, the replay writes no transactions.
+        """
+        self.unread = False
+        """Whether there are events, of which this model has joined none."""
+
+    def read(self, kafka: KafkaSettings, spec: ModelSpec, run: RunSettings) -> None:
+        """Read it. Raises BackfillRefused, DeployError, KafkaUnreachable."""
+        if run.pipeline.state is None and run.pipeline.kafka is None:
+            return
+        logs = [open_log(path, run.layout) for path in run.data]
+        name = replay_name(spec.name, logs, run.layout, sort=run.sort)
+        self.joined = read_state(kafka, spec)
+        self.unread = not self.joined.impressions and self.joined.lag > 0
+        begun = begun_name(kafka, name)
+        if begun is None:
+            sorted_logs = (open_log(path, run.layout, sort=run.sort) for path in run.data)
+            check_backfill(kafka, sorted_logs, spec.fields.label.window_ms, advice=_ADVICE)
+        elif begun != name and not self.joined.impressions:
+            _check_kept(kafka, begun)
+        self.replay = begun or name
+
+
+def _check_kept(kafka: KafkaSettings, replay: str) -> None:
+    """Raise DeployError unless Kafka has all events that a replay for another model has sent."""
+    names = EventTopics()
+    for topic in (names.impressions, names.clicks):
+        if deleted := sum(offsets_at(kafka, topic, 0).values()):
+            raise DeployError(
+                f"expected all events of these logs, which a run of {model_of(replay)} has sent, "
+                f"in topic {topic}, got a topic from which Kafka has deleted the first "
+                f"{counted(deleted, 'message')}. {_ADVICE}"
+            )
+
+
 def run_log(
     settings: RunSettings,
     stop: threading.Event,
@@ -80,7 +139,7 @@ def run_log(
     spec = load_spec(settings.pipeline.model)
     open_model(spec, settings.pipeline.buckets)  # without torch, a deep model is refused here
     surveys = _surveys(settings, spec, console)
-    with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
+    with SetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         before = EarlierRuns()
         if not pipeline.start(stop, lambda: before.read(pipeline.kafka, pipeline.spec, settings)):
             return
@@ -127,7 +186,7 @@ def run_log(
         keep(report)
         console.print(in_words(report, settings.report), highlight=False, soft_wrap=True)
         if settings.serve_after:
-            fields = fields_of_requests(pipeline.spec)
+            fields = fields_of_requests(pipeline.spec.fields)
             shown = sample_request(settings.data[-1], fields, settings.layout)
             curl = curl_of(pipeline.address, pipeline.spec, shown)
             text = f"{pipeline.addresses}\nserving until Ctrl-C; try:\n{curl}"
@@ -180,9 +239,10 @@ def _report(
         data=settings.data,
         layout=settings.layout,
         rows=count_rows(rows.table, pipeline.spec.fields),
-        freshness=FreshnessReport(server.p50_ms, server.p99_ms)
-        if server
-        else FreshnessReport(None, None),
+        freshness_ms={
+            "p50": server.p50_ms if server else None,
+            "p99": server.p99_ms if server else None,
+        },
         seconds=seconds,
     )
 

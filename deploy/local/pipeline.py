@@ -38,6 +38,8 @@ from headrace.runtime.kernels.kernel_cache import compilations_reported
 from headrace.serving.observers.prediction_log import ensure_predictions
 
 _LOOK_S = 0.05
+_READY_WITHIN_S = 240.0
+"""Deadline of the start of all parts, which takes 3 to 5 s on an idle machine."""
 _EVALUATION_WAIT_S = 15.0
 """The start waits this long for live evaluation, which takes 5 s with a core of its own."""
 _METRIC_WHEN_READY = {"evaluation": b"headrace_evaluation_open_panes"}
@@ -84,8 +86,6 @@ class PipelineSettings:
     """Whether the server loads models and switches aliases as the topic `deployments` says."""
     evaluation_gives_way: bool = True
     """Whether live evaluation has a low priority. The canary of a promotion waits for it."""
-    ready_within_s: float = 240.0
-    """Deadline of the start of all parts, which takes 3 to 5 s on an idle machine."""
 
 
 class LocalPipeline:
@@ -255,7 +255,7 @@ class LocalPipeline:
         }
         if self.collector is not None:
             waited_for["collector"] = (f"{self.collector}/health/ready", b"")
-        deadline_s = time.monotonic() + self._settings.ready_within_s
+        deadline_s = time.monotonic() + _READY_WITHIN_S
         patient_until_s = time.monotonic() + _EVALUATION_WAIT_S
         while waited_for and not stop.is_set():
             self.check()
@@ -265,7 +265,7 @@ class LocalPipeline:
             if waited_for and time.monotonic() > deadline_s:
                 self._machine.keep()
                 raise PartFailed(
-                    f"expected every part to work within {self._settings.ready_within_s:.0f} s, "
+                    f"expected every part to work within {_READY_WITHIN_S:.0f} s, "
                     f"got no answer from {', '.join(waited_for)}; logs in "
                     f"{self._machine.directory / 'logs'}"
                 )

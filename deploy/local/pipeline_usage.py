@@ -12,8 +12,8 @@ import orjson
 from rich.console import Console
 
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
-from headrace.deploy.local.services.progress import ShownSetupProgress
-from headrace.deploy.reports.observer import curl_of
+from headrace.deploy.local.services.progress import SetupProgress
+from headrace.deploy.reports.event_log import curl_of
 from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features.fields import Policy
 from headrace.learner.spec.architecture import LOGISTIC
@@ -31,7 +31,7 @@ def keep_up(settings: PipelineSettings, stop: threading.Event) -> None:
     Raises errors that an operator can fix: DeployError, StreamError, StoreError.
     """
     console = Console(stderr=True)
-    with ShownSetupProgress(console) as steps, LocalPipeline(settings, steps) as pipeline:
+    with SetupProgress(console) as steps, LocalPipeline(settings, steps) as pipeline:
         if not pipeline.start(stop):
             return
         to = ["--kafka", pipeline.kafka_address, "--data", "log.csv"]

@@ -7,19 +7,15 @@ time of the question, and by at least the append time less the present. While no
 nothing is known. *Refused:* to write a message, which needs the right to write events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
 from headrace.ingest.kafka.advertised_brokers import answering_admin, listed_topics
 from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
-
-if TYPE_CHECKING:
-    from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.settings import KafkaSettings
 
 _WAIT_MS = 2_000
 """For messages: live traffic has some within it."""

@@ -4,12 +4,10 @@ The checks are small pure functions (server_checks, cluster_checks, model_checks
 sorted by severity, and subjects without findings are listed too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
@@ -18,13 +16,11 @@ from rich.text import Text
 from headrace.deploy.operations import cluster_checks, model_checks, server_checks
 from headrace.deploy.operations.broker_clocks import check_broker_clocks
 from headrace.deploy.operations.check_result import SUBJECTS, CheckResult, Severity
+from headrace.deploy.operations.examples_topic import ExamplesBounds
 from headrace.deploy.operations.model_checks import NewestSnapshot
 from headrace.deploy.operations.parked import check_parked
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.inspection.model_survey import Survey
-
-if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import ExamplesBounds
 
 _STYLES = {Severity.BROKEN: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MOST_PLACES = 6

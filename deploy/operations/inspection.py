@@ -1,24 +1,20 @@
 """Formats the output of `headrace pserver inspect`: one line for each bucket, or JSON."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from headrace.deploy.operations.examples_topic import ExamplesBounds
 from headrace.deploy.operations.parked import parked_summary
 from headrace.learner.loop.marks.parked_marks import parked_messages
 from headrace.learner.loop.marks.topic_marks import offsets_in
+from headrace.pserver.inspection.buckets import BucketSurvey
+from headrace.pserver.inspection.model_survey import Survey
 from headrace.runtime.counted_nouns import counted
-
-if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import ExamplesBounds
-    from headrace.pserver.inspection.buckets import BucketSurvey
-    from headrace.pserver.inspection.model_survey import Survey
 
 UNKNOWN = "-"
 _COLUMNS = ("bucket", "node", "rows", "bytes", "version", "log bytes", "keeper", "age", "lag")

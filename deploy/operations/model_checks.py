@@ -1,22 +1,18 @@
 """Checks a model in a store against its spec and its topic. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
+from headrace.deploy.operations.examples_topic import ExamplesBounds
 from headrace.ingest.kafka.topics import FOREVER_MS
 from headrace.learner.loop.marks.topic_marks import buckets_behind, topic_of
 from headrace.learner.spec.compatibility import check_compatible
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.errors import MissingModel, Unreachable, WrongModel
+from headrace.pserver.inspection.model_survey import Survey
 from headrace.pserver.rows.row_codec import row_bytes
 from headrace.runtime.counted_nouns import counted
-
-if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import ExamplesBounds
-    from headrace.pserver.inspection.model_survey import Survey
 
 LARGE_LOG_BYTES = 16 << 20
 """Twice the size to which a keeper trims the log of a bucket."""

@@ -1,22 +1,17 @@
 """Lists and checks what a model has parked, and sends an operator's request about it."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.check_result import CheckResult, Severity
+from headrace.deploy.operations.examples_topic import ExamplesBounds
 from headrace.learner.loop.marks.parked_marks import ParkedMessage, ParkedRequest, parked_messages
 from headrace.learner.loop.marks.parked_requests import ask, read_parked
+from headrace.pserver.inspection.model_survey import Survey
 from headrace.pserver.store import Store
 from headrace.runtime.counted_nouns import counted
-
-if TYPE_CHECKING:
-    from headrace.deploy.operations.examples_topic import ExamplesBounds
-    from headrace.pserver.inspection.model_survey import Survey
 
 _PLACE = re.compile(r"(\d+)@(\d+)")
 _NONE = (1 << 62, 0)

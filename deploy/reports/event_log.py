@@ -1,86 +1,56 @@
-"""Reads a log of events on disk, as far as a report or a demo needs it."""
+"""Reads a log of events on disk, and makes requests to a server of its impressions."""
 
-import io
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import orjson
 import pyarrow as pa
-import zstandard
 
 from headrace.deploy.errors import BadOption
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.logs.layout import LogLayout
-from headrace.ingest.logs.ndjson import CLICKS, IMPRESSIONS, NoEventsError, path_of
-from headrace.ingest.logs.table_log import TableLog
-from headrace.runtime.undecodable import UNDECODABLE
-
-
-class _ImpressionHead(msgspec.Struct):
-    impression_id: str
-    timestamp_ms: int | float
-
+from headrace.ingest.logs.ndjson import Line, NoEventsError
+from headrace.ingest.logs.opening import open_log
+from headrace.learner.spec.model_spec import ModelSpec
 
 _SAMPLED = 1_000
 """Impressions at the start of a log that `sample_request` reads."""
 
-_decode_head = msgspec.json.Decoder(_ImpressionHead)
 
-
-def check_log(directory: Path, layout: LogLayout | None = None) -> None:
+def check_log(path: Path, layout: LogLayout | None = None) -> None:
     """Check that the log exists, before anything is started.
 
-    With a layout, `directory` is a file, and the check reads its first rows. Raises BadOption, and
-    with a layout SpecError.
+    With a layout, the check reads the first rows of a file. Raises BadOption, and with a layout
+    SpecError.
     """
-    if layout is not None:
-        next(iter(TableLog(directory, layout).lines()), None)
-        return
-    if directory.is_file():
+    if layout is None and path.is_file():
         raise BadOption(
-            f"--data: expected a layout for the file {directory}, got none: add --layout auto, or "
+            f"--data: expected a layout for the file {path}, got none: add --layout auto, or "
             "write one (docs/guides/own_data.md)"
         )
-    for stem in (IMPRESSIONS, CLICKS):
-        try:
-            path_of(directory, stem)
-        except NoEventsError as error:
-            raise BadOption(f"--data: {error}") from error
-
-
-def _lines(directory: Path, stem: str, layout: LogLayout | None = None) -> Iterator[bytes]:
+    try:
+        log = open_log(path, layout)
+    except NoEventsError as error:
+        raise BadOption(f"--data: {error}") from error
     if layout is not None:
-        for line in TableLog(directory, layout).lines():
-            if line.is_click == (stem == CLICKS):
-                yield line.value
-        return
-    packed = directory / f"{stem}.ndjson.zst"
-    plain = directory / f"{stem}.ndjson"
-    file = zstandard.open(packed, "rb") if packed.is_file() else plain.open("rb")
-    with io.BufferedReader(file, 1 << 20) as lines:
-        yield from lines
+        next(iter(log.lines()), None)
 
 
-def _heads(
-    directory: Path, stem: str, layout: LogLayout | None = None
-) -> Iterator[_ImpressionHead]:
-    for line in _lines(directory, stem, layout):
-        try:
-            yield _decode_head.decode(line)
-        except UNDECODABLE:
-            continue  # a dead letter
+def _impressions(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield the impressions that are no dead letters."""
+    return (line for line in lines if not line.is_click and line.key is not None)
 
 
-def impression_ids_of(directory: Path, layout: LogLayout | None = None) -> pa.Array:
+def impression_ids_of(path: Path, layout: LogLayout | None = None) -> pa.Array:
     """Return the ids of all impressions as large_string."""
-    heads = _heads(directory, IMPRESSIONS, layout)
-    return pa.array([head.impression_id for head in heads], pa.large_string())
+    ids = [line.key for line in _impressions(open_log(path, layout).lines())]
+    return pa.array(ids, pa.large_binary()).cast(pa.large_string())
 
 
 def sample_request(
-    directory: Path, fields: Collection[str], layout: LogLayout | None = None
+    path: Path, fields: Collection[str], layout: LogLayout | None = None
 ) -> list[dict[str, Any]]:
     """Return the impressions of one of the first requests, to show what a request contains.
 
@@ -89,7 +59,8 @@ def sample_request(
     impressions, the choice is among all impressions.
     """
     requests: dict[str | None, list[dict[str, Any]]] = {}
-    for event in islice(_impressions(directory, layout), _SAMPLED):
+    for line in islice(_impressions(open_log(path, layout).lines()), _SAMPLED):
+        event = orjson.loads(line.value)
         requests.setdefault(event.get("request_id"), []).append(event)
 
     def present(event: dict[str, Any]) -> int:
@@ -101,10 +72,64 @@ def sample_request(
     return max(choices, key=lambda found: sum(map(present, found[:2])))
 
 
-def _impressions(directory: Path, layout: LogLayout | None) -> Iterator[dict[str, Any]]:
-    for line in _lines(directory, IMPRESSIONS, layout):
-        try:
-            _decode_head.decode(line)
-        except UNDECODABLE:
-            continue
-        yield orjson.loads(line)
+def fields_of_requests(fields: FieldSet) -> list[str]:
+    """Return the fields of events that the model reads, in the order of the spec."""
+    sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
+    return [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
+
+
+def requests_of(lines: Iterable[Line], fields: FieldSet) -> list[bytes]:
+    """Return the requests of the impressions among these lines, as bodies for the server.
+
+    Malformed lines are skipped, and fields that the model does not read are left out.
+    """
+    names = fields_of_requests(fields)
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for line in _impressions(lines):
+        event = orjson.loads(line.value)
+        request_id = event.get("request_id") or event["impression_id"]
+        shown.setdefault(str(request_id), []).append(event)
+    return [
+        orjson.dumps(
+            {
+                "request_id": request_id,
+                "timestamp_ms": int(events[0]["timestamp_ms"]),
+                **_context_and_candidates(events, names, ["impression_id"]),
+            }
+        )
+        for request_id, events in shown.items()
+    ]
+
+
+def curl_of(address: str, spec: ModelSpec, events: Sequence[dict[str, Any]]) -> str:
+    """Return a curl command that requests predictions for the first two of these impressions.
+
+    With more than two, a value that two items share by chance stays with the items.
+    """
+    if not events:
+        raise BadOption("expected a log with impressions, got an empty one")
+    request = _context_and_candidates(events, fields_of_requests(spec.fields))
+    request["candidates"] = request["candidates"][:2]
+    body = orjson.dumps(request).decode().replace("'", "\\u0027")
+    return f"curl -s {address}/v1/models/{spec.name}:predict -d '{body}'"
+
+
+def _context_and_candidates(
+    events: Sequence[dict[str, Any]], names: Sequence[str], own: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the values that all events share as the context, and the others as candidates.
+
+    names: fields to take. own: further ones, which only candidates have.
+    """
+    known = [{name: each[name] for name in names if each.get(name) is not None} for each in events]
+    context = {
+        name: value
+        for name, value in known[0].items()
+        if all(name in each and each[name] == value for each in known)
+    }
+    candidates = [
+        {name: each[name] for name in own}
+        | {name: value for name, value in values.items() if name not in context}
+        for each, values in zip(events, known, strict=True)
+    ]
+    return {"context": context, "candidates": candidates}

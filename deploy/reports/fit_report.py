@@ -1,17 +1,12 @@
 """The summary of a fit as text: what was learned and left out, how well, and what comes next."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from headrace.ingest.survey.findings import RefusedEvents, duration
+from headrace.learner.batch.trainer import FitSummary
 from headrace.runtime.counted_nouns import counted, counted_of
-
-if TYPE_CHECKING:
-    from headrace.learner.batch.trainer import FitSummary
 
 
 def fit_in_words(

@@ -6,29 +6,31 @@ is never updated. If the true probability is known, it is kept too: no model can
 
 Scores and examples of an impression may arrive in either order. The first of them allocates the
 place of the impression, and only impressions with every value known are compared.
-"""
 
-from __future__ import annotations
+`observed_drift` measures how the live model recovers from a sudden drift.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
+from headrace.learner.loop.scores import Scores
 from headrace.learner.validation.progressive import auc
-
-if TYPE_CHECKING:
-    from headrace.learner.loop.scores import Scores
-
 
 Floats = npt.NDArray[np.float64]
 Predict = Callable[[Encoded, npt.NDArray[np.int64]], Floats]
 
 _SMALLEST = 4096
+_DRIFT_WINDOW_S = 3.0
+"""At the rate of the demo, long enough for an AUC that is exact to 0.01 or 0.02."""
+_BEFORE_S = 12.0
+_NEAR = 0.03
+"""Difference of AUC below which the model has recovered from drift."""
 
 
 class ComparisonSnapshot(NamedTuple):
@@ -127,3 +129,47 @@ def _log_loss(labels: npt.NDArray[np.uint8], scores: Floats) -> float:
 def _auc(labels: npt.NDArray[np.uint8], scores: Floats) -> float:
     # the truth of a log is unknown, and so is the frozen score before the freeze
     return float("nan") if np.isnan(scores).any() else auc(labels, scores)
+
+
+class DriftReport(NamedTuple):
+    """The effect of a sudden drift on the live model."""
+
+    at_s: float
+    before: float
+    """AUC just before the drift."""
+    lowest: float
+    """Lowest AUC of a short window after the drift."""
+    frozen: float
+    """AUC of the frozen model after the drift."""
+    recovered_s: float | None
+    """Time until the model ranked as well as before. None: not before the end."""
+
+    def in_words(self) -> str:
+        """Return the report as a sentence."""
+        text = (
+            f"Drift: at {self.at_s:.0f} s the appeal of every item changed at once. The live "
+            f"model's AUC fell from {self.before:.3f} to {self.lowest:.3f}"
+        )
+        if self.recovered_s is None:
+            return text + " and had not fully recovered at the end."
+        kept = "" if math.isnan(self.frozen) else f"; the frozen one stayed at {self.frozen:.3f}"
+        return text + f" and was back after {self.recovered_s:.0f} s{kept}."
+
+
+def observed_drift(comparison: ModelComparison, at_s: float) -> DriftReport | None:
+    """Return the report; None if there are too few impressions before or after."""
+    before = comparison.snapshot(at_s - _BEFORE_S, at_s).live
+    windows: list[tuple[float, float]] = []
+    begin_s = at_s
+    while (snapshot := comparison.snapshot(begin_s, begin_s + _DRIFT_WINDOW_S)).impressions:
+        if not math.isnan(snapshot.live):
+            windows.append((begin_s + _DRIFT_WINDOW_S, snapshot.live))
+        begin_s += _DRIFT_WINDOW_S
+    if math.isnan(before) or not windows:
+        return None
+    low_s, lowest = min(windows, key=lambda each: each[1])
+    back = [end_s for end_s, live in windows if end_s > low_s and live >= before - _NEAR]
+    recovered_s = back[0] - at_s if back else None
+    return DriftReport(
+        at_s, before, lowest, comparison.snapshot(at_s, math.inf).frozen, recovered_s
+    )

@@ -23,7 +23,6 @@ from tenacity import (
     wait_fixed,
 )
 
-from headrace.deploy.errors import BadOption
 from headrace.deploy.reports.model_comparison import Floats, ModelComparison
 from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.kafka.protocols import PartitionAssigned, Record
@@ -168,33 +167,3 @@ class Observer:
     def close(self) -> None:
         """Disconnect from Kafka."""
         self._reader.close()
-
-
-def fields_of_requests(spec: ModelSpec) -> list[str]:
-    """Return the fields of events that the model reads, in the order of the spec."""
-    fields = spec.fields
-    sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
-    return [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
-
-
-def curl_of(address: str, spec: ModelSpec, events: list[dict[str, Any]]) -> str:
-    """Return a curl command that requests predictions for the first two of these impressions.
-
-    The context has the values that all impressions share: with more than two, a value that two
-    items share by chance stays with the items.
-    """
-    if not events:
-        raise BadOption("expected a log with impressions, got an empty one")
-    names = fields_of_requests(spec)
-    known = [{name: each[name] for name in names if each.get(name) is not None} for each in events]
-    context = {
-        name: value
-        for name, value in known[0].items()
-        if all(name in each and each[name] == value for each in known)
-    }
-    candidates = [
-        {name: value for name, value in each.items() if name not in context} for each in known[:2]
-    ]
-    request = {"context": context, "candidates": candidates}
-    body = orjson.dumps(request).decode().replace("'", "\\u0027")
-    return f"curl -s {address}/v1/models/{spec.name}:predict -d '{body}'"

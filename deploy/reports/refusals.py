@@ -6,7 +6,7 @@ each, with the reason. It is shared by all models of a Kafka, so a letter counts
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from headrace.ingest.dead_letters.letter import Letter
 from headrace.ingest.dead_letters.letter import unpack as unpack_letter
@@ -34,26 +34,13 @@ class RefusalReason:
 
 
 @dataclass(frozen=True, slots=True)
-class QuarantinedBatches:
-    """Batches that learners quarantined (`headrace.learner.loop.guard.batch_guard`)."""
-
-    batches: int
-    examples: int
-    reasons: tuple[RefusalReason, ...] = ()
-
-
-@dataclass(slots=True)
-class _Tally:
-    count: int = 0
-    reason: str = ""
-    example: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Refusals:
     """Events and batches that a model refused."""
 
-    quarantined: QuarantinedBatches = field(default_factory=lambda: QuarantinedBatches(0, 0))
+    quarantined_batches: int = 0
+    """Batches that learners quarantined (`headrace.learner.loop.guard.batch_guard`)."""
+    quarantined_examples: int = 0
+    quarantined: tuple[RefusalReason, ...] = ()
     events: tuple[RefusalReason, ...] = ()
     """Unusable events, the most frequent reason first."""
     parked: tuple[ParkedMessage, ...] = ()
@@ -78,26 +65,21 @@ def read_refusals(kafka: KafkaSettings, spec: ModelSpec) -> Refusals:
             events[letter.origin] = letter
     quarantined = [(*quarantine_reason(each.reason), str(each.origin)) for each in refused.values()]
     return Refusals(
-        QuarantinedBatches(
-            len({each.origin for each in refused.values()}),
-            sum(examples for examples, _, _ in quarantined),
-            _by_reason(quarantined),
-        ),
+        len({each.origin for each in refused.values()}),
+        sum(examples for examples, _, _ in quarantined),
+        _by_reason(quarantined),
         _by_reason((1, each.reason, _shown(each)) for each in events.values()),
     )
 
 
 def _by_reason(found: Iterable[tuple[int, str, str]]) -> tuple[RefusalReason, ...]:
-    tallies: dict[str, _Tally] = {}
+    reasons: dict[str, RefusalReason] = {}
     for count, reason, example in found:
         # two batches whose loss jumped were refused for one reason, whatever their losses
-        tally = tallies.setdefault(re.sub(r"\d[\d.e+-]*", "#", reason), _Tally())
-        tally.count += count
-        tally.reason, tally.example = tally.reason or reason, tally.example or example
-    reasons = [
-        RefusalReason(printable(each.reason), each.count, each.example) for each in tallies.values()
-    ]
-    return tuple(sorted(reasons, key=lambda each: -each.count))
+        kind = re.sub(r"\d[\d.e+-]*", "#", reason)
+        known = reasons.get(kind) or RefusalReason(printable(reason), 0, example)
+        reasons[kind] = replace(known, count=known.count + count)
+    return tuple(sorted(reasons.values(), key=lambda each: -each.count))
 
 
 def _shown(letter: Letter) -> str:

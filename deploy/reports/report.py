@@ -6,19 +6,19 @@ the topics of scores and examples. Shows and clicks are read from the rows of th
 A run with kills therefore has the same figures as one without, or the report shows the difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
 
 from headrace.deploy.reports.event_log import impression_ids_of
+from headrace.deploy.reports.refusals import Refusals
 from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.features.fields import FieldSet
+from headrace.ingest.joiner.committed_state import JoinerState
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import examples_topic, scores_topic
@@ -36,10 +36,6 @@ from headrace.learner.validation.outcomes import Outcomes, join_outcomes
 from headrace.learner.validation.progressive import ProgressiveValidation
 from headrace.pserver.rows.table import RowTable
 
-if TYPE_CHECKING:
-    from headrace.deploy.reports.refusals import Refusals
-    from headrace.ingest.joiner.committed_state import JoinerState
-
 WINDOWS = 10
 """Windows of event time in the report. Each starts in the middle of the one before."""
 FIELD_BITS = np.uint64(1023)
@@ -53,15 +49,6 @@ class RowCounts:
     rows: int
     shows_by_field: dict[str, int]
     clicks_by_field: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class FreshnessReport:
-    """Time from the append of a click to Kafka until the server's replica has learned from it."""
-
-    p50_ms: float | None
-    """None if the server measured no click."""
-    p99_ms: float | None
 
 
 def count_rows(table: RowTable, fields: FieldSet) -> RowCounts:
@@ -94,10 +81,14 @@ def make_report(
     data: Sequence[Path],
     layout: LogLayout | None = None,
     rows: RowCounts,
-    freshness: FreshnessReport,
+    freshness_ms: Mapping[str, float | None],
     seconds: float,
 ) -> dict[str, Any]:
-    """Return the report as one JSON object."""
+    """Return the report as one JSON object.
+
+    freshness_ms: percentiles of the time from the append of a click to Kafka until the server's
+    replica has learned from it; None if it measured no click.
+    """
     by_data = []
     for directory in data:
         part = outcomes.named(impression_ids_of(directory, layout))
@@ -113,17 +104,17 @@ def make_report(
         "examples": state.examples,
         "dead_letters": state.dead_letters,
         "dropped_negatives": state.dropped_negatives,
-        "held_batches": refusals.quarantined.batches,
-        "held_examples": refusals.quarantined.examples,
+        "held_batches": refusals.quarantined_batches,
+        "held_examples": refusals.quarantined_examples,
         "parked_examples": sum(each.examples for each in refusals.parked),
         "parked": [each.described() for each in refusals.parked],
         "refused_by_reason": [asdict(each) for each in refusals.events],
-        "held_by_reason": [asdict(each) for each in refusals.quarantined.reasons],
+        "held_by_reason": [asdict(each) for each in refusals.quarantined],
         "seconds": round(seconds, 3),
         "progressive": _figures(outcomes.figures()),
         "by_data": by_data,
         **_breakdown(outcomes),
-        "freshness_ms": {"p50": freshness.p50_ms, "p99": freshness.p99_ms},
+        "freshness_ms": freshness_ms,
         "rows": rows.rows,
         "shows_by_field": rows.shows_by_field,
         "clicks_by_field": rows.clicks_by_field,

@@ -1,12 +1,10 @@
 """Progress bars of commands that take minutes."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -18,13 +16,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from headrace.learner.batch.trainer import FitProgress
+from headrace.learner.experiments.history import ExperimentProgress
+from headrace.learner.recovery.rebuilder import RebuildProgress
+from headrace.pserver.snapshots.writer import SnapshotProgress as Buckets
 from headrace.runtime.counted_nouns import counted
-
-if TYPE_CHECKING:
-    from headrace.learner.batch.trainer import FitProgress
-    from headrace.learner.experiments.history import ExperimentProgress
-    from headrace.learner.recovery.rebuilder import RebuildProgress
-    from headrace.pserver.snapshots.writer import SnapshotProgress as Buckets
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +56,11 @@ class ShownRate:
 class StepView:
     """Progress bars, one for each step. Without a terminal, it logs every ten seconds instead."""
 
-    def __init__(self, console: Console, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console | None = None, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """console: None: standard error."""
+        console = console or Console(stderr=True)
         self._clock_s = clock_s
         self._bars = Progress(
             TextColumn("{task.description}"),

@@ -1,12 +1,10 @@
 """Tables: the list of snapshots, live evaluation, and the models of an alias."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich import box
@@ -14,12 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
+from headrace.pserver.snapshots.catalog import ListedSnapshot
 from headrace.runtime.printable_text import printable
-
-if TYPE_CHECKING:
-    from headrace.pserver.snapshots.catalog import ListedSnapshot
-    from headrace.serving.evaluation.served_arms import ServedArm
-    from headrace.serving.evaluation.windows import WindowMetrics
+from headrace.serving.evaluation.served_arms import ServedArm
+from headrace.serving.evaluation.windows import WindowMetrics
 
 UNKNOWN = "-"
 

@@ -37,7 +37,7 @@ def count(
         state.late_clicks,
         state.unmatched_clicks,
         state.dead_letters,
-        read_refusals(kafka, spec).quarantined.examples,
+        read_refusals(kafka, spec).quarantined_examples,
         rows.shows_by_field,
         rows.clicks_by_field,
         *_parked(kafka, spec, store),

@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING
 import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
-from headrace.deploy.demo.players import CLICKS_SHARE
-from headrace.deploy.demo.synthetic import Event, SyntheticEvents, SyntheticSite, SyntheticStream
+from headrace.deploy.demo.synthetic import (
+    CLICKS_SHARE,
+    Event,
+    SyntheticEvents,
+    SyntheticSite,
+    SyntheticStream,
+)
 from headrace.deploy.reports.ranking_client import RankingClient, RequestStats
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from headrace.deploy.demo.schedule import DriftReport
 from headrace.deploy.demo.view import DemoSummary, EventCounts, summary
-from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+from headrace.deploy.reports.model_comparison import ComparisonSnapshot, DriftReport
 from headrace.ingest.logs.layout import parse_layout
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from tests.docs.page_picture import LARGEST_BYTES, PICTURE

@@ -21,7 +21,7 @@ import orjson
 import pytest
 
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
-from headrace.deploy.local.services.progress import SilentSetupProgress
+from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
@@ -137,7 +137,7 @@ class Site:
         settings = PipelineSettings(
             model=SPEC, kafka=machine.kafka, redis=machine.redis, evaluated=False
         )
-        self.pipeline = LocalPipeline(settings, SilentSetupProgress())
+        self.pipeline = LocalPipeline(settings, SetupProgress())
 
     def expect(self, what: Callable[[], bool], said: str) -> None:
         def alive() -> bool:

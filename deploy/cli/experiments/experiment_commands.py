@@ -3,18 +3,13 @@
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.experiments.run_modes import (
-    ExperimentRunOptions,
-    run_live,
-    run_over_log,
-    source_of_log,
-)
 from headrace.deploy.cli.options import (
     METRICS_HOST,
     METRICS_PORT,
@@ -22,17 +17,26 @@ from headrace.deploy.cli.options import (
     TABLE_LAYOUT,
     TRACK_URI,
     KafkaOptions,
+    layout_of_tables,
+    urls_of_data,
 )
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
+from headrace.learner.experiments.executors.executor_kind import ExecutorKind
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
+    from headrace.learner.batch.sources import BatchSource
+    from headrace.learner.experiments.experiment_file import Experiment
     from headrace.learner.experiments.history import ArmRecord, ExperimentResult
     from headrace.learner.experiments.published_history import PublishedHistory
+    from headrace.learner.experiments.run_folder import RunFolder
+    from headrace.learner.experiments.runner import ExperimentRunner
+    from headrace.learner.spec.model_spec import ModelSpec
 
 _NOTHING_YET = (
     "no experiments yet: topic experiments does not exist, or is empty. Begin one with `headrace "
@@ -53,6 +57,29 @@ ARCHIVE_FOLDER = setting(
     "Instead of --data: the folder that `headrace ingest sink --model` writes for the control.",
     metavar="DIR",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRunOptions:
+    """Options of `headrace experiment run`."""
+
+    file: Path = argument(metavar="FILE")
+    """Experiment file (TOML)."""
+    to: Path = setting(metavar="DIR")
+    """Folder for the history and saved states."""
+    save_every: float = setting(60.0, metavar="SECONDS", least=0.0)
+    """Time between two saves of the state."""
+    restart: bool = setting(False)
+    """Delete the saved state and begin again."""
+    executor: ExecutorKind = setting(ExecutorKind.SERIAL)
+    """With --data or --archive: where arms learn, in this process (serial) or in parallel. The
+    decisions are the same."""
+    workers: int = setting(0, least=0)
+    """With --executor processes: number of processes. 0: one per core."""
+    keep_best: int = setting(1, metavar="ARMS", least=0)
+    """With --executor: best arms whose last checkpoint is kept after they ended."""
+    hold: float = setting(30.0, metavar="SECONDS", least=0.0)
+    """Without --data: longest wait for a partition without new examples."""
 
 
 def run(
@@ -76,16 +103,13 @@ def run(
 
     experiment = load_experiment(options.file)
     paths = data or ([archive] if archive is not None else [])
-    with (
-        record_experiment(
-            run_outputs(runs, track), experiment, options.file, options.to, paths
-        ) as recorder,
-    ):
+    outputs = run_outputs(runs, track)
+    with record_experiment(outputs, experiment, options.file, options.to, paths) as recorder:
         if paths:
             source = source_of_log(experiment.control, data, layout, archive)
-            result = run_over_log(experiment, options, source)
+            result = _run_over_log(experiment, options, source)
         else:
-            result = run_live(experiment, options, (metrics_port, metrics_host), kafka)
+            result = _run_live(experiment, options, (metrics_port, metrics_host), kafka)
         if result is None:
             recorder.change(state=RunState.STOPPED)
     if result is not None:
@@ -93,6 +117,80 @@ def run(
     elif paths:
         click.echo("stopped: run the same command again to continue", err=True)
         raise click.exceptions.Exit(EXIT_STOPPED)
+
+
+def _run_live(
+    experiment: "Experiment",
+    options: ExperimentRunOptions,
+    metrics: tuple[int, str],
+    kafka: KafkaOptions,
+) -> "ExperimentResult | None":
+    """Run on the topic of the control's examples; return None if stopped."""
+    from headrace.learner.experiments.live.live_process import LiveSettings, run_live_experiment
+
+    live = LiveSettings(options.to, options.save_every, options.hold, options.restart, *metrics)
+    with stopped_by_signals() as stop:
+        return run_live_experiment(live, kafka.settings(), experiment, stop)
+
+
+def _run_over_log(
+    experiment: "Experiment", options: ExperimentRunOptions, source: "BatchSource"
+) -> "ExperimentResult | None":
+    """Run to the end of the log; return None if stopped before."""
+    from headrace.deploy.terminal.progress_bars import StepView
+    from headrace.learner.experiments.run_folder import RunFolder
+    from headrace.learner.experiments.runner import ExperimentRunner
+
+    with ExitStack() as opened:
+        folder = RunFolder(options.to)
+        opened.callback(folder.close)
+        if options.restart:
+            folder.restart()
+        if options.executor is ExecutorKind.SERIAL:
+            runner = ExperimentRunner(experiment, source, folder, options.save_every)
+        else:
+            runner = _runner_of_tasks(experiment, options, source, folder, opened)
+        if runner.resumed:
+            click.echo("continuing a run that was interrupted or has ended", err=True)
+        stop = opened.enter_context(stopped_by_signals())
+        shown = opened.enter_context(StepView())
+        return runner.run(stop, shown.experiment(experiment.name))
+
+
+def _runner_of_tasks(
+    experiment: "Experiment",
+    options: ExperimentRunOptions,
+    source: "BatchSource",
+    folder: "RunFolder",
+    opened: "ExitStack",
+) -> "ExperimentRunner":
+    from headrace.learner.experiments.executors.execution import open_executor
+    from headrace.learner.experiments.executors.remote_arms import RemoteArms
+    from headrace.learner.experiments.executors.staged_log import StagedLog, chunk_sizes
+    from headrace.learner.experiments.runner import ExperimentRunner
+
+    work = folder.work_path(experiment.fingerprint, source.identity)
+    log = StagedLog(source, work / "log", chunk_sizes(experiment.rungs))
+    execute = opened.enter_context(open_executor(options.executor, options.workers))
+    fields, best = experiment.control.fields, options.keep_best
+    remote = RemoteArms(log, work / "arms", fields, execute, best)
+    return ExperimentRunner(experiment, log, folder, options.save_every, remote=remote)
+
+
+def source_of_log(
+    spec: "ModelSpec", data: list[str] | None, layout: str, archive: str | None
+) -> "BatchSource":
+    """Return the examples of a log or an archive. Raises BadOption, SpecError, UnreadableData."""
+    from headrace.learner.batch.archive_source import ArchiveSource
+    from headrace.learner.batch.event_source import EventLogSource
+    from headrace.learner.batch.table_source import TableSource
+
+    paths = urls_of_data(data, archive)
+    if archive is not None:
+        return ArchiveSource(archive, spec)
+    if layout in ("", "auto") and all(Path(path).is_dir() for path in paths):
+        return EventLogSource([Path(path) for path in paths], spec)
+    return TableSource(paths, layout_of_tables(layout, paths), spec)
 
 
 def _history_of(run: str, kafka: KafkaOptions) -> "tuple[list[ArmRecord], bool]":
@@ -190,8 +288,6 @@ def _state_of(name: str, history: "list[ArmRecord]") -> str:
 
 
 def _ask_to_stop(name: str, kafka: KafkaOptions) -> None:
-    from contextlib import closing
-
     from headrace.ingest.kafka.producer import KafkaWriter
     from headrace.learner.experiments.live.history_topic import request_stop
 

@@ -1,22 +1,26 @@
 """`headrace experiment promote` and `promotion`: an arm takes over the traffic of its control."""
 
 import re
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.experiments.promoted_processes import say_processes
 from headrace.deploy.cli.options import REDIS, TRACK_URI, KafkaOptions
 from headrace.deploy.cli.runs import OFF, run_outputs
+from headrace.deploy.connections import kafka_words, open_store, redis_words
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
+from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from headrace.learner.experiments.live.saved_arm import SavedArm
     from headrace.serving.promotion.promotion_state import Promotion, PromotionDecision
 
+_WINDOW_S = 60
+"""Default of `headrace evaluate run --window`."""
 _WAITING_EVERY_S = 30.0
 _FIGURES = re.compile("[:,(][^;]*")
 """The parts of a reason to wait that change while the promotion waits for the same things."""
@@ -62,8 +68,6 @@ def promote(
     """
     from headrace.deploy.reports.tracking.tracked_run import promotion_run
     from headrace.learner.experiments.experiment_file import load_experiment
-    from headrace.runtime.clock import wall_ms
-    from headrace.runtime.termination import stopped_by_signals
     from headrace.serving.promotion.promotion_controller import (
         KafkaPromotionPorts,
         drive_promotion,
@@ -74,10 +78,7 @@ def promote(
     tracker = run_outputs(OFF, track).tracker
     show_warnings_only()
     experiment = load_experiment(options.file)
-    plan, settings = (
-        _winner(experiment, options.arm, options.run),
-        kafka.settings(),
-    )
+    plan, settings = _winner(experiment, options.arm, options.run), kafka.settings()
     spec, control, rules = plan.spec, experiment.control.name, experiment.promotion
     deployments, state = read_promotion_state(settings, spec.name)
     begins = state is None or (state.ended and options.again)
@@ -90,7 +91,7 @@ def promote(
         _prepare(experiment, plan, settings, redis, saved)
     if begins or (state is not None and state.stage in ("preparing", "catching up")):
         places = options.file.parent / f"{spec.name}.toml", kafka.kafka, redis
-        say_processes(spec.name, control, settings, places, rules.window_s)
+        _say_processes(spec.name, control, settings, places, rules.window_s)
     rows_ready = _rows_ready(spec.name, redis)
     with (
         stopped_by_signals() as stop,
@@ -127,7 +128,6 @@ def promotion(
 
 
 def _rolled_back(kafka: "KafkaSettings", model: str) -> "PromotionDecision":
-    from headrace.runtime.clock import wall_ms
     from headrace.serving.promotion.promotion_controller import KafkaPromotionPorts
     from headrace.serving.promotion.promotion_state import PromotionStage
 
@@ -163,8 +163,6 @@ class _Lines:
 
 
 def _line(decision: "PromotionDecision") -> str:
-    from datetime import UTC, datetime
-
     at = datetime.fromtimestamp(decision.time_ms / 1000, UTC)
     stage = str(decision.stage)
     if decision.stage == "canary":
@@ -235,7 +233,6 @@ def _prepare(
 
     saved: the arm, or why the model begins without its rows. Can be repeated.
     """
-    from headrace.deploy.connections import open_store
     from headrace.ingest.kafka.topics import (
         ensure_topics,
         examples_topic,
@@ -265,10 +262,9 @@ def _prepare(
 
 
 def _rows_ready(model: str, redis: str) -> Callable[[], bool]:
-    def ready() -> bool:
-        from headrace.deploy.connections import open_store
-        from headrace.pserver.errors import StoreError
+    from headrace.pserver.errors import StoreError
 
+    def ready() -> bool:
         try:
             with closing(open_store(redis, model, read_only=True)) as store:
                 return not store.missing()
@@ -285,3 +281,65 @@ def _promotion(kafka: "KafkaSettings", model: str) -> "Promotion":
     if state is None:
         raise BadOption(f"expected the model of a promotion, got {model}")
     return state
+
+
+def _say_processes(
+    name: str,
+    control: str,
+    kafka: "KafkaSettings",
+    places: tuple[Path, str, str],
+    window_s: int,
+) -> None:
+    """Print the processes that the model needs, as commands with the addresses of this one.
+
+    places: the file of the model's spec, and the addresses of Kafka and the store.
+    """
+    model, at_kafka, at_redis = places
+    continues = _learns_from(control, name, kafka, at_redis)
+    said = f"these processes of {name} must run"
+    if continues:
+        said += f", and the joiner of {control}, whose examples it learns"
+    click.echo(f"{said}:", err=True)
+    examples_of = control if continues else ""
+    for words in process_commands(model, examples_of, window_s, at_kafka, at_redis):
+        click.echo(f"  {shlex.join(words)}", err=True)
+
+
+def process_commands(
+    model: Path, examples_of: str, window_s: int, kafka: str, redis: str
+) -> list[list[str]]:
+    """Return the commands of a promoted model, in the order in which they may be started.
+
+    examples_of: the control whose examples it learns; empty: it has a joiner.
+    """
+    spec, at_kafka = ["--model", str(model)], kafka_words(kafka)
+    examples = ["--examples-of", examples_of] if examples_of else []
+    window = [] if window_s == _WINDOW_S else ["--window", str(window_s)]
+    joiner = [] if examples_of else [["headrace", "ingest", "join", *spec, *at_kafka]]
+    both = [*at_kafka, *redis_words(redis)]
+    return [
+        ["headrace", "pserver", "keep", *spec, *both],
+        *joiner,
+        ["headrace", "learner", "run", *spec, *examples, *both],
+        ["headrace", "evaluate", "run", *spec, *examples, *window, *at_kafka],
+    ]
+
+
+def _learns_from(control: str, model: str, kafka: "KafkaSettings", redis: str) -> bool:
+    """Return whether the rows of a model contain examples of the control."""
+    from headrace.ingest.kafka.reading.consumer import KafkaReader
+    from headrace.ingest.kafka.topics import examples_topic
+    from headrace.pserver.store import BucketAnswer
+
+    topic = examples_topic(control)
+    with closing(KafkaReader(kafka, None, [topic])) as reader:
+        reader.poll(0.0)
+        identity = reader.topic_id(topic)
+    with closing(open_store(redis, model, read_only=True)) as store:
+        answers = store.marks(range(store.shape().buckets))
+    return any(
+        source.startswith(f"{identity}/")
+        for each in answers
+        if isinstance(each, BucketAnswer)
+        for source in each.marks
+    )

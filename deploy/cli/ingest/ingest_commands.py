@@ -15,10 +15,12 @@ from headrace.deploy.cli.options import (
     PORT,
     SKIP_DAMAGED,
     KafkaOptions,
-    valid_specs,
+    SpecFile,
 )
+from headrace.deploy.cli.serving.serving_commands import token_source
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, same, setting
+from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,7 @@ def collect(
     metrics_host: str = METRICS_HOST,
 ) -> None:
     """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
-    from headrace.deploy.cli.serving.serving_commands import token_source
     from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
-    from headrace.runtime.termination import stopped_by_signals
 
     clients = (source := token_source("HEADRACE_COLLECT_TOKENS", options.tokens)).read()
     settings = CollectorSettings(
@@ -73,7 +73,7 @@ def collect(
 
 def topics(
     kafka: KafkaOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     partitions: int = PARTITIONS,
     replicas: int | None = setting(
         None,
@@ -96,10 +96,9 @@ def topics(
         ensure_topics,
         topics_for,
     )
-    from headrace.learner.spec.model_spec import load_spec
 
     specs = topics_for(
-        load_spec(model).name,
+        model.spec.name,
         partitions,
         replicas=AS_THE_BROKER_SAYS if replicas is None else replicas,
     )
@@ -115,7 +114,7 @@ def topics(
 
 def join(
     kafka: KafkaOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     instance: str = INSTANCE,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
@@ -128,10 +127,8 @@ def join(
     """Join impressions and clicks into labelled examples, until stopped."""
     from headrace.deploy.local.kernel_warmup import warm_joiner
     from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 
-    spec = load_spec(model)
+    spec = model.spec
     with stopped_by_signals() as stop, stopped_while_calls_hang(stop):
         warm_joiner(spec)
         run_joiner(
@@ -154,7 +151,7 @@ class IngestSinkOptions:
 
     folder: str = argument(metavar="DIR")
     """Folder, or URL such as s3://BUCKET/PATH."""
-    model: Path | None = setting(None, env="HEADRACE_MODEL", metavar="FILE", check=valid_specs)
+    model: SpecFile | None = setting(None, env="HEADRACE_MODEL", metavar="FILE")
     """Model spec (TOML). If set, the examples of the model are archived as well."""
     most_age_s: float = setting(300.0, env="HEADRACE_SINK_MOST_AGE_S", least=0.1)
     """Age at which a small batch is written, in seconds."""
@@ -169,10 +166,8 @@ def sink(
 ) -> None:
     """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
     from headrace.ingest.archive.archiver import ArchiveSettings, run_archiver
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals
 
-    name = load_spec(options.model).name if options.model is not None else None
+    name = options.model.spec.name if options.model is not None else None
     settings = ArchiveSettings(
         most_age_s=options.most_age_s,
         metrics_port=metrics_port,

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.options import KafkaOptions
+from headrace.deploy.errors import BadOption
+from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.printable_text import printable
 from headrace.runtime.settings import argument, setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.ingest.dead_letters.letter import Letter
@@ -64,7 +67,6 @@ def dead_letters(
 
 
 def _show(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
-    from headrace.deploy.process_logs import show_warnings_only
     from headrace.ingest.dead_letters.reader import DeadLetters
     from headrace.ingest.dead_letters.repairs import as_line
     from headrace.ingest.kafka.topics import EventTopics
@@ -96,10 +98,8 @@ def _show(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
 
 
 def _retry(options: DeadLettersOptions, kafka: "KafkaSettings") -> None:
-    from headrace.deploy.errors import BadOption
     from headrace.ingest.dead_letters.letter_retry import retry
     from headrace.ingest.dead_letters.repairs import FileRepairs, function_repairs
-    from headrace.runtime.termination import stopped_by_signals
 
     repaired, function = options.repaired, options.function
     if repaired is not None and function is not None:

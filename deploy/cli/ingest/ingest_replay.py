@@ -15,12 +15,16 @@ from headrace.deploy.cli.options import (
     SORT,
     SPEED,
     KafkaOptions,
+    SpecFile,
     layout_of,
     token_in,
 )
+from headrace.deploy.cli.run import speed_of
 from headrace.deploy.errors import BadOption
+from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.deploy.reports.ranking_client import RankingClient
@@ -55,7 +59,7 @@ class IngestReplayOptions:
 def replay(
     options: IngestReplayOptions,
     kafka: KafkaOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     data: list[Path] = DATA,
     speed: str = SPEED,
     layout: str = LAYOUT_NAME,
@@ -67,19 +71,15 @@ def replay(
     """
     from rich.console import Console
 
-    from headrace.deploy.cli.run import speed_of
     from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
-    from headrace.deploy.process_logs import show_warnings_only
     from headrace.ingest.logs.opening import open_log
     from headrace.ingest.replay.backfill import check_backfill
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals
 
     show_warnings_only()
     pace = _pace(
         speed_of(speed), now=options.now, repeat=options.repeat, resume_as=options.resume_as
     )
-    spec, settings = load_spec(model), kafka.settings()
+    spec, settings = model.spec, kafka.settings()
     mapped = layout_of(layout, data)
     if not (
         options.onto_newer or options.resume_as or options.now
@@ -128,11 +128,10 @@ def _pace(
 
 
 def _client(url: str, alias: str, token_file: Path | None, spec: "ModelSpec") -> "RankingClient":
-    from headrace.deploy.reports.ranking_client import RankingClient, RankingSettings
+    from headrace.deploy.reports.ranking_client import RankingClient
 
-    settings = RankingSettings(kept=False, token=token_in(token_file))
     ranks = f"{url.rstrip('/')}/v1/models/{alias}:rank"
-    return RankingClient(ranks, spec.fields, settings=settings)
+    return RankingClient(ranks, spec.fields, token=token_in(token_file))
 
 
 class _Asking:

@@ -1,12 +1,11 @@
 """`headrace topics`: changes the topics of running models."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KafkaOptions, valid_specs
+from headrace.deploy.cli.options import KafkaOptions, SpecFile
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 class TopicsGrowOptions:
     """Options of `headrace topics grow`."""
 
-    model: list[Path] = setting(env="HEADRACE_MODEL", metavar="FILE", check=valid_specs)
+    model: list[SpecFile] = setting(env="HEADRACE_MODEL", metavar="FILE")
     """Model spec (TOML). Repeat it for every model that uses this Kafka."""
     partitions: int = setting(least=1)
     """New number of partitions of each topic."""
@@ -41,10 +40,9 @@ def grow(
     )
     from headrace.ingest.joiner.partition_growth import grow as grow_topics
     from headrace.ingest.kafka.topics import partition_counts
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.serving.scoring.scoring_process import scored_topic
 
-    specs = [load_spec(each) for each in options.model]
+    specs = [each.spec for each in options.model]
     names = [spec.name for spec in specs]
     settings = kafka.settings()
     counts = partition_counts(settings)

@@ -3,9 +3,8 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,9 +18,14 @@ from headrace.deploy.cli.options import (
     REDIS,
     STATUS_KAFKA,
     TOPICS_PREFIX,
+    SpecFile,
 )
+from headrace.deploy.connections import kafka_settings, open_store
+from headrace.deploy.errors import BadOption
+from headrace.deploy.terminal.waiting_note import waiting_for
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -50,20 +54,17 @@ SNAPSHOTS_FOLDER = setting(
 AS_JSON = setting(False, "Print JSON.", flag="--json")
 
 
-def init(model: Path = MODEL, redis: str = REDIS, buckets: int = BUCKETS) -> None:
+def init(model: SpecFile = MODEL, redis: str = REDIS, buckets: int = BUCKETS) -> None:
     """Create a model, or check that the existing one has the same spec.
 
     A custom torch module is tested first, if torch is installed.
     """
-    from headrace.deploy.connections import open_store
-    from headrace.deploy.errors import BadOption
     from headrace.learner.errors import MissingTorch
     from headrace.learner.models.factory import open_model
     from headrace.learner.spec.architecture import MODULE
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.store import Shape
 
-    spec = load_spec(model)
+    spec = model.spec
     if buckets & (buckets - 1) or buckets > 1 << 16:
         raise BadOption(
             f"--buckets / HEADRACE_BUCKETS: expected a power of two up to 65536, got {buckets}"
@@ -71,18 +72,15 @@ def init(model: Path = MODEL, redis: str = REDIS, buckets: int = BUCKETS) -> Non
     if spec.architecture == MODULE:
         with suppress(MissingTorch):  # only learners and servers need torch
             open_model(spec, buckets)
-    store = open_store(redis, spec.name)
-    try:
+    with closing(open_store(redis, spec.name)) as store:
         store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))
-    finally:
-        store.close()
     click.echo(
         f"{spec.name}: {counted(buckets, 'bucket')}, {spec.width} floats a row, {spec.fingerprint}"
     )
 
 
 def limit(
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     rows: int | None = setting(
         None,
@@ -98,22 +96,16 @@ def limit(
     limit belongs to the name of the model: you may set it before the model exists, and it outlives
     `drop`.
     """
-    from headrace.deploy.connections import open_store
-    from headrace.learner.spec.model_spec import load_spec
-
-    name = load_spec(model).name
-    store = open_store(redis, name)
-    try:
+    name = model.spec.name
+    with closing(open_store(redis, name)) as store:
         if rows is not None:
             store.limit_rows(rows)
         found = store.row_limit()
-    finally:
-        store.close()
     click.echo(f"{name}: at most {counted(found, 'row')}" if found else f"{name}: no limit on rows")
 
 
 def keep(
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     name: str = setting(
         "", "Name of the lease holder. Default: host and process id.", env="HEADRACE_KEEPER"
@@ -125,30 +117,24 @@ def keep(
     snapshots: str | None = SNAPSHOTS_FOLDER,
 ) -> None:
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
-    from headrace.deploy.connections import kafka_settings, open_store
     from headrace.ingest.status import status_in
     from headrace.learner.spec.compatibility import check_compatible
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.keeper.bucket_lease import FoldPolicy
     from headrace.pserver.keeper.process import KeeperSettings, run_keeper
     from headrace.runtime.process import instance_name
-    from headrace.runtime.termination import stopped_by_signals
 
-    spec = load_spec(model)
-    store = open_store(redis, spec.name)
-    try:
+    spec = model.spec
+    settings = KeeperSettings(
+        name=name or instance_name(),
+        keeping=FoldPolicy(expiry=spec.expiry),
+        metrics_address=(metrics_host, metrics_port),
+    )
+    with closing(open_store(redis, spec.name)) as store:
         check_compatible(spec, store.shape())
+        status = status_in(kafka_settings(kafka, kafka_client) if kafka else None)
+        collectors = _store_collectors(store, spec.name, snapshots)
         with stopped_by_signals() as stop:
-            settings = KeeperSettings(
-                name=name or instance_name(),
-                keeping=FoldPolicy(expiry=spec.expiry),
-                metrics_address=(metrics_host, metrics_port),
-            )
-            status = status_in(kafka_settings(kafka, kafka_client) if kafka else None)
-            collectors = _store_collectors(store, spec.name, snapshots)
             run_keeper(settings, store, stop, status, collectors)
-    finally:
-        store.close()
 
 
 def _store_collectors(store: "RedisStore", model: str, snapshots: str | None) -> "list[Collector]":
@@ -169,7 +155,7 @@ def _store_collectors(store: "RedisStore", model: str, snapshots: str | None) ->
 
 
 def inspect(
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     kafka: str | None = HELD_BY,
     kafka_client: list[str] | None = KAFKA_CLIENT,
@@ -181,26 +167,20 @@ def inspect(
     are only in the logs are counted while all logs together have less than 64 MB. Lag is in offsets
     of the topic of examples. Exits with 1 if a bucket is missing or its server does not answer.
     """
-    from headrace.deploy.connections import open_store
     from headrace.deploy.operations.inspection import is_complete, survey_json, survey_text
     from headrace.deploy.terminal.tables import print_shown
-    from headrace.deploy.terminal.waiting_note import waiting_for
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.inspection.buckets import count_in_logs
     from headrace.pserver.inspection.model_survey import survey
 
-    name = load_spec(model).name
+    name = model.spec.name
     # before the marks: what is learned during a long survey must not count as lag
     topic = _topic_bounds(name, kafka, kafka_client)
-    store = open_store(redis, name, read_only=True)
-    try:
+    with closing(open_store(redis, name, read_only=True)) as store:
         with waiting_for("the servers of the store"):
             found = survey(store, name)
         if found.shape is not None:
             with waiting_for("the logs in the store"):
                 found = replace(found, buckets=count_in_logs(store, found.buckets))
-    finally:
-        store.close()
     if found.shape is None and not found.buckets:
         assert found.trouble is not None
         raise found.trouble
@@ -213,7 +193,7 @@ def inspect(
 
 
 def doctor(
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     kafka: str | None = HELD_BY,
     kafka_client: list[str] | None = KAFKA_CLIENT,
@@ -225,20 +205,16 @@ def doctor(
     Changes nothing. Exits with 0 if there are only notes, with 1 if there are warnings and with 2
     if something is broken.
     """
-    from headrace.deploy.connections import open_store
     from headrace.deploy.operations.doctor import diagnose, diagnosis_json, diagnosis_text
     from headrace.deploy.terminal.tables import print_shown
-    from headrace.deploy.terminal.waiting_note import waiting_for
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.inspection.model_survey import survey
 
-    spec = load_spec(model)
-    store = open_store(redis, spec.name, read_only=True)
-    try:
-        with waiting_for("the servers of the store"):
-            found = survey(store, spec.name)
-    finally:
-        store.close()
+    spec = model.spec
+    with (
+        closing(open_store(redis, spec.name, read_only=True)) as store,
+        waiting_for("the servers of the store"),
+    ):
+        found = survey(store, spec.name)
     marks = [each.marks for each in found.buckets if each.there]
     topic = _topic_bounds(spec.name, kafka, kafka_client, marks, spec.fields)
     diagnosis = diagnose(found, spec, topic, _newest_snapshot(spec.name, snapshots))
@@ -250,17 +226,15 @@ def doctor(
 
 
 def drop(
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     yes: bool = setting(False, "Do not ask for confirmation."),
     force: bool = setting(False, "Remove the model even if it seems to be in use."),
 ) -> None:
     """Remove a model with all its rows. If interrupted, run it again."""
-    from headrace.deploy.connections import open_store
     from headrace.deploy.operations.removal import drop_model
-    from headrace.learner.spec.model_spec import load_spec
 
-    name = load_spec(model).name
+    name = model.spec.name
 
     def confirm(what: str) -> bool:
         if yes:
@@ -269,15 +243,12 @@ def drop(
         click.echo(f"Type the model's name ({name}) to remove it: ", nl=False)
         return sys.stdin.readline().strip() == name
 
-    store = open_store(redis, name)
-    try:
+    with closing(open_store(redis, name)) as store:
         click.echo(drop_model(store, name, confirm, force=force))
-    finally:
-        store.close()
 
 
 def acl(
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     role: str | None = setting(None, "Role: server, learner, keeper or operator. Default: all."),
     topics_prefix: str = TOPICS_PREFIX,
 ) -> None:
@@ -285,13 +256,11 @@ def acl(
 
     Run them on every server, including replicas, and store them with ACL SAVE.
     """
-    from headrace.deploy.errors import BadOption
     from headrace.ingest.kafka.settings import TopicNames
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.redis_backend.acl import ROLES, rule
 
     prefix = TopicNames(topics_prefix).prefix
-    name = load_spec(model).name
+    name = model.spec.name
     chosen = [each for each in ROLES if role in (None, each.name)]
     if not chosen:
         expected = ", ".join(each.name for each in ROLES)
@@ -305,7 +274,6 @@ def _newest_snapshot(model: str, place: str | None) -> "NewestSnapshot | None":
     if not place:
         return None
     from headrace.deploy.operations.model_checks import NewestSnapshot
-    from headrace.deploy.terminal.waiting_note import waiting_for
     from headrace.pserver.snapshots.catalog import newest_begun_ms
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
@@ -322,9 +290,7 @@ def _topic_bounds(
 ) -> "ExamplesBounds | None":
     if kafka is None:
         return None
-    from headrace.deploy.connections import kafka_settings
     from headrace.deploy.operations.examples_topic import topic_bounds
-    from headrace.deploy.terminal.waiting_note import waiting_for
 
     with waiting_for(f"Kafka at {kafka}"):
         return topic_bounds(kafka_settings(kafka, kafka_client), model, marks, fields)

@@ -1,19 +1,21 @@
 """`headrace pserver reshard`: more buckets for a running model."""
 
-from pathlib import Path
+from contextlib import closing
 
 import click
 
-from headrace.deploy.cli.options import MODEL, REDIS
+from headrace.deploy.cli.options import MODEL, REDIS, SpecFile
 from headrace.deploy.cli.pserver.pserver_snapshots import EXIT_STOPPED
+from headrace.deploy.connections import open_store
 from headrace.deploy.errors import BadOption
 from headrace.runtime.clock import steady_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import stopped_by_signals
 
 
 def reshard(
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     buckets: int | None = setting(
         None, "New number of buckets: a power of two above the present number.", least=1
@@ -27,23 +29,17 @@ def reshard(
     Learners read the examples that they pushed during the copy again. If interrupted before the
     switch, run it again: nothing has changed for other processes.
     """
-    from rich.console import Console
-
-    from headrace.deploy.connections import open_store
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.resharding import reshard as reshard_model
-    from headrace.runtime.termination import stopped_by_signals
 
     if (buckets is None) is not remove_old:
         raise BadOption("expected either --buckets or --remove-old, got both or neither")
-    spec = load_spec(model)
-    store = open_store(redis, spec.name)
-    try:
+    spec = model.spec
+    with closing(open_store(redis, spec.name)) as store:
         if buckets is None:
             click.echo(f"{spec.name}: removed {counted(store.remove_old(), 'old bucket')}")
             return
-        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+        with stopped_by_signals() as stop, StepView() as shown:
             rows = reshard_model(
                 store,
                 store.successor(buckets),
@@ -51,8 +47,6 @@ def reshard(
                 stop=stop,
                 tell=shown.buckets(f"resharding {spec.name}"),
             )
-    finally:
-        store.close()
     if rows is None:
         click.echo(f"{spec.name}: stopped, nothing has changed; run it again", err=True)
         raise click.exceptions.Exit(EXIT_STOPPED)

@@ -1,5 +1,6 @@
 """`headrace pserver restore` and `rebuild`: models from snapshots."""
 
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,16 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.learner import EXAMPLES_OF
-from headrace.deploy.cli.options import BUCKETS, KAFKA_CLIENT, MODEL, REDIS, KafkaOptions
+from headrace.deploy.cli.options import BUCKETS, KAFKA_CLIENT, MODEL, REDIS, KafkaOptions, SpecFile
 from headrace.deploy.cli.pserver.pserver_snapshots import (
     EXIT_STOPPED,
     PLACE,
     say_written,
-    version_here,
 )
+from headrace.deploy.connections import kafka_settings, open_store
 from headrace.deploy.errors import BadOption
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
@@ -56,7 +58,7 @@ class PserverRestoreOptions:
 
 def restore(
     options: PserverRestoreOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
@@ -64,11 +66,8 @@ def restore(
 
     If interrupted, run it again: it resumes.
     """
-    from headrace.deploy.connections import kafka_settings
     from headrace.learner.recovery.restore import RestoreSettings
-    from headrace.learner.spec.model_spec import load_spec
 
-    spec = load_spec(model)
     settings = RestoreSettings(
         options.name, options.copy, options.warm, options.buckets, trusting=options.no_verify
     )
@@ -83,7 +82,7 @@ def restore(
     if options.empty:
         if options.name is not None or options.copy is not None:
             raise BadOption("--empty: expected neither --snapshot nor --as with it")
-        _restore_empty(spec, redis, options.buckets)
+        _restore_empty(model.spec, redis, options.buckets)
     elif options.place is None:
         raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, got neither")
     else:
@@ -92,18 +91,14 @@ def restore(
             if options.warm and options.kafka is not None
             else None
         )
-        _restore_from(options.place, spec, redis, settings, after)
+        _restore_from(options.place, model.spec, redis, settings, after)
 
 
 def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
-    from headrace.deploy.connections import open_store
     from headrace.learner.recovery.restore import restore_empty
 
-    store = open_store(redis, spec.name)
-    try:
+    with closing(open_store(redis, spec.name)) as store:
         filled = restore_empty(store, spec, buckets)
-    finally:
-        store.close()
     if not filled:
         click.echo(f"{spec.name}: no bucket is missing, nothing to do")
         return
@@ -134,38 +129,31 @@ def _restore_from(
     settings: "RestoreSettings",
     kafka: "KafkaSettings | None",
 ) -> None:
-    from rich.console import Console
-
-    from headrace.deploy.connections import environment_names, redis_url
     from headrace.deploy.terminal.progress_bars import StepView
     from headrace.learner.recovery.restore import choose, restore_model
-    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
     from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.runtime.termination import stopped_by_signals
 
     storage = SnapshotStorage(place)
     wanted = choose(storage, spec, settings)
     manifest, to, warm = wanted
     marks = _marks_after(kafka, wanted) if kafka is not None else None
     # a model whose shape was lost with its shard gets the layout of its remaining buckets
-    layout = StoreSettings(
-        sub_hashes=sub_hashes_of(manifest, settings), key_prefix=environment_names().prefix
-    )
-    store = open_store(redis_url(redis), to.name, layout)
-    try:
-        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
-            restored = restore_model(
-                store,
-                storage,
-                wanted,
-                settings,
-                marks=marks,
-                stop=stop,
-                tell_verified=shown.buckets(f"verifying {manifest.name}"),
-                tell_restored=shown.buckets(f"restoring {to.name}"),
-            )
-    finally:
-        store.close()
+    sub_hashes = sub_hashes_of(manifest, settings)
+    with (
+        closing(open_store(redis, to.name, sub_hashes=sub_hashes)) as store,
+        stopped_by_signals() as stop,
+        StepView() as shown,
+    ):
+        restored = restore_model(
+            store,
+            storage,
+            wanted,
+            settings,
+            marks=marks,
+            stop=stop,
+            tell_verified=shown.buckets(f"verifying {manifest.name}"),
+            tell_restored=shown.buckets(f"restoring {to.name}"),
+        )
     if restored is None or not restored.complete:
         click.echo(f"{to.name}: stopped before the restore was complete; run it again", err=True)
         raise click.exceptions.Exit(EXIT_STOPPED)
@@ -219,7 +207,7 @@ def _starting_point(name: str, marks: dict[str, int] | None, warm: "KeptRows | N
 def rebuild(
     kafka: KafkaOptions,
     place: str = PLACE,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     as_of: str = setting(
         help="Learn the examples appended to the topic before this time: ISO 8601 (UTC without "
         "an offset), or milliseconds since 1970.",
@@ -239,30 +227,22 @@ def rebuild(
 
     Reads Kafka and DIR but no store. --buckets applies to a model that starts with no rows.
     """
-    from contextlib import closing
-
-    from rich.console import Console
+    from importlib.metadata import version
 
     from headrace.deploy.terminal.progress_bars import StepView
     from headrace.learner.recovery.rebuilder import RebuildSettings, open_rebuild
     from headrace.learner.recovery.rebuilder import rebuild as rebuild_model
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.runtime.termination import stopped_by_signals
 
-    spec, storage = load_spec(model), SnapshotStorage(place)
+    spec, storage = model.spec, SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
     rebuilding = open_rebuild(settings, kafka.settings(), spec, storage)
     begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
     click.echo(f"{spec.name}: starting with {begin}", err=True)
-    with (
-        closing(rebuilding.reader),
-        stopped_by_signals() as stop,
-        StepView(Console(stderr=True)) as shown,
-    ):
+    with closing(rebuilding.reader), stopped_by_signals() as stop, StepView() as shown:
         written = rebuild_model(
             rebuilding,
-            version_here(),
+            version("headrace"),
             stop=stop,
             tell_restored=shown.buckets("reading the snapshot"),
             tell_replayed=shown.replay("learning again"),

@@ -2,17 +2,20 @@
 
 import json
 import secrets
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import MODEL, REDIS
+from headrace.deploy.cli.options import MODEL, REDIS, SpecFile
+from headrace.deploy.connections import open_store
 from headrace.deploy.errors import BadOption
+from headrace.deploy.terminal.waiting_note import waiting_for
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.pserver.snapshots.manifest import Manifest
@@ -32,40 +35,33 @@ PLACE = argument(
 
 def snapshot(
     place: str = PLACE,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     parallel: int = setting(2, "Buckets to copy at the same time, each held in memory.", least=1),
 ) -> None:
     """Write the rows and marks of every bucket to files, while the model keeps learning."""
-    from rich.console import Console
+    from importlib.metadata import version
 
-    from headrace.deploy.connections import open_store
     from headrace.deploy.terminal.progress_bars import StepView
-    from headrace.deploy.terminal.waiting_note import waiting_for
     from headrace.learner.spec.compatibility import check_compatible
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
-    from headrace.runtime.termination import stopped_by_signals
 
-    spec, storage = load_spec(model), SnapshotStorage(place)
-    store = open_store(redis, spec.name, read_only=True)
-    try:
+    spec, storage = model.spec, SnapshotStorage(place)
+    with closing(open_store(redis, spec.name, read_only=True)) as store:
         with waiting_for("the servers of the store"):
             check_compatible(spec, store.shape())
-        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+        with stopped_by_signals() as stop, StepView() as shown:
             written = write_snapshot(
                 store,
                 storage,
-                SnapshotFacts(version_here(), store.sub_hashes),
+                SnapshotFacts(version("headrace"), store.sub_hashes),
                 now_ms=wall_ms,
                 token=secrets.token_hex(2),
                 stop=stop,
                 tell=shown.buckets(f"copying {spec.name}"),
                 writing=SnapshotSettings(parallel=parallel),
             )
-    finally:
-        store.close()
     say_written(written, place)
 
 
@@ -115,14 +111,11 @@ def snapshots(options: SnapshotsOptions, place: str = PLACE) -> None:
 
 
 def _verify(place: str, names: list[str] | None) -> None:
-    from rich.console import Console
-
     from headrace.deploy.terminal.progress_bars import StepView
     from headrace.pserver.snapshots.catalog import list_snapshots
     from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.pserver.snapshots.verification import verify as verify_one
-    from headrace.runtime.termination import stopped_by_signals
 
     storage = SnapshotStorage(place)
     listed = {each.name: each for each in list_snapshots(storage)}
@@ -131,7 +124,7 @@ def _verify(place: str, names: list[str] | None) -> None:
         sought = ", ".join(unknown) or "a snapshot"
         raise NoSnapshot(f"expected {sought} in {place}, got {', '.join(listed) or 'none'}")
     damaged = 0
-    with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+    with stopped_by_signals() as stop, StepView() as shown:
         for name in names or listed:
             manifest, problems = listed[name].manifest, list(listed[name].problems)
             if manifest is not None:
@@ -179,10 +172,3 @@ def say_written(written: "Manifest | None", place: str) -> None:
         f"{written.size_bytes / 1e6:,.1f} MB in {place}, "
         f"{(written.ended_ms - written.begun_ms) / 1000:.1f} s"
     )
-
-
-def version_here() -> str:
-    """Return the version of headrace."""
-    from importlib.metadata import version
-
-    return version("headrace")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KafkaOptions, token_in, valid_specs
+from headrace.deploy.cli.options import KafkaOptions, SpecFile, token_in
 from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import argument, setting
@@ -94,9 +94,7 @@ def _everywhere(kafka: "KafkaSettings", name: str, target: str, expected: str | 
 
 def deploy(
     kafka: KafkaOptions,
-    model: Path | None = argument(
-        None, "Model spec (TOML). Default: show.", metavar="[FILE]", check=valid_specs
-    ),
+    model: SpecFile | None = argument(None, "Model spec (TOML). Default: show.", metavar="[FILE]"),
     remove: str = setting("", "Unload this model instead.", metavar="NAME"),
 ) -> None:
     """Load a model on every server that runs with --deployments, or unload one.
@@ -105,7 +103,6 @@ def deploy(
     unloads a model once no alias points to it. Without FILE and --remove, print the models and
     aliases of the topic `deployments`.
     """
-    from headrace.learner.spec.model_spec import load_spec
     from headrace.serving.deployments.deployment_records import model_change
     from headrace.serving.deployments.topic_follower import read_deployments, write_deployments
 
@@ -113,7 +110,7 @@ def deploy(
     if model is not None and remove:
         raise BadOption("expected either FILE or --remove NAME, got both")
     if model is not None:
-        spec = load_spec(model)
+        spec = model.spec
         write_deployments(settings, [model_change(spec.name, spec.text)])
         click.echo(f"deployed {spec.name}: /health/ready of a server has its progress")
     elif remove:

@@ -16,12 +16,14 @@ from headrace.deploy.cli.options import (
     PORT,
     REDIS,
     STATUS_KAFKA,
-    valid_specs,
+    SpecFile,
 )
+from headrace.deploy.connections import kafka_settings
 from headrace.deploy.errors import BadOption
 from headrace.deploy.model_sources import both, deployed, frozen
 from headrace.deploy.process_logs import own_formatter
 from headrace.runtime.settings import same, setting
+from headrace.runtime.termination import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.runtime.http.token_files import TokenSource
@@ -32,9 +34,7 @@ if TYPE_CHECKING:
 class ServingRunOptions:
     """Options of `headrace serving run`."""
 
-    model: list[Path] | None = setting(
-        None, env="HEADRACE_MODEL", metavar="FILE", check=valid_specs
-    )
+    model: list[SpecFile] | None = setting(None, env="HEADRACE_MODEL", metavar="FILE")
     """Model spec (TOML). Repeat to serve several models."""
     snapshot: list[str] | None = setting(
         None, env="HEADRACE_SERVING_SNAPSHOT", metavar="NAME=PLACE"
@@ -103,7 +103,6 @@ def run(
     kafka_client: list[str] | None = KAFKA_CLIENT,
 ) -> None:
     """Serve predictions over HTTP from models that follow the parameter server, or snapshots."""
-    from headrace.deploy.connections import kafka_settings
     from headrace.serving.observers.prediction_log import PredictionLogSettings
     from headrace.serving.process import ServerSettings
     from headrace.serving.replicas.caching_follower import CacheBounds
@@ -160,30 +159,29 @@ def run(
 
 def _serve(
     settings: "ServerSettings",
-    files: list[Path],
+    files: list[SpecFile],
     snapshots: tuple[list[str], list[str]],
     redis: str,
     workers: int,
 ) -> None:
     """Serve these specs and snapshots. The latter come with the modules that they may import."""
     from headrace.deploy.local.kernel_warmup import warm_server
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals
     from headrace.serving.process import run_server
     from headrace.serving.workers.worker_supervisor import run_workers
 
+    paths = [each.path for each in files]
     with ExitStack() as stack:
         stop = stack.enter_context(stopped_by_signals())
         if workers > 1:
             # resolve the newest snapshot once, so that a restarted worker loads the same one
             places = [f"{each.spec.name}={each.place}" for each in frozen(*snapshots)]
-            opened = partial(both, files, places, snapshots[1], redis)
+            opened = partial(both, paths, places, snapshots[1], redis)
             run_workers(settings, opened, workers, stop, formatter=own_formatter())
         else:
             deploying = partial(deployed, snapshots[1], redis)
             for file in files:
-                warm_server(load_spec(file))  # the first request would wait for it
-            models = both(files, *snapshots, redis, stack)
+                warm_server(file.spec)  # the first request would wait for it
+            models = both(paths, *snapshots, redis, stack)
             run_server(settings, models, stop, deploying=deploying)
 
 

@@ -1,11 +1,20 @@
 """`headrace serving relay`: relays the rows of a model to servers by one Kafka topic."""
 
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-from headrace.deploy.cli.options import METRICS_HOST, METRICS_PORT, MODEL, REDIS, KafkaOptions
+from headrace.deploy.cli.options import (
+    METRICS_HOST,
+    METRICS_PORT,
+    MODEL,
+    REDIS,
+    KafkaOptions,
+    SpecFile,
+)
+from headrace.deploy.connections import open_store
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 
 
 class RelayedValues(StrEnum):
@@ -35,7 +44,7 @@ class ServingRelayOptions:
 def relay(
     options: ServingRelayOptions,
     kafka: KafkaOptions,
-    model: Path = MODEL,
+    model: SpecFile = MODEL,
     redis: str = REDIS,
     metrics_port: int = METRICS_PORT,
     metrics_host: str = METRICS_HOST,
@@ -45,17 +54,12 @@ def relay(
     Servers with --relay read this topic in place of the logs. A second relay of the same model
     takes over from the first, which ends at its next write.
     """
-    from contextlib import closing
-
-    from headrace.deploy.connections import open_store
     from headrace.learner.models.final_rows import FinalRows
     from headrace.learner.spec.compatibility import check_compatible
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.serving.relaying.relay_loop import RelayPolicy
     from headrace.serving.relaying.relay_process import RelaySettings, run_relay
 
-    spec = load_spec(model)
+    spec = model.spec
     policy = RelayPolicy(options.interval_ms, 1000 * options.base_interval_s)
     form = None
     if options.values is not RelayedValues.ALL:

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.deploy.cli.options import (
@@ -11,10 +10,12 @@ from headrace.deploy.cli.options import (
     METRICS_PORT,
     REDIS,
     KafkaOptions,
-    valid_specs,
+    SpecFile,
 )
 from headrace.deploy.errors import BadOption
+from headrace.deploy.model_sources import frozen, opened
 from headrace.runtime.settings import setting
+from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 
 if TYPE_CHECKING:
     from headrace.serving.models.loading import SnapshotModel, StoreModel
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class ServingScoreOptions:
     """Options of `headrace serving score`."""
 
-    model: Path | None = setting(None, env="HEADRACE_MODEL", metavar="FILE", check=valid_specs)
+    model: SpecFile | None = setting(None, env="HEADRACE_MODEL", metavar="FILE")
     """Model spec (TOML)."""
     snapshot: str | None = setting(None, env="HEADRACE_SERVING_SNAPSHOT", metavar="NAME=PLACE")
     """Snapshot to score with, as the model NAME. PLACE as for `serving run`."""
@@ -56,7 +57,6 @@ def score(
     metrics_host: str = METRICS_HOST,
 ) -> None:
     """Score the impressions of a topic into another topic, exactly once, until stopped."""
-    from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.serving.replicas.caching_follower import CacheBounds
     from headrace.serving.scoring.scoring_process import ScoringSettings, run_scoring
 
@@ -79,12 +79,10 @@ def score(
 
 
 def _model_at(
-    stack: ExitStack, model: Path | None, snapshot: str | None, modules: list[str], redis: str
+    stack: ExitStack, model: SpecFile | None, snapshot: str | None, modules: list[str], redis: str
 ) -> "StoreModel | SnapshotModel":
-    from headrace.deploy.model_sources import frozen, opened
-
     models: list[StoreModel | SnapshotModel] = [
-        *opened(stack, [model] if model else [], redis),
+        *opened(stack, [model.path] if model else [], redis),
         *frozen([snapshot] if snapshot else [], modules),
     ]
     if len(models) != 1:

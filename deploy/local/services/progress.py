@@ -6,7 +6,7 @@ overwritten, so a step that takes longer prints a line every ten seconds.
 
 import time
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -22,36 +22,14 @@ from rich.progress import (
 _LINE_EVERY_S = 10.0
 
 
-class SetupProgress(Protocol):
-    """Receives every step of a start."""
+class SetupProgress:
+    """Prints every step of a start on a console."""
 
-    def step(self, what: str, *, long: bool = False) -> None:
-        """A step begins. long: it takes seconds, until the next step."""
-
-    def at_work(self, how_far: str) -> None:
-        """The present long step has come this far, such as "12 functions compiled"."""
-
-    def fetched(self, done_bytes: int, total_bytes: int) -> None:
-        """This much of Kafka's jars has been fetched."""
-
-
-class SilentSetupProgress:
-    """Discards all progress."""
-
-    def step(self, what: str, *, long: bool = False) -> None:
-        """Do nothing."""
-
-    def at_work(self, how_far: str) -> None:
-        """Do nothing."""
-
-    def fetched(self, done_bytes: int, total_bytes: int) -> None:
-        """Do nothing."""
-
-
-class ShownSetupProgress:
-    """Prints progress on a console. The bar disappears once the jars are there."""
-
-    def __init__(self, console: Console, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console | None = None, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """console: None shows nothing."""
+        console = console or Console(quiet=True)
         self._console, self._clock_s = console, clock_s
         self._begun_s = self._printed_s = clock_s()
         self._bar = Progress(
@@ -66,7 +44,10 @@ class ShownSetupProgress:
         self._clock: Progress | None = None
 
     def step(self, what: str, *, long: bool = False) -> None:
-        """Print a line; on a terminal, count the seconds of a long step below it."""
+        """Print a line; on a terminal, count the seconds below it.
+
+        long: the step takes seconds, until the next step.
+        """
         self._end_clock()
         self._begun_s = self._printed_s = self._clock_s()
         self._console.print(what, highlight=False, soft_wrap=True)
@@ -77,7 +58,10 @@ class ShownSetupProgress:
             self._clock.start()
 
     def at_work(self, how_far: str) -> None:
-        """Show it beside the clock; without a terminal, print it every ten seconds."""
+        """Show how far the present long step has come, such as "12 functions compiled".
+
+        Without a terminal, print it every ten seconds.
+        """
         if self._clock is not None:
             self._clock.update(self._clock.task_ids[0], description=how_far)
         elif not self._console.is_terminal and self._clock_s() - self._printed_s >= _LINE_EVERY_S:
@@ -91,7 +75,7 @@ class ShownSetupProgress:
             self._clock = None
 
     def fetched(self, done_bytes: int, total_bytes: int) -> None:
-        """Move the bar."""
+        """Move the bar of the jars, which disappears once they are there."""
         self._end_clock()  # a console shows one at a time
         if not self._bar.live.is_started:
             self.step(f"fetching the jars of Kafka, once: {total_bytes / 1e6:.0f} MB")

@@ -1,16 +1,12 @@
 """The lifecycle that Kafka and Valkey nodes share: launch, kill, stop, and the failure to start."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from headrace.deploy.errors import DeployError
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.waiting import wait_until
-
-if TYPE_CHECKING:
-    from headrace.deploy.local.services.child_process import ChildProcess
 
 
 class ServerProcess(ABC):

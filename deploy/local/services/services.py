@@ -20,7 +20,7 @@ from typing import Self
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
-from headrace.deploy.local.services.progress import SetupProgress, SilentSetupProgress
+from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver.redis_backend.address import without_login
 
@@ -47,7 +47,7 @@ class LocalServices:
         self._redis = redis
         self._jars_directory = jars_directory
         self._wanted_directory = directory
-        self._steps = steps or SilentSetupProgress()
+        self._steps = steps or SetupProgress()
         self._cleanup = contextlib.ExitStack()
         self.kafka_node: KafkaNode | None = None
         self.valkey_node: ValkeyNode | None = None

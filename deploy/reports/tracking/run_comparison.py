@@ -3,14 +3,11 @@
 Specs are compared key by key, after TOML is parsed, so order and comments do not count.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from headrace.deploy.reports.tracking.tracked_run import TrackedRun
+from headrace.deploy.reports.tracking.tracked_run import TrackedRun
 
 _MISSING = "-"
 MOST_COLUMNS = 3

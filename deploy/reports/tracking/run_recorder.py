@@ -8,8 +8,6 @@ A record that cannot be written costs one warning, and the run goes on: a full d
 lose an hour of replay.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import subprocess
@@ -18,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,11 +33,9 @@ from headrace.deploy.reports.tracking.tracked_run import (
     report_points,
 )
 from headrace.learner.errors import LearnerError
+from headrace.learner.experiments.experiment_file import Experiment
 from headrace.learner.experiments.run_folder import read_history
 from headrace.runtime.clock import wall_ms
-
-if TYPE_CHECKING:
-    from headrace.learner.experiments.experiment_file import Experiment
 
 log = logging.getLogger(__name__)
 

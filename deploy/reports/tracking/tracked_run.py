@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from headrace.learner.experiments.history import ArmRecord
 from headrace.runtime.counted_nouns import counted
-
-if TYPE_CHECKING:
-    from headrace.learner.experiments.history import ArmRecord
-    from headrace.serving.promotion.promotion_state import Promotion
+from headrace.serving.promotion.promotion_state import Promotion
 
 WINDOW_FIGURES = ("auc", "request_auc", "log_loss", "normalized_entropy", "calibration")
 _COUNTS = ("impressions", "clicks", "late_clicks", "dead_letters", "rows")

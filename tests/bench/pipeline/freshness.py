@@ -29,7 +29,7 @@ import numpy.typing as npt
 import orjson
 
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
-from headrace.deploy.local.services.progress import SilentSetupProgress
+from headrace.deploy.local.services.progress import SetupProgress
 from headrace.ingest.examples.batch import Kind, unpack
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
@@ -220,7 +220,7 @@ def main() -> None:
     """Measure and print."""
     parser = bench_parser("freshness", __doc__, quick="seconds instead of ten minutes")
     options = parser.parse_args()
-    road = LocalPipeline(PipelineSettings(model=SPEC, evaluated=False), SilentSetupProgress())
+    road = LocalPipeline(PipelineSettings(model=SPEC, evaluated=False), SetupProgress())
     with road:
         road.start(threading.Event())
         with Traffic(road.kafka) as traffic, httpx.Client(base_url=road.address) as client:

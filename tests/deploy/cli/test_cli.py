@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy import connections as building
+from headrace.deploy.connections import kafka_settings
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
 from headrace.runtime.termination import REFUSED, UNREACHABLE
@@ -56,10 +56,10 @@ def test_a_refusal_is_one_message_on_standard_error() -> None:
 def test_a_wrong_kafka_address_is_named_with_its_setting(
     refused: Refused, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    usual = building.kafka_settings
     # how long is the usual wait, `run` shows below
     monkeypatch.setattr(
-        building, "kafka_settings", lambda *to: replace(usual(*to), connect_timeout_s=0.5)
+        "headrace.deploy.cli.options.kafka_settings",
+        lambda *to: replace(kafka_settings(*to), connect_timeout_s=0.5),
     )
     address = f"127.0.0.1:{free_port()}"
     said = refused(*command, "--kafka", address, status=UNREACHABLE)

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.deploy.cli.commands import SettingArgument, SettingOption
 from headrace.deploy.cli.main import app
+from headrace.deploy.cli.options import SpecFile
 from tests.deploy.in_process import commands
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +65,7 @@ def flag(option: Parameter) -> str:
 def another(option: Parameter) -> str:
     """Return a valid value that is not the default, as text."""
     declared = option.declared
-    if declared.kind is Path and declared.name in ("model", "files"):
+    if declared.kind is SpecFile:
         return SPEC
     if declared.kind is bool:
         return "1"

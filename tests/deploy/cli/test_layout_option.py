@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.cli.experiments.run_modes import source_of_log
+from headrace.deploy.cli.experiments.experiment_commands import source_of_log
 from headrace.deploy.cli.fit import _source
 from headrace.deploy.cli.options import layout_of_tables
 from headrace.ingest.features.spec_text import SpecError

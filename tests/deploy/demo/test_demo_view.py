@@ -9,6 +9,7 @@ from headrace.deploy.demo.view import (
     DemoSummary,
     DemoView,
     EventCounts,
+    announcement,
     line,
     summary,
     table,
@@ -94,3 +95,9 @@ def test_the_table_of_the_demo_has_every_figure_and_a_hyphen_for_unknown_ones() 
 def test_the_plain_line_of_the_demo_has_the_figures_of_the_table() -> None:
     for part in ("70 s", "learning", "2,000", "1,990", "0.751", "0.649", "120 ms", "5,000 rows"):
         assert part in line(VIEW)
+
+
+def test_the_announcement_of_a_demo_names_exactly_its_moments() -> None:
+    text = announcement(180, 60, 90)
+    for part in ("180 s of demo", "at 60 s, a copy", "at 90 s, the"):
+        assert part in text

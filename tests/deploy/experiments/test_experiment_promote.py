@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.cli.experiments import experiment_promotion
-from headrace.deploy.cli.experiments.promoted_processes import process_commands
+from headrace.deploy.cli.experiments.experiment_promotion import process_commands
 from headrace.ingest.errors import MissingTopic
 from headrace.learner.experiments.experiment_file import Experiment
 from headrace.learner.experiments.history import ArmRecord, encoded

@@ -10,8 +10,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.deploy.errors import DeployError
-from headrace.deploy.local.earlier_runs import EarlierRuns
-from headrace.deploy.local.log_run import RunSettings
+from headrace.deploy.local.log_run import EarlierRuns, RunSettings
 from headrace.deploy.local.pipeline import PipelineSettings
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.errors import BackfillRefused

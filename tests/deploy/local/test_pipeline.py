@@ -9,7 +9,7 @@ from headrace.deploy.cli.main import app
 from headrace.deploy.local import log_run, pipeline_usage
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.ports import free_port
-from headrace.deploy.local.services.progress import SilentSetupProgress
+from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.models.shipped import path_of
 from headrace.runtime.http.http_errors import AddressTaken
 
@@ -18,7 +18,7 @@ RUN = ["run", "--data", ".", "--runs", "off"]
 
 def hosts_of_metrics(settings: PipelineSettings) -> dict[str, str]:
     """The metrics host of each part that serves metrics on a port."""
-    pipeline = LocalPipeline(settings, SilentSetupProgress())
+    pipeline = LocalPipeline(settings, SetupProgress())
     found = {}
     for part in pipeline._parts("kafka:9092", "redis://redis"):
         words = part.arguments
@@ -40,12 +40,12 @@ def test_a_chosen_port_is_taken_or_refused_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(AddressTaken, match=f"127.0.0.1:{port} .*--port"):
-            LocalPipeline(PipelineSettings(path_of("demo"), port=port), SilentSetupProgress())
+            LocalPipeline(PipelineSettings(path_of("demo"), port=port), SetupProgress())
         taken = PipelineSettings(path_of("demo"), collector_port=port)
         with pytest.raises(AddressTaken, match="--collector-port"):
-            LocalPipeline(taken, SilentSetupProgress())
+            LocalPipeline(taken, SetupProgress())
     port = free_port()
-    pipeline = LocalPipeline(PipelineSettings(path_of("demo"), port=port), SilentSetupProgress())
+    pipeline = LocalPipeline(PipelineSettings(path_of("demo"), port=port), SetupProgress())
     assert pipeline.address == f"http://127.0.0.1:{port}"
 
 
@@ -54,12 +54,12 @@ def test_the_server_of_a_local_pipeline_follows_deployments(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[PipelineSettings] = []
-    monkeypatch.setattr("headrace.deploy.process_logs.show_warnings_only", lambda: None)
+    monkeypatch.setattr("headrace.deploy.cli.run.show_warnings_only", lambda: None)
     monkeypatch.setattr(pipeline_usage, "keep_up", lambda settings, _: given.append(settings))
     monkeypatch.setattr(log_run, "run_log", lambda settings, *_: given.append(settings.pipeline))
     CliRunner().invoke(app, [*words, "--model", str(path_of("demo"))])
     [settings] = given
-    pipeline = LocalPipeline(settings, SilentSetupProgress())
+    pipeline = LocalPipeline(settings, SetupProgress())
     parts = {each.name: each for each in pipeline._parts("kafka:9092", "redis://redis")}
     assert "--deployments" in parts["server"].arguments
     serves_on = words != RUN

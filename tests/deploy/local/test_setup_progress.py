@@ -6,14 +6,14 @@ import pytest
 from numba import njit
 from rich.console import Console
 
-from headrace.deploy.local.services.progress import ShownSetupProgress
+from headrace.deploy.local.services.progress import SetupProgress
 from headrace.runtime.kernels.kernel_cache import compilations_reported
 
 
 def test_a_log_shows_every_ten_seconds_how_far_a_long_step_is() -> None:
     now_s = [0.0]
     text = io.StringIO()
-    steps = ShownSetupProgress(Console(file=text), lambda: now_s[0])
+    steps = SetupProgress(Console(file=text), lambda: now_s[0])
     steps.step("compiling kernels", long=True)
     for now_s[0], count in ((3.0, 1), (9.9, 2), (10.5, 3), (12.0, 4), (20.5, 5)):
         steps.at_work(f"{count} functions compiled")
@@ -31,7 +31,7 @@ def test_a_log_shows_every_ten_seconds_how_far_a_long_step_is() -> None:
 
 def test_a_terminal_shows_how_far_a_long_step_is_beside_its_clock() -> None:
     text = io.StringIO()
-    with ShownSetupProgress(Console(file=text, force_terminal=True)) as steps:
+    with SetupProgress(Console(file=text, force_terminal=True)) as steps:
         steps.step("compiling kernels", long=True)
         steps.at_work("17 functions compiled")
     assert "17 functions compiled" in text.getvalue()

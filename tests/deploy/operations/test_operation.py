@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.deploy.cli.pserver import pserver_commands, pserver_snapshots
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations.examples_topic import topic_bounds
-from headrace.deploy.terminal import waiting_note
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
@@ -241,7 +241,8 @@ def test_commands_that_look_at_servers_name_each_that_they_wait_for(
         awaited.append(what)
         yield
 
-    monkeypatch.setattr(waiting_note, "waiting_for", noted)
+    for module in (pserver_commands, pserver_snapshots):
+        monkeypatch.setattr(module, "waiting_for", noted)
     for words, expected in (
         (("snapshot", storage), [servers]),
         (("inspect", "--kafka", kafka), [f"Kafka at {kafka}", servers, logs]),

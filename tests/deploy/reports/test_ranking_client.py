@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.reports.ranking_client import RankingClient, RankingSettings, requests_of
+from headrace.deploy.reports.event_log import requests_of
+from headrace.deploy.reports.ranking_client import RankingClient
 from headrace.ingest.logs.ndjson import Line
 from headrace.learner.spec.model_spec import load_spec
 
@@ -98,7 +99,7 @@ def serving() -> Iterator[Server]:
 def test_a_ranking_request_has_shared_values_once_in_the_context() -> None:
     lines = [shown("a", "r", "1"), clicked("z"), shown("b", "r", "2"), shown("c", None, "3")]
     first, second = requests_of(lines, FIELDS)
-    assert orjson.loads(first.body) == {
+    assert orjson.loads(first) == {
         "request_id": "r",
         "timestamp_ms": START_MS,
         "context": {"user_id": "u"},
@@ -107,12 +108,14 @@ def test_a_ranking_request_has_shared_values_once_in_the_context() -> None:
             {"impression_id": "b", "article_id": "2"},
         ],
     }
-    assert second.candidates == 1, "an impression without a request is one of its own"
+    assert len(orjson.loads(second)["candidates"]) == 1, (
+        "an impression without a request is one of its own"
+    )
 
 
 def test_a_candidate_of_a_ranking_request_has_only_its_own_values() -> None:
     [made] = requests_of([shown("a", "r", "1", "u"), shown("b", "r", "1", "v")], FIELDS)
-    asked = orjson.loads(made.body)
+    asked = orjson.loads(made)
     assert asked["context"] == {"article_id": "1"}
     assert [each["user_id"] for each in asked["candidates"]] == ["u", "v"]
 
@@ -123,16 +126,12 @@ def test_every_request_of_a_replayed_group_is_answered_before_its_events_are_sen
     def tell(ids: list[str], scores: list[float]) -> None:
         told.update(zip(ids, scores, strict=True))
 
-    patient = RankingSettings(patience_s=30.0)
-    with serving() as server, RankingClient(server.url, FIELDS, tell, patient) as client:
+    with serving() as server, RankingClient(server.url, FIELDS, tell, patience_s=30.0) as client:
         client.ask([shown(f"{r}/{i}", f"r{r}", str(i)) for r in range(30) for i in range(2)], 0.0)
         assert len(told) == 60
         assert told["7/0"] == pytest.approx(0.1)
         assert told["7/1"] == pytest.approx(0.2)
-        served = client.served()
-        assert dict(zip(served.impression_ids.to_pylist(), served.scores, strict=True)) == told
     assert (client.stats.requests, client.stats.answered) == (30, 30)
-    assert len(client.stats.took_s) == 30
 
 
 def test_a_late_replay_skips_requests_and_counts_them() -> None:
@@ -145,8 +144,7 @@ def test_a_late_replay_skips_requests_and_counts_them() -> None:
 
 def test_a_token_is_sent_with_each_request_if_there_is_one() -> None:
     for token, expected in (("", None), ("a-token", "Bearer a-token")):
-        settings = RankingSettings(token=token)
-        with serving() as server, RankingClient(server.url, FIELDS, settings=settings) as client:
+        with serving() as server, RankingClient(server.url, FIELDS, token=token) as client:
             client.ask([shown("a", "r", "1"), shown("b", "s", "1")], 0.0)
         assert server.tokens == [expected, expected]
 
@@ -179,10 +177,9 @@ def test_requests_without_an_answer_are_counted_within_the_deadline(
 ) -> None:
     with serving() as server:
         amiss(server)
-        with RankingClient(server.url, FIELDS, settings=RankingSettings(patience_s=0.2)) as client:
+        with RankingClient(server.url, FIELDS, patience_s=0.2) as client:
             client.ask([shown("a", "r", "1")], 0.0)
         if server.held is not None:
             server.held.set()
     assert (client.stats.refused, client.stats.unanswered) == expected
     assert client.stats.answered == 0
-    assert len(client.served()) == 0

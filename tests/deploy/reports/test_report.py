@@ -13,18 +13,17 @@ from headrace.deploy.local.log_run import in_words
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.event_log import (
     check_log,
+    curl_of,
+    fields_of_requests,
     impression_ids_of,
     sample_request,
 )
-from headrace.deploy.reports.observer import curl_of, fields_of_requests
 from headrace.deploy.reports.refusals import (
-    QuarantinedBatches,
     RefusalReason,
     Refusals,
     read_refusals,
 )
 from headrace.deploy.reports.report import (
-    FreshnessReport,
     count_rows,
     make_report,
     write_report,
@@ -141,7 +140,7 @@ def test_the_context_of_a_sample_request_has_what_all_of_its_impressions_share()
         """,
         "site.toml",
     )
-    assert fields_of_requests(spec) == ["user", "brand", "item"]
+    assert fields_of_requests(spec.fields) == ["user", "brand", "item"]
     shared: dict[str, Any] = {"user": "u1", "brand": "x", "view": "r"}
     events = [shared | {"item": "a"}, shared | {"item": None}, shared | {"brand": "y"}]
     command = curl_of("http://here", spec, events)
@@ -176,16 +175,14 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     report = make_report(
         state=JoinerState(4, 5, 1, 1, examples=6, dead_letters=1, unmatched_clicks=2),
         refusals=Refusals(
-            QuarantinedBatches(
-                2, 300, (RefusalReason("gradients explode", 300, "examples.m/0@7"),)
-            ),
+            *(2, 300, (RefusalReason("gradients explode", 300, "examples.m/0@7"),)),
             (RefusalReason(Reason.BEFORE_2000, 1, '{"timestamp_ms":1700000000}'),),
             (ParkedMessage("id/3", 7, 120, ParkedRequest.NOTHING, 8, ParkedCause.NUMBERS),),
         ),
         outcomes=outcomes,
         data=data,
         rows=count_rows(rows([(1, 4, 2)]), SPEC.fields),
-        freshness=FreshnessReport(12.5, None),
+        freshness_ms={"p50": 12.5, "p99": None},
         seconds=1.23456,
     )
     assert report["progressive"]["auc"] == 0.5
@@ -235,7 +232,7 @@ def test_an_undefined_figure_of_the_report_is_null(tmp_path: Path) -> None:
         outcomes=outcomes,
         data=[],
         rows=count_rows(rows([]), SPEC.fields),
-        freshness=FreshnessReport(None, None),
+        freshness_ms={},
         seconds=0.1,
     )
     path = tmp_path / "made" / "report.json"
@@ -264,10 +261,10 @@ def test_a_quarantined_batch_counts_once_even_with_several_dead_letters(
         writer.send(Source(letters, 0), pack_letter(Record(source, offset, 1, b"[]"), reason))
     writer.flush()
     writer.close()
-    held = read_refusals(settings, spec).quarantined
-    assert (held.batches, held.examples) == (2, 150)
-    assert [(each.count, each.reason) for each in held.reasons] == [
+    held = read_refusals(settings, spec)
+    assert (held.quarantined_batches, held.quarantined_examples) == (2, 150)
+    assert [(each.count, each.reason) for each in held.quarantined] == [
         (120, "gradients explode"),
         (30, "another"),
     ]
-    assert held.reasons[0].example == f"examples.{name}/1@7"
+    assert held.quarantined[0].example == f"examples.{name}/1@7"

@@ -16,8 +16,7 @@ from headrace.deploy.reports.tracking.run_recorder import (
     record_experiment,
     record_run,
 )
-from headrace.deploy.reports.tracking.run_registry import RunRegistry
-from headrace.deploy.reports.tracking.run_sources import find_run, stored_runs
+from headrace.deploy.reports.tracking.run_registry import RunRegistry, find_run, stored_runs
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
     RunPoint,

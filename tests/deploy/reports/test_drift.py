@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from headrace.deploy.demo.schedule import DemoSchedule, DriftReport, announcement, observed_drift
-from headrace.deploy.reports.model_comparison import ModelComparison
+from headrace.deploy.reports.model_comparison import DriftReport, ModelComparison, observed_drift
 from headrace.ingest.examples.batch import Kind
 from tests.deploy.reports.handmade import examples, scores
 
@@ -59,9 +58,3 @@ def test_the_drift_report_has_the_frozen_model_if_there_is_one() -> None:
     frozen = DriftReport(90, 0.75, 0.53, 0.51, 15).in_words()
     assert "back after 15 s; the frozen one stayed at 0.510" in frozen
     assert "frozen" not in DriftReport(90, 0.75, 0.53, math.nan, 15).in_words()
-
-
-def test_the_announcement_of_a_demo_names_exactly_its_moments() -> None:
-    text = announcement(DemoSchedule(180, 60, 90))
-    for part in ("180 s of demo", "at 60 s, a copy", "at 90 s, the"):
-        assert part in text
