@@ -1,7 +1,6 @@
 """Finds habits of language that CONTRIBUTING.md rules out.
 
-python -m tests.prose_lint PATH...          prints each as file:line: habit: the words around it
-python -m tests.prose_lint --lengths PATH   words per sentence of Markdown, and long sentences
+`python -m tests.prose_lint PATH...` prints each as file:line: habit: the words around it.
 
 It reads Markdown outside of code, and Python's docstrings, comments and messages. Messages are the
 string literals of more than one word. It also reads the lines of HTML, the comments of TOML, YAML
@@ -26,8 +25,6 @@ STRING_OR_COMMENT = re.compile(
     re.DOTALL,
 )
 """What may hold a number sign. Ten times as fast as `tokenize`, which is written in Python."""
-LONG_WORDS = 25
-"""Words of a sentence above which `--lengths` shows it."""
 
 HABITS = {
     "'whoever' as a subject": r"\b(?i:who(?:m|so)?ever)\b",
@@ -223,36 +220,11 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
         )
 
 
-def sentences(path: Path) -> Iterator[tuple[int, str]]:
-    """The sentences of a Markdown page of more than three words, with their lines."""
-    for text in markdown_texts(path.read_text()):
-        for sentence in re.split(r"(?<=[.!?:;]) ", text.words):
-            if len(sentence.split()) > 3:
-                yield text.line, sentence
-
-
-def _print_lengths(path: Path) -> None:
-    counted = [(len(words.split()), line, words) for line, words in sentences(path)]
-    if counted:
-        mean = sum(count for count, *_ in counted) / len(counted)
-        print(f"{path}: {mean:.1f} words per sentence, {len(counted)} sentences")
-    for count, line, words in sorted(counted, reverse=True):
-        if count > LONG_WORDS:
-            print(f"{path}:{line}: {count} words: {words}")
-
-
 def main() -> int:
     """Prints the findings of the paths that it is given; 1 if there are any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
-    parser.add_argument("--lengths", action="store_true", help="Show words per sentence instead.")
-    given = parser.parse_args()
-    if given.lengths:
-        for path in files(given.paths):
-            if path.suffix == ".md":
-                _print_lengths(path)
-        return 0
-    found = [each for path in files(given.paths) for each in find(path)]
+    found = [each for path in files(parser.parse_args().paths) for each in find(path)]
     for each in found:
         print(each)
     return 1 if found else 0

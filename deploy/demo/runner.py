@@ -34,7 +34,7 @@ from headrace.deploy.demo.view import (
     summary,
     table,
 )
-from headrace.deploy.local.drain import Backlog, DrainTimeout
+from headrace.deploy.local.drain import Backlog
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.reports.event_log import curl_of
@@ -233,7 +233,7 @@ class _Demo:
         def tell(_behind: Backlog) -> None:
             self._look("waiting until every event is learned")
 
-        self._pipeline.arrival.wait(self._stop, DrainTimeout(), tell)
+        self._pipeline.arrival.wait(self._stop, tell)
         self._observer.poll(0.2)
 
     def _look(self, phase: str) -> None:

@@ -117,10 +117,11 @@ class SyntheticStream:
         self._overturned_ms += later_ms
 
     def step(self, now_ms: int, requests: int) -> SyntheticEvents:
-        """Advance to `now_ms`, with this number of requests spread evenly over the time."""
+        """Advance to `now_ms`, with this number of requests spread evenly over the time.
+
+        Time never goes back.
+        """
         passed_ms = now_ms - self.now_ms
-        if passed_ms < 0:
-            raise ValueError(f"expected a time of {self.now_ms} or later, got {now_ms}")
         self._change(passed_ms / 1000.0)
         if self.now_ms < self._overturned_ms <= now_ms:
             self._appeal = self._random.normal(0, self.world.appeal_spread, self.world.items)

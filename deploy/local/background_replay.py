@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -68,16 +67,9 @@ class BackgroundReplay(threading.Thread):
         self.replayed = ReplayResult()
         self.failure: BaseException | None = None
 
-    @property
-    def sent(self) -> int:
-        """Events sent."""
-        return self.progress.events
-
-    def stop_showing(self) -> None:
+    def abandon(self) -> None:
         """Stop sending. The thread ends within a moment."""
         self._stop_it.set()
-
-    abandon = stop_showing
 
     def run(self) -> None:
         """Replay until the end or until stopped."""
@@ -129,25 +121,16 @@ def watch_replay(
             while replaying.is_alive() and not stop.is_set():
                 check()
                 replaying.join(LOOK_S)
-                now_at = _line(replaying)
-                now = replaying.progress
-                bar.update(
-                    task,
-                    completed=now.bytes_read,
-                    total=now.bytes_total or None,
-                    events=now_at.events,
-                    rate=now_at.events_s,
-                    at=now_at.at,
-                )
-                if not console.is_terminal and time.monotonic() - shown_s >= LINE_EVERY_S:
-                    shown_s = time.monotonic()
-                    console.print(
-                        f"replayed {counted(now_at.events, 'event')} up to {now_at.at}, "
-                        f"{now_at.events_s:,.0f}/s",
-                        highlight=False,
-                    )
+                now, now_s = replaying.progress, time.monotonic()
+                rate = now.events / max(now_s - replaying.began_s, 1e-9)
+                read, total, at = now.bytes_read, now.bytes_total or None, _moment(now.event_ms)
+                bar.update(task, completed=read, total=total, events=now.events, rate=rate, at=at)
+                if not console.is_terminal and now_s - shown_s >= LINE_EVERY_S:
+                    shown_s = now_s
+                    line = f"replayed {counted(now.events, 'event')} up to {at}, {rate:,.0f}/s"
+                    console.print(line, highlight=False)
         finally:
-            replaying.stop_showing()
+            replaying.abandon()
             replaying.join()
     if replaying.failure is not None:
         raise replaying.failure
@@ -166,18 +149,7 @@ def _bar(console: Console) -> ProgressBar:
     )
 
 
-class _ProgressLine(NamedTuple):
-    events: int
-    events_s: float
-    at: str
-
-
-def _line(replaying: BackgroundReplay) -> _ProgressLine:
-    now = replaying.progress
-    passed_s = time.monotonic() - replaying.began_s
-    at = datetime.fromtimestamp(now.event_ms / 1000, UTC) if now.event_ms else None
-    return _ProgressLine(
-        now.events,
-        now.events / passed_s if passed_s > 0 else 0.0,
-        f"{at:%Y-%m-%d %H:%M}" if at else "the beginning",
-    )
+def _moment(event_ms: int) -> str:
+    if not event_ms:
+        return "the beginning"
+    return f"{datetime.fromtimestamp(event_ms / 1000, UTC):%Y-%m-%d %H:%M}"

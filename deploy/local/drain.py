@@ -11,7 +11,6 @@ once more, so the wait goes on for as long as that takes.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.deploy.errors import Stuck
@@ -27,6 +26,10 @@ from headrace.pserver.store import BucketAnswer, Store
 from headrace.runtime.counted_nouns import counted
 
 POLL_S = 0.05
+STUCK_AFTER_S = 60.0
+"""Longer than any restart of a killed part takes."""
+_PARKED_S = 10.0
+"""At most, for parked batches to be tried once more: the learner tries one each second."""
 
 
 class Backlog(NamedTuple):
@@ -43,16 +46,6 @@ class Backlog(NamedTuple):
     def nothing(self) -> bool:
         """Whether the backlog is empty."""
         return self.events == 0 and self.batches == 0
-
-
-@dataclass(frozen=True, slots=True)
-class DrainTimeout:
-    """Time limit of a backlog that does not shrink."""
-
-    stuck_after_s: float = 60.0
-    """Longer than any restart of a killed part takes."""
-    parked_s: float = 10.0
-    """At most, for parked batches to be tried once more: the learner tries one each second."""
 
 
 class Drain:
@@ -88,8 +81,8 @@ class Drain:
     def wait(
         self,
         stop: threading.Event,
-        patience: DrainTimeout,
         tell: Callable[[Backlog], None],
+        stuck_after_s: float = STUCK_AFTER_S,
     ) -> bool:
         """Return True once the backlog is empty, False if `stop` is set before.
 
@@ -103,14 +96,14 @@ class Drain:
             if behind != last:
                 last, moved_s = behind, time.monotonic()
             still_s = time.monotonic() - moved_s
-            tries_s = min(patience.parked_s, 2.0 + behind.parked) if behind.parked else 0.0
+            tries_s = min(_PARKED_S, 2.0 + behind.parked) if behind.parked else 0.0
             if behind.nothing and still_s >= tries_s:
                 return True
-            if not behind.nothing and still_s > patience.stuck_after_s:
+            if not behind.nothing and still_s > stuck_after_s:
                 raise Stuck(
                     f"expected every event to be learned, got {counted(behind.events, 'event')} to "
                     f"join and {counted(behind.batches, 'batch')} of examples to apply, without a "
-                    f"change for {patience.stuck_after_s:.0f} s: see the logs of the joiner and "
+                    f"change for {stuck_after_s:.0f} s: see the logs of the joiner and "
                     "the learner"
                 )
             stop.wait(POLL_S)

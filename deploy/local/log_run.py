@@ -22,7 +22,7 @@ from rich.console import Console
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
-from headrace.deploy.local.drain import Backlog, DrainTimeout
+from headrace.deploy.local.drain import Backlog
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.reports.event_log import (
@@ -174,7 +174,7 @@ def run_log(
                     f"join, {counted(behind.batches, 'batch')} to apply"
                 )
 
-            if not pipeline.arrival.wait(stop, DrainTimeout(), tell):
+            if not pipeline.arrival.wait(stop, tell):
                 _tell_stopped(console, name)
                 return
         seconds = time.monotonic() - replaying.began_s

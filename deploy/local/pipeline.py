@@ -191,52 +191,36 @@ class LocalPipeline:
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
-    def _secrets(self, redis: str) -> dict[str, str]:
-        # in the environment, because other users can read passwords on command lines
-        client = client_variable(self._settings.kafka_client)
-        return {**client, "HEADRACE_REDIS": redis}
-
     def _parts(self, kafka: str, redis: str) -> list[SupervisedPart]:
-        settings = self._settings
+        settings, name = self._settings, ("--instance", "one-machine")
+        client = client_variable(settings.kafka_client)
+        # in the environment, because other users can read passwords on command lines
+        secrets = {**client, "HEADRACE_REDIS": redis}
         to_kafka = ("--kafka", kafka)
-        spec = ("--model", str(settings.model.resolve()))
+        model = ("--model", str(settings.model.resolve()), *to_kafka)
         listen = ("--host", settings.host, "--port", str(self._port), "--metrics-port", "0")
         share = "1" if settings.evaluated else "0"
         answers = ("--alias", f"{PRODUCTION}={self.spec.name}", "--predictions-share", share)
         follow = ("--deployments",) if settings.deployments else ()
-        serve = ("serving", "run", *spec, *to_kafka, *listen, *answers, *follow)
-        parts = [
-            SupervisedPart("server", serve, self._secrets(redis)),
-            *self._model_parts(settings.model.resolve(), kafka, redis),
-        ]
+        serve = ("serving", "run", *model, *listen, *answers, *follow)
+        window = ("--window", str(settings.evaluation_window_s))
+        watched: dict[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
+            "keeper": (("pserver", "keep"), secrets),
+            "learner": (("learner", "run", *name), secrets),
+            "joiner": (("ingest", "join", *name), client),
+            "evaluation": (("evaluate", "run", *name, *window), client),
+        }
+        parts = [SupervisedPart("server", serve, secrets)]
+        for part, (words, environment) in watched.items():
+            if part in self._metrics:
+                at = "--metrics-host", settings.metrics_host, "--metrics-port"
+                arguments = (*words, *model, *at, str(self._metrics[part]))
+                way = part == "evaluation" and settings.evaluation_gives_way
+                parts.append(SupervisedPart(part, arguments, environment, gives_way=way))
         if self._collector_port is not None:
-            at = ("--host", settings.host, "--port", str(self._collector_port))
-            client = client_variable(settings.kafka_client)
-            parts.append(SupervisedPart("collector", ("ingest", "collect", *to_kafka, *at), client))
-        return parts
-
-    def _model_parts(self, model: Path, kafka: str, redis: str) -> list[SupervisedPart]:
-        settings, secrets = self._settings, self._secrets(redis)
-        client = client_variable(settings.kafka_client)
-        common = ("--model", str(model), "--kafka", kafka)
-        name = ("--instance", "one-machine")
-
-        def metrics(part: str) -> tuple[str, ...]:
-            at = settings.metrics_host, str(self._metrics[part])
-            return "--metrics-host", at[0], "--metrics-port", at[1]
-
-        def supervised(part: str, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
-            arguments = (*words[:2], *common, *words[2:], *metrics(part))
-            way = part == "evaluation" and settings.evaluation_gives_way
-            parts.append(SupervisedPart(part, arguments, environment, gives_way=way))
-
-        parts: list[SupervisedPart] = []
-        supervised("keeper", ("pserver", "keep"), secrets)
-        supervised("learner", ("learner", "run", *name), secrets)
-        supervised("joiner", ("ingest", "join", *name), client)
-        if settings.evaluated:
-            window = ("--window", str(settings.evaluation_window_s))
-            supervised("evaluation", ("evaluate", "run", *name, *window), client)
+            at = "--host", settings.host, "--port"
+            collect = ("ingest", "collect", *to_kafka, *at, str(self._collector_port))
+            parts.append(SupervisedPart("collector", collect, client))
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:

@@ -55,8 +55,6 @@ class ModelComparison:
         self._labels = np.zeros(_SMALLEST, np.uint8)
         self.frozen: Predict | None = None
         """The frozen model. Set once; later impressions are scored with it."""
-        self.shows = 0
-        self.clicks = 0
         self.examples = 0
         self.scored = 0
 
@@ -73,8 +71,6 @@ class ModelComparison:
         places = self._find(batch.impression_ids.take(clicked).to_pylist())
         self._labels[places] = 1
         self.examples += len(batch)
-        self.shows += shown.size
-        self.clicks += int(batch.labels.sum())
 
     def add_scores(self, scores: Scores) -> None:
         """Add a batch of scores of the live model. The first score of an impression counts."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.deploy.errors import DeployError
-from headrace.deploy.local.drain import Drain, DrainTimeout
+from headrace.deploy.local.drain import Drain
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.errors import StreamError
 from headrace.pserver.errors import StoreError
@@ -122,8 +122,7 @@ class _Play:
         with contextlib.closing(fleet.open_store()) as store:
             drain = Drain(fleet.kafka, fleet.spec, store)
             try:
-                patience = DrainTimeout(STUCK_S)
-                if not drain.wait(self._stop, patience, lambda _: self._director.operate()):
+                if not drain.wait(self._stop, lambda _: self._director.operate(), STUCK_S):
                     return None
             finally:
                 drain.close()

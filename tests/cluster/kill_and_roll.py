@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from headrace.deploy.local.drain import Drain, DrainTimeout
+from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.services.kafka import KafkaNodeSettings
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models.shipped import path_of
@@ -204,7 +204,7 @@ class _Play:
             open_store(self._valkey.url, spec.name, StoreSettings(read_only=True))
         ) as store:
             with closing(Drain(kafka, spec, store)) as drain:
-                drain.wait(threading.Event(), DrainTimeout(_WAIT_S), lambda _: None)
+                drain.wait(threading.Event(), lambda _: None, _WAIT_S)
             counted = count(kafka, spec, store, stream.impressions, stream.clicks)
         trail = follow(kafka, spec)
         return counted, [*differences(counted), *trail.lost, *trail.unscored]

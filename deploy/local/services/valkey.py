@@ -11,6 +11,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+import hiredis
+
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
@@ -138,28 +140,22 @@ def server_binary() -> Path:
 
 def call(host: str, port: int, *words: str | int, timeout_s: float = 5.0) -> str:
     """Send one command to one server; return the answer as text, an array as an item per line."""
-    encoded = [str(word).encode() for word in words]
-    request = b"*%d\r\n" % len(encoded)
-    request += b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded)
-    with (
-        socket.create_connection((host, port), timeout_s) as connection,
-        connection.makefile("rb") as answer,
-    ):
-        connection.sendall(request)
-
-        def read() -> str:
-            line = answer.readline()
-            if not line.endswith(b"\r\n"):
+    reader = hiredis.Reader(encoding="utf-8")
+    with socket.create_connection((host, port), timeout_s) as connection:
+        connection.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
+        while (answer := reader.gets()) is False:
+            if not (received := connection.recv(1 << 16)):
                 raise ConnectionError(
                     f"expected an answer from {host}:{port}, got a closed connection"
                 )
-            kind, rest = line[:1], line[1:-2].decode()
-            if kind == b"-":
-                raise ValueError(f"{host}:{port} answered {' '.join(map(str, words))}: {rest}")
-            if kind == b"*":
-                return "\n".join(read() for _ in range(int(rest)))
-            if kind == b"$":
-                return answer.read(int(rest) + 2)[:-2].decode() if int(rest) >= 0 else ""
-            return rest
+            reader.feed(received)
+    if isinstance(answer, hiredis.ReplyError):
+        said = f"{host}:{port} answered {' '.join(map(str, words))}: {answer}"
+        raise ValueError(said)  # noqa: TRY004 - of the command, not of a type
+    return _text(answer)
 
-        return read()
+
+def _text(answer: object) -> str:
+    if isinstance(answer, list):
+        return "\n".join(map(_text, answer))
+    return "" if answer is None else str(answer)

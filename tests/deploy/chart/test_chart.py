@@ -56,42 +56,36 @@ def test_the_check_of_objects_refuses_an_unknown_key() -> None:
         validate(scaled, KUBERNETES[-1])
 
 
-@both
-def test_headrace_accepts_the_arguments_of_every_container(name: str) -> None:
-    commands = set()
-    for each in release(name):
-        for container in containers_of(each):
-            commands.add(tuple(command_of(container["args"])))
-    assert {"join", "keep", "run", "collect", "init", "topics"} <= {each[-1] for each in commands}
+def containers(name: str) -> list[Object]:
+    return [container for each in release(name) for container in containers_of(each)]
 
 
 @both
-def test_every_variable_of_a_container_is_one_that_headrace_reads(name: str) -> None:
-    for each in release(name):
-        for container in containers_of(each):
-            assert unknown_variables(container["env"]) == set()
+def test_headrace_accepts_the_arguments_and_variables_of_every_container(name: str) -> None:
+    commands = {command_of(each["args"])[-1] for each in containers(name)}
+    assert {"join", "keep", "run", "collect", "init", "topics"} <= commands
+    assert set[str]().union(*(unknown_variables(each["env"]) for each in containers(name))) == set()
 
 
 @both
 def test_containers_run_without_rights_on_a_read_only_root(name: str) -> None:
-    for each in release(name):
-        for container in containers_of(each):
-            security = container["securityContext"]
-            assert security["readOnlyRootFilesystem"] is True
-            assert security["allowPrivilegeEscalation"] is False
-            assert security["capabilities"] == {"drop": ["ALL"]}
-        if (pod := pod_of(each)) is not None:
-            assert pod["securityContext"]["runAsNonRoot"] is True
-            assert pod["automountServiceAccountToken"] is False
+    for container in containers(name):
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+    for pod in filter(None, map(pod_of, release(name))):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is False
 
 
 def test_secrets_reach_processes_by_reference_only() -> None:
-    named = {}
-    for each in release("large"):
-        for container in containers_of(each):
-            for variable in container["env"]:
-                if re.search("PASSWORD|SECRET|CLIENT", variable["name"]):
-                    named[variable["name"]] = variable
+    named = {
+        variable["name"]: variable
+        for container in containers("large")
+        for variable in container["env"]
+        if re.search("PASSWORD|SECRET|CLIENT", variable["name"])
+    }
     assert {"HEADRACE_KAFKA_CLIENT", "HEADRACE_REDIS_PASSWORD"} <= set(named)
     assert all("secretKeyRef" in each["valueFrom"] for each in named.values())
 
@@ -121,10 +115,9 @@ def test_autoscaling_by_lag_reads_the_groups_and_topics_of_the_model() -> None:
 
 def test_every_container_has_the_prefix_of_its_release() -> None:
     for name, expected in (("small", None), ("large", "ctr.")):
-        for each in release(name):
-            for container in containers_of(each):
-                found = {one["name"]: one.get("value") for one in container["env"]}
-                assert found.get("HEADRACE_TOPICS_PREFIX") == expected
+        for container in containers(name):
+            found = {one["name"]: one.get("value") for one in container["env"]}
+            assert found.get("HEADRACE_TOPICS_PREFIX") == expected
 
 
 def _learner_scaling(objects: list[Object]) -> Object:

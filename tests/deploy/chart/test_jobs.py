@@ -7,9 +7,7 @@ import pytest
 
 from headrace.runtime.termination import REFUSED, UNREACHABLE
 from tests.deploy.chart.helm import EXAMPLES, containers_of, example, render
-from tests.deploy.in_process import Commands, headrace
-
-__all__ = ["headrace"]
+from tests.deploy.in_process import Commands
 
 
 def status(

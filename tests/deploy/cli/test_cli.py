@@ -14,9 +14,7 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
 from headrace.runtime.termination import REFUSED, UNREACHABLE
 from tests.deploy.command import headrace as run_process
-from tests.deploy.in_process import Commands, commands, headrace
-
-__all__ = ["headrace"]
+from tests.deploy.in_process import Commands, commands
 
 DEMO = str(path_of("demo"))
 Refused = Callable[..., str]

@@ -5,10 +5,8 @@ from pathlib import Path
 import onnxruntime
 
 from headrace.learner.local.in_memory_model import InMemoryModel
-from tests.deploy.in_process import Commands, headrace
+from tests.deploy.in_process import Commands
 from tests.learner.shop import shop_spec
-
-__all__ = ["headrace"]
 
 
 def test_the_newest_snapshot_is_exported(tmp_path: Path, headrace: Commands) -> None:

@@ -13,9 +13,7 @@ import pytest
 
 from headrace import LocalModel
 from tests.deploy.command import HEADRACE
-from tests.deploy.in_process import Commands, headrace
-
-__all__ = ["headrace"]
+from tests.deploy.in_process import Commands
 
 pytestmark = pytest.mark.thorough
 

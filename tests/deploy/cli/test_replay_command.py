@@ -9,9 +9,7 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.logs.ndjson import Line
 from headrace.learner.spec.model_spec import load_spec
-from tests.deploy.in_process import Commands, headrace
-
-__all__ = ["headrace"]
+from tests.deploy.in_process import Commands
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,7 @@ from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.models.shipped import path_of
 from headrace.pserver.redis_backend.acl import ROLES
-from tests.deploy.in_process import Commands, headrace
-
-__all__ = ["headrace"]
+from tests.deploy.in_process import Commands
 
 SECRET = "hunter2/+@:#secret"
 QUOTED = "hunter2%2F%2B%40%3A%23secret"

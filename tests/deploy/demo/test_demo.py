@@ -138,9 +138,13 @@ def test_a_live_model_is_ahead_of_a_frozen_one_and_every_event_counts_once(shown
     impressions, _ = sent(summary)
     assert f"add up to {impressions} shows" in summary
     assert "as many as were sent" in summary
-    accuracy = re.search(r"live model had an AUC of (\d\.\d+)\. .* had (\d\.\d+) on", summary)
+    accuracy = re.search(
+        r"live model had an AUC of (\d\.\d+)\. .* had (\d\.\d+) on .* would give (\d\.\d+)", summary
+    )
     assert accuracy is not None, summary
-    assert float(accuracy.group(1)) > float(accuracy.group(2))
+    live, frozen, truth = map(float, accuracy.groups())
+    assert live > frozen + 0.05, "a site that changes makes the copy old within a minute"
+    assert live > truth - 0.1
     assert re.search(r"within \d+ ms \(p50\)", summary)
     assert re.search(r"live model's AUC fell from 0\.\d+ to 0\.\d+", summary)
 

@@ -79,12 +79,6 @@ def test_a_request_shows_different_items_of_one_user_at_ascending_positions() ->
         assert len({(event["user_id"], event["device"]) for event in slate}) == 1
 
 
-def test_a_synthetic_stream_refuses_time_that_goes_back() -> None:
-    stream = SyntheticStream(SyntheticSite(), 1, START_MS)
-    with pytest.raises(ValueError, match=f"expected a time of {START_MS} or later"):
-        stream.step(START_MS - 1, 1)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_sudden_drift_of_the_synthetic_site_keeps_items_and_changes_appeals(seed: int) -> None:
     still = SyntheticSite(lifetime_s=1e9, wander_s=1e9, taste_spread=0.0)

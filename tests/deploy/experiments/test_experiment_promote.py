@@ -16,11 +16,9 @@ from headrace.serving.deployments.deployment_records import Deployments
 from headrace.serving.promotion import promotion_controller
 from headrace.serving.promotion.promotion_controller import DeployedState
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
-from tests.deploy.in_process import Commands, Ended, headrace
+from tests.deploy.in_process import Commands, Ended
 from tests.docs.pages import command_of
 from tests.learner.experiments.experiment_runs import FILE, write_files
-
-__all__ = ["headrace"]
 
 BETTER = [
     ArmRecord("begun", 1, "slow", settings={"optimizer.alpha": 0.001}),

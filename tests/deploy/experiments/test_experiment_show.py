@@ -4,9 +4,7 @@ from pathlib import Path
 
 from headrace.deploy.cli.experiments.experiment_table import table_of
 from headrace.learner.experiments.history import ArmRecord, encoded
-from tests.deploy.in_process import Commands, headrace
-
-__all__ = ["headrace"]
+from tests.deploy.in_process import Commands
 
 HISTORY = [
     ArmRecord("log", 0, "log", settings={"topic": "examples.news", "offsets": [0]}),

@@ -60,13 +60,6 @@ def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path:
         node.stop()
 
 
-def test_given_addresses_of_services_are_used_without_starting_any(directory: Path) -> None:
-    with LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory) as machine:
-        assert (machine.kafka, machine.redis) == ("kafka:9092", "redis://redis")
-        assert machine.kafka_node is None
-        assert machine.valkey_node is None
-
-
 def test_a_state_directory_is_locked_for_one_headrace(directory: Path) -> None:
     with (
         LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),

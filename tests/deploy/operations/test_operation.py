@@ -28,12 +28,10 @@ from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from headrace.runtime.termination import UNREACHABLE
-from tests.deploy.in_process import Commands, headrace
+from tests.deploy.in_process import Commands
 from tests.pserver.rows.entries import Pusher, blob_of, deltas_of
 from tests.running_server import running_server
 from tests.valkey_cluster import ValkeyCluster
-
-__all__ = ["headrace"]
 
 BUCKETS = 8
 ROWS = 9  # of each bucket, once its pusher has pushed often enough

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from headrace.deploy.cli.pserver.pserver_restore import moment_ms
 from headrace.deploy.errors import BadOption
-from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import BoundedReader, offsets_at
@@ -26,7 +24,6 @@ from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from tests.deploy.learners.learned_model import FAR_MS, LearnedModel, counts_of
 from tests.deploy.operations.rebuilt_rows import rows_of
-from tests.learner.streams import Bench
 from tests.pserver.snapshots.snapshot_world import taken
 
 BUCKETS = 4
@@ -105,25 +102,6 @@ def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_a_model_that_learned_u
             assert file.marks == manifest.files[0].marks
         storage.remove(manifest.name)
     assert began == [early, early, None]
-
-
-def test_restored_values_equal_those_of_a_learner_of_the_same_examples(
-    model: LearnedModel, storage: SnapshotStorage
-) -> None:
-    examples = model.produce(120)
-    manifest = rebuilt(model, storage, RebuildSettings(a_moment_later(), buckets=BUCKETS))
-    bench = Bench(model.spec)
-    bench.learn(in_order_of_batches(examples))
-    found, expected = rows_of(storage, manifest), bench.view.everything().existing()
-    assert found.ids.tolist() == expected.ids.tolist()
-    assert found.shows.tolist() == expected.shows.tolist()
-    np.testing.assert_allclose(found.values, expected.values, rtol=1e-4, atol=1e-5)
-
-
-def in_order_of_batches(examples: Examples) -> Examples:
-    """Batches were made in the order of time and dealt to the partitions: the order is theirs."""
-    assert (np.diff(examples.event_ms) >= 0).all()
-    return examples
 
 
 def test_a_rebuild_refuses_a_snapshot_too_new_or_too_old_for_kafka_and_skips_one_of_another_spec(

@@ -32,7 +32,7 @@ from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import BucketAnswer
 from tests.deploy.learners.learned_model import Counts, counts_of
 from tests.deploy.operations.rebuilt_rows import rows_of
-from tests.learner.streams import part, random_examples, random_spec
+from tests.learner.streams import Bench, part, random_examples, random_spec
 
 BUCKETS, BATCHES, SIZE = 4, 9, 20
 
@@ -108,7 +108,12 @@ class ReplayedTopic:
 
     def check(self, manifest: Manifest, batches: int) -> None:
         """Check that a snapshot has learned each of the first batches once."""
-        assert counts_of(rows_of(self.storage, manifest), self.spec) == self.counts(batches)
+        rows, bench = rows_of(self.storage, manifest), Bench(self.spec)
+        assert counts_of(rows, self.spec) == self.counts(batches)
+        for each in self.batches[:batches]:
+            bench.learn(each)
+        expected = bench.view.everything().existing()
+        np.testing.assert_allclose(rows.values, expected.values, rtol=1e-4, atol=1e-5)
         stops = {source.partition: stop for source, stop in self.stops(batches).items() if stop}
         for file in manifest.files:
             offsets = offsets_in(file.marks)

@@ -14,10 +14,8 @@ from headrace.learner.errors import MarkOutsideTopic, WrongExamples
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore
-from tests.deploy.in_process import Commands, headrace
+from tests.deploy.in_process import Commands
 from tests.deploy.learners.learned_model import FAR_MS, SUB_HASHES, LearnedModel, counts_of
-
-__all__ = ["headrace"]
 
 BUCKETS = 8
 

@@ -13,10 +13,8 @@ from headrace.deploy.cli.pserver.pserver_restore import check_joined, sub_hashes
 from headrace.deploy.reports.observer import copy_rows
 from headrace.learner.errors import RecoveryRefused
 from headrace.learner.spec.model_spec import parse_spec
-from tests.deploy.in_process import Commands, headrace
+from tests.deploy.in_process import Commands
 from tests.deploy.learners.learned_model import LearnedModel, counts_of
-
-__all__ = ["headrace"]
 
 BUCKETS = 4
 MOMENT_MS = 1_795_000_000_000

@@ -1,14 +1,15 @@
-"""Exports to an MLflow server over HTTP, through MLflow's own client."""
+"""Exports to an MLflow server, through MLflow's own client."""
 
 import importlib.util
 import json
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.deploy.errors import BadOption, DeployError
+from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking import mlflow_target
 from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget, run_params
@@ -22,17 +23,13 @@ from headrace.deploy.reports.tracking.tracked_run import (
     experiment_run,
 )
 from headrace.learner.experiments.history import ArmRecord, encoded
-from tests.deploy.in_process import Commands, headrace
-from tests.deploy.tracking.mlflow_server import fake_mlflow
-
-__all__ = ["headrace"]
+from tests.deploy.in_process import Commands
 
 needs_mlflow = pytest.mark.skipif(
     importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (extra mlflow)"
 )
 quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 SPEC = path_of("demo")
-PATIENCE_S = 120.0
 HISTORY = [
     ArmRecord("begun", 0, "control"),
     ArmRecord("begun", 1, "slow", settings={"optimizer.alpha": 0.1}),
@@ -53,61 +50,92 @@ def _no_urllib3_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "headrace")
 
 
-@needs_mlflow
-@quiet
-def test_a_run_is_exported_with_params_metrics_tags_and_artifacts(tmp_path: Path) -> None:
-    with fake_mlflow() as fake:
-        outputs = RunOutputs(RunRegistry(tmp_path), MlflowTarget(fake.url))
-        with record_run(outputs, RunKind.DEMO, "demo", SPEC, data=["log"], seed=7) as recorder:
-            for at in range(1500):
-                recorder.point(1_700_000_000_000 + 1000 * at, {"auc": at / 1500})
-            recorder.figures({"auc": 0.9})
-    assert list(fake.experiments) == ["headrace-demo"]
-    run = fake.run(recorder.run.id)
-    assert fake.runs[run]["status"] == "FINISHED"
-    assert fake.params[run]["seed"] == "7"
-    assert fake.params[run]["model.name"] == "demo"
-    points = [each for each in fake.metrics[run] if each["key"] == "auc"]
-    assert [each["step"] for each in points] == list(range(1500))
-    assert points[1]["timestamp"] == 1_700_000_001_000
-    assert [each["value"] for each in fake.metrics[run] if each["key"] == "final_auc"] == [0.9]
-    assert max(fake.batches) <= 1000
-    assert fake.tags[run]["headrace.state"] == "done"
-    assert sorted(name.rpartition("/")[2] for name in fake.artifacts) == ["spec.toml"]
-    assert SPEC.read_bytes() in fake.artifacts.values()
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder that MLflow's client takes for a server: the same calls, without a process."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return f"file://{tmp_path / 'mlflow'}"
+
+
+def client_of(store: str) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(store)
+
+
+def runs_in(store: str) -> dict[str, Any]:
+    """Return all runs by the ids that headrace gave them."""
+    experiments = [each.experiment_id for each in client_of(store).search_experiments()]
+    found = client_of(store).search_runs(experiments)
+    assert len({each.data.tags["headrace.id"] for each in found}) == len(found)
+    return {each.data.tags["headrace.id"]: each for each in found}
 
 
 @needs_mlflow
 @quiet
-def test_the_arms_of_an_experiment_are_nested_and_a_repeated_export_makes_no_second_run() -> None:
-    experiment = experiment_run("rates", HISTORY)
-    with fake_mlflow() as fake:
-        for _ in range(2):
-            assert MlflowTarget(fake.url).export(experiment, Path(), PATIENCE_S)
-    assert len(fake.runs) == 3
-    parent, arm = fake.run("experiment/rates"), fake.run("experiment/rates/slow")
-    assert fake.tags[arm]["mlflow.parentRunId"] == parent
-    assert fake.tags[parent]["headrace.best_arm"] == "slow"
-    assert fake.runs[arm]["experiment_id"] == fake.runs[parent]["experiment_id"] == "1"
-    assert fake.params[arm]["optimizer.alpha"] == "0.1"
-    assert {each["key"] for each in fake.metrics[arm]} == {
+def test_a_run_is_exported_with_params_metrics_tags_and_artifacts(
+    tmp_path: Path, store: str
+) -> None:
+    outputs = RunOutputs(RunRegistry(tmp_path), MlflowTarget(store))
+    with record_run(outputs, RunKind.DEMO, "demo", SPEC, data=["log"], seed=7) as recorder:
+        for at in range(1500):  # more than MLflow takes at once
+            recorder.point(1_700_000_000_000 + 1000 * at, {"auc": at / 1500})
+        recorder.figures({"auc": 0.9})
+    [run] = runs_in(store).values()
+    assert client_of(store).get_experiment(run.info.experiment_id).name == "headrace-demo"
+    assert (run.info.run_name, run.info.status) == (recorder.run.id, "FINISHED")
+    assert (run.data.params["seed"], run.data.params["model.name"]) == ("7", "demo")
+    points = client_of(store).get_metric_history(run.info.run_id, "auc")
+    assert [each.step for each in points] == list(range(1500))
+    assert points[1].timestamp == 1_700_000_001_000
+    assert run.data.metrics["final_auc"] == 0.9
+    assert run.data.tags["headrace.state"] == "done"
+    [kept] = Path(run.info.artifact_uri.removeprefix("file://")).iterdir()
+    assert (kept.name, kept.read_bytes()) == ("spec.toml", SPEC.read_bytes())
+
+
+@needs_mlflow
+@quiet
+def test_the_arms_of_an_experiment_are_nested_and_a_repeated_export_makes_no_second_run(
+    store: str,
+) -> None:
+    for _ in range(2):
+        assert MlflowTarget(store).export(experiment_run("rates", HISTORY), Path())
+    runs = runs_in(store)
+    parent, arm = runs["experiment/rates"], runs["experiment/rates/slow"]
+    assert len(runs) == 3
+    assert arm.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert parent.data.tags["headrace.best_arm"] == "slow"
+    assert arm.info.experiment_id == parent.info.experiment_id
+    assert arm.data.params["optimizer.alpha"] == "0.1"
+    assert set(arm.data.metrics) == {
         *("log_loss", "difference", "difference_low", "difference_high"),
         *("final_examples", "final_log_loss", "final_difference"),
     }
-    assert fake.runs[arm]["status"] == "FINISHED"
+    assert arm.info.status == "FINISHED"
 
 
 @needs_mlflow
 @quiet
-def test_an_export_is_retried_until_the_server_is_back() -> None:
-    with fake_mlflow() as fake, ThreadPoolExecutor(1) as pool:
-        fake.status = 503
-        sent = pool.submit(MlflowTarget(fake.url).export, RUN, Path(), PATIENCE_S)
-        assert fake.refused.wait(PATIENCE_S)
-        assert not fake.runs
-        fake.status = 200
-        assert sent.result(PATIENCE_S)
-    assert len(fake.metrics[fake.run(RUN.id)]) == 100
+def test_an_export_is_retried_until_the_server_is_back(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+    send = MlflowTarget._send
+    away = iter([MlflowException("away", TEMPORARILY_UNAVAILABLE), ConnectionError("away")])
+
+    def sent_later(*arguments: Any) -> str:
+        for error in away:
+            raise error
+        return send(*arguments)
+
+    monkeypatch.setattr(MlflowTarget, "_send", sent_later)
+    monkeypatch.setattr(mlflow_target, "_RETRY_S", 0.0)
+    assert MlflowTarget(store).export(RUN, Path())
+    assert list(away) == []
+    assert list(runs_in(store)) == [RUN.id]
 
 
 @needs_mlflow
@@ -116,9 +144,7 @@ def test_a_server_that_is_missing_costs_one_line_and_no_run(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow_target.MlflowTarget.export, "__defaults__", (0.0,))
-    with fake_mlflow() as fake:
-        address = fake.url.replace("//", "//user:secret@")
-    outputs = RunOutputs(None, MlflowTarget(address))
+    outputs = RunOutputs(None, MlflowTarget(f"http://user:secret@127.0.0.1:{free_port()}"))
     with record_run(outputs, RunKind.RUN, "demo", SPEC) as recorder:
         recorder.point(1000, {"auc": 0.5})
     assert recorder.run.state is RunState.DONE
@@ -129,16 +155,14 @@ def test_a_server_that_is_missing_costs_one_line_and_no_run(
 
 @needs_mlflow
 @quiet
-def test_stored_runs_are_exported_by_hand(tmp_path: Path, headrace: Commands) -> None:
+def test_stored_runs_are_exported_by_hand(tmp_path: Path, store: str, headrace: Commands) -> None:
     (tmp_path / "rates").mkdir()
     (tmp_path / "rates" / "history.ndjson").write_bytes(encoded(HISTORY))
-    with fake_mlflow() as fake:
-        given = ("runs", "rates", "--runs", str(tmp_path), "--track", fake.url)
-        assert headrace(*given).code == 0
-        assert len(fake.runs) == 3
-        fake.status = 503
-        failed = headrace(*given, "--patience", "0")
-        assert failed.code == 1
+    given = ("runs", "rates", "--runs", str(tmp_path), "--track")
+    away = f"http://127.0.0.1:{free_port()}"
+    assert headrace(*given, away, "--patience", "0").code == 1
+    assert headrace(*given, store, MLFLOW_ALLOW_FILE_STORE="true").code == 0
+    assert len(runs_in(store)) == 3
 
 
 def test_a_missing_package_and_a_bad_address_are_refused_before_the_run(

@@ -28,10 +28,8 @@ from headrace.deploy.reports.tracking.tracked_run import (
 from headrace.learner.experiments.history import ArmRecord, encoded
 from headrace.learner.experiments.promotion_rules import PromotionRules
 from headrace.serving.promotion.promotion_state import Promotion, PromotionStage
-from tests.deploy.in_process import Commands, headrace
+from tests.deploy.in_process import Commands
 from tests.learner.experiments.experiment_runs import FILE, write_files
-
-__all__ = ["headrace"]
 
 SPEC = path_of("demo")
 HISTORY = [
