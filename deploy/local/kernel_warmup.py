@@ -48,26 +48,66 @@ from headrace.runtime.clock import steady_ms
 from headrace.serving.requests.sample_requests import sample_fields
 
 SHOWN_MS = 1_700_000_000_000
-_PARTITIONS = 2
-_REQUESTS, _CANDIDATES = 300, 3
-"""Enough that every index and memory of joiner and learner grows once."""
+_CANDIDATES = 3
 _CLICK_EVERY = 7
 """Coprime to candidates and partitions, so that clicks are everywhere."""
 
 
-def warm(spec: ModelSpec) -> int:
+class WarmupStream(NamedTuple):
+    """The requests that are joined and learned."""
+
+    partitions: int = 2
+    requests: int = 300
+    """Enough that every index and memory of joiner and learner grows once."""
+    values: int = _CANDIDATES
+    """Different values of each field."""
+    gap_ms: int = 1
+    """Between two requests."""
+    steps: int = 8
+    """Of a joiner and of a learner: enough to read all events."""
+
+    @property
+    def end_ms(self) -> int:
+        """The time after the last request."""
+        return SHOWN_MS + self.gap_ms * self.requests
+
+    def impressions(self, spec: ModelSpec) -> "Iterator[_Impression]":
+        """Yield the impressions of all requests."""
+        for request in range(self.requests):
+            for candidate in range(_CANDIDATES):
+                number = request * _CANDIDATES + candidate
+                yield _Impression(
+                    *(request % self.partitions, f"r{request}", f"i{number}"),
+                    *(SHOWN_MS + self.gap_ms * request, number % _CLICK_EVERY == 0),
+                    sample_fields(spec.fields, number % self.values),
+                )
+
+
+_USUAL = WarmupStream()
+
+
+class _Impression(NamedTuple):
+    partition: int
+    request: str
+    name: str
+    shown_ms: int
+    clicked: bool
+    fields: dict[str, Any]
+
+
+def warm(spec: ModelSpec, stream: WarmupStream = _USUAL) -> int:
     """Join and learn some requests and their clicks; return the number of rows."""
-    written = _join(spec)
-    examples = _examples_reader(spec)
+    written = _join(spec, stream)
+    examples = _examples_reader(spec, stream)
     for message in written:
         if message.target.topic == examples_topic(spec.name):
             examples.append(message.target, message.value, SHOWN_MS)
-    return _learn(spec, examples)
+    return _learn(spec, examples, stream)
 
 
 def warm_joiner(spec: ModelSpec) -> None:
     """Load in this process everything that a joiner calls for its first events."""
-    _join(spec)
+    _join(spec, _USUAL)
 
 
 def warm_learner(spec: ModelSpec) -> int:
@@ -75,11 +115,11 @@ def warm_learner(spec: ModelSpec) -> int:
 
     Its examples are made without a joiner, whose kernels a learner does not need.
     """
-    topic = _examples_reader(spec)
-    for partition in range(_PARTITIONS):
+    topic = _examples_reader(spec, _USUAL)
+    for partition in range(_USUAL.partitions):
         source = Source(examples_topic(spec.name), partition)
-        topic.append(source, pack(_examples(spec, partition)), SHOWN_MS)
-    return _learn(spec, topic)
+        topic.append(source, pack(_examples(spec, _USUAL, partition)), SHOWN_MS)
+    return _learn(spec, topic, _USUAL)
 
 
 def warm_server(spec: ModelSpec) -> None:
@@ -105,32 +145,15 @@ def warm_server(spec: ModelSpec) -> None:
     model.required_rows.of_statistics(table, features, times)
 
 
-def _examples_reader(spec: ModelSpec) -> ListReader:
+def _examples_reader(spec: ModelSpec, stream: WarmupStream) -> ListReader:
     topic = examples_topic(spec.name)
-    return ListReader({Source(topic, partition): [] for partition in range(_PARTITIONS)})
+    return ListReader({Source(topic, partition): [] for partition in range(stream.partitions)})
 
 
-class _Impression(NamedTuple):
-    partition: int
-    request: str
-    name: str
-    shown_ms: int
-    clicked: bool
-    fields: dict[str, Any]
-
-
-def _impressions(spec: ModelSpec) -> Iterator[_Impression]:
-    for request in range(_REQUESTS):
-        for candidate in range(_CANDIDATES):
-            number = request * _CANDIDATES + candidate
-            partition, clicked = request % _PARTITIONS, number % _CLICK_EVERY == 0
-            named = partition, f"r{request}", f"i{number}", SHOWN_MS + request
-            yield _Impression(*named, clicked, sample_fields(spec.fields, candidate))
-
-
-def _examples(spec: ModelSpec, partition: int) -> Examples:
+def _examples(spec: ModelSpec, stream: WarmupStream, partition: int) -> Examples:
     """Return what a joiner makes of the impressions and clicks of a partition."""
-    fields, mine = spec.fields, [i for i in _impressions(spec) if i.partition == partition]
+    fields = spec.fields
+    mine = [each for each in stream.impressions(spec) if each.partition == partition]
     clicked = [each for each in mine if each.clicked]
     kinds, labels = [Kind.SHOWN] * len(mine) + [Kind.CLICKED] * len(clicked), [0] * len(mine)
     if fields.label.policy == Policy.WINDOW:
@@ -139,10 +162,10 @@ def _examples(spec: ModelSpec, partition: int) -> Examples:
     mine += clicked
     count, nothing = len(mine), pa.nulls(len(mine), pa.string())
     shown_ms = np.array([each.shown_ms for each in mine], np.int64)
-    times = shown_ms + (np.array(kinds) == Kind.CLICKED) * _REQUESTS
+    times = shown_ms + (np.array(kinds) == Kind.CLICKED) * stream.requests
     return Examples(
         fingerprint=fields.fingerprint,
-        watermark_ms=SHOWN_MS + 2 * _REQUESTS + fields.label.window_ms,  # nothing else comes
+        watermark_ms=2 * stream.end_ms - SHOWN_MS + fields.label.window_ms,  # nothing else comes
         kinds=np.array(kinds, np.uint8),
         labels=np.array([*labels, *[1] * len(clicked)], np.uint8),
         event_ms=times,
@@ -157,16 +180,16 @@ def _examples(spec: ModelSpec, partition: int) -> Examples:
     )
 
 
-def _join(spec: ModelSpec) -> list[Outgoing]:
+def _join(spec: ModelSpec, stream: WarmupStream) -> list[Outgoing]:
     topics = EventTopics()
-    partitions, both = range(_PARTITIONS), (topics.impressions, topics.clicks)
+    partitions, both = range(stream.partitions), (topics.impressions, topics.clicks)
     reader = ListReader({Source(topic, each): [] for topic in both for each in partitions})
 
     def send(topic: str, partition: int, time_ms: int, event: dict[str, Any]) -> None:
         value = orjson.dumps(event | {"timestamp_ms": time_ms})
         reader.append(Source(topic, partition), value, time_ms)
 
-    for each in _impressions(spec):
+    for each in stream.impressions(spec):
         named = {"impression_id": each.name, "request_id": each.request}
         send(topics.impressions, each.partition, each.shown_ms, each.fields | named)
         if each.clicked:
@@ -174,18 +197,18 @@ def _join(spec: ModelSpec) -> list[Outgoing]:
     for partition in partitions:
         # after the window, so that it closes under every label policy
         for topic in both:
-            closed_ms = SHOWN_MS + _REQUESTS + spec.fields.label.window_ms + 2
+            closed_ms = stream.end_ms + spec.fields.label.window_ms + 2
             send(topic, partition, closed_ms, {})
     transactions = ListTransactions()
     ports = memory_ports(reader, transactions, steady_ms)
     joiner = Joiner(ports, spec.name, spec.fields, topics, JoinerPacing())
-    for _ in range(8):
+    for _ in range(stream.steps):
         joiner.step(0.0)
     joiner.finish()
     return transactions.written
 
 
-def _learn(spec: ModelSpec, examples: ListReader) -> int:
+def _learn(spec: ModelSpec, examples: ListReader, stream: WarmupStream) -> int:
     store = MemoryStore(clock_ms=steady_ms, nonces=lambda: secrets.token_bytes(8))
     store.create(Shape(spec.name, 2, spec.width, spec.fingerprint, spec.text))
     replica = Replica(store, store.shape())
@@ -201,9 +224,10 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         guard=BatchGuard(spec.fields.label.window_ms),
     )
     learner.view.reserve(learner.view.capacity + 1)  # compiles the creation of an index too
-    for _ in range(8):
-        learner.step(0.0)
-    learner.finish(steady_ms() + 1000)
     served = Replica(store, store.shape())
+    for _ in range(stream.steps):
+        learner.step(0.0)
+        served.poll()
+    learner.finish(steady_ms() + 1000)
     served.poll()
     return len(served.table)
