@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,23 @@ def runs_in(store: str) -> dict[str, Any]:
 @needs_mlflow
 @quiet
 def test_a_run_is_exported_with_params_metrics_tags_and_artifacts(
-    tmp_path: Path, store: str
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow.tracking import MlflowClient
+
+    log_batch, sizes = MlflowClient.log_batch, list[int]()
+
+    def sized(*arguments: Any, metrics: Sequence[Any] = (), **others: Any) -> Any:
+        sizes.append(len(metrics))
+        return log_batch(*arguments, metrics=metrics, **others)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", sized)
     outputs = RunOutputs(RunRegistry(tmp_path), MlflowTarget(store))
     with record_run(outputs, RunKind.DEMO, "demo", SPEC, data=["log"], seed=7) as recorder:
-        for at in range(1500):  # more than MLflow takes at once
+        for at in range(1500):
             recorder.point(1_700_000_000_000 + 1000 * at, {"auc": at / 1500})
         recorder.figures({"auc": 0.9})
+    assert max(sizes) == 1000, "the most that a server takes at once"
     [run] = runs_in(store).values()
     assert client_of(store).get_experiment(run.info.experiment_id).name == "headrace-demo"
     assert (run.info.run_name, run.info.status) == (recorder.run.id, "FINISHED")
