@@ -88,6 +88,16 @@ def test_a_part_that_refuses_to_start_is_reported_and_not_restarted(
         assert supervisor.restarts("joiner") == 0
 
 
+def test_a_part_has_the_environment_of_its_supervisor_and_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_TOPICS_PREFIX", "team-a.")
+    program = "import os; print(os.environ['HEADRACE_TOPICS_PREFIX'], os.environ['OWN']); exit(2)"
+    with Supervisor(tmp_path, command=PYTHON) as supervisor:
+        supervisor.start(SupervisedPart("server", (program,), {"OWN": "secret"}))
+        assert "team-a. secret" in failure_of(supervisor)
+
+
 def test_a_part_that_keeps_dying_fails_with_the_end_of_its_log(tmp_path: Path) -> None:
     policy = RestartPolicy(first_pause_s=0.01, quick_failures=3)
     with Supervisor(tmp_path, policy, command=PYTHON) as supervisor:
