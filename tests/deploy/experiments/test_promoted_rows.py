@@ -1,6 +1,5 @@
 """A promoted arm continues with its rows at its position: each example counts once."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from headrace.deploy.reports.observer import copy_rows
 from headrace.ingest.kafka.reading.bounded_reader import offsets_at
 from headrace.learner.experiments.experiment_file import load_experiment
-from headrace.learner.experiments.live.live_process import LiveSettings, run_live_experiment
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.spec.model_spec import load_spec
 from tests.deploy.command import headrace, running
@@ -42,25 +40,24 @@ def model(
 
 def run_to_the_end(model: LearnedModel, folder: Path, examples: int) -> SavedArm:
     """Run the live experiment until its arm has learned all examples; return the saved arm."""
-    experiment, stop = load_experiment(model.folder / "experiment.toml"), threading.Event()
+    plan = load_experiment(model.folder / "experiment.toml").plan(1)
     found: list[SavedArm] = []
 
     def learned() -> bool:
-        arm = read_saved_arm(folder, experiment.plan(1))
+        arm = read_saved_arm(folder, plan)
         if isinstance(arm, SavedArm) and arm.examples == examples:
             found.append(arm)
         return bool(found)
 
-    settings = LiveSettings(folder, save_every_s=0.1, hold_s=0.1)
-    work = threading.Thread(
-        target=run_live_experiment, args=(settings, model.kafka, experiment, stop)
-    )
-    work.start()
-    try:
+    file, at = str(model.folder / "experiment.toml"), ("--kafka", model.kafka.bootstrap)
+    options = ("--to", str(folder), *at, "--save-every", "0.1", "--hold", "0.1")
+    with running("experiment", "run", file, *options) as runner:
         eventually(learned)
-    finally:
-        stop.set()
-        work.join()
+        asked = headrace("experiment", "show", model.spec.name, "--stop", *at)
+        assert asked.returncode == 0, asked.stderr
+        assert runner.end() == 0, runner.output
+        assert "best: " in runner.output
+    assert f"{model.spec.name}: done, 1 arm" in headrace("experiment", "show", *at).stdout
     return found[0]
 
 
