@@ -39,7 +39,10 @@ def model(
 
 
 def run_to_the_end(model: LearnedModel, folder: Path, examples: int) -> SavedArm:
-    """Run the live experiment until its arm has learned all examples; return the saved arm."""
+    """Run the live experiment until its arm has learned all examples; return the saved arm.
+
+    A first process is killed once it has saved the arm.
+    """
     plan = load_experiment(model.folder / "experiment.toml").plan(1)
     found: list[SavedArm] = []
 
@@ -51,6 +54,10 @@ def run_to_the_end(model: LearnedModel, folder: Path, examples: int) -> SavedArm
 
     file, at = str(model.folder / "experiment.toml"), ("--kafka", model.kafka.bootstrap)
     options = ("--to", str(folder), *at, "--save-every", "0.1", "--hold", "0.1")
+    with running("experiment", "run", file, *options) as killed:
+        eventually(lambda: isinstance(read_saved_arm(folder, plan), SavedArm))
+        killed.process.kill()
+        killed.end()
     with running("experiment", "run", file, *options) as runner:
         eventually(learned)
         asked = headrace("experiment", "show", model.spec.name, "--stop", *at)
