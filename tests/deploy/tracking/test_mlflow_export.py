@@ -79,7 +79,8 @@ def test_a_run_is_exported_with_params_metrics_tags_and_artifacts(
 ) -> None:
     from mlflow.tracking import MlflowClient
 
-    log_batch, sizes = MlflowClient.log_batch, list[int]()
+    log_batch: Any = MlflowClient.log_batch
+    sizes: list[int] = []
 
     def sized(*arguments: Any, metrics: Sequence[Any] = (), **others: Any) -> Any:
         sizes.append(len(metrics))
