@@ -3,9 +3,9 @@
 One Kafka message is one batch of one partition, as an Arrow IPC stream. Columns suit both sides,
 which are vectorized, and any tool can read Arrow. Values that are the same for the whole batch
 (fingerprint, watermark, share of negatives kept) are in the metadata of its schema. The column
-`weight` exists if the spec declares weights or down-sampling (`features.example_weights`). Ids and
-plain numbers are lists of fixed length, so that their values are one array; bags are lists of
-lists. `unpack` copies only what Arrow has no array for.
+`weight` exists if the spec declares weights or down-sampling (`features.example_weights`), or if
+a table has weights of its own. Ids and plain numbers are lists of fixed length, so that their
+values are one array; bags are lists of lists. `unpack` copies only what Arrow has no array for.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import FieldSet
 
 FORMAT = 1
+_WEIGHT = "weight"
 _SLICE = "slice:"
 _COLUMNS = (
     *("kinds", "labels", "event_ms", "shown_ms", "append_ms", "weights"),
@@ -128,7 +129,7 @@ def pack(examples: Examples, notes: BatchNotes | None = None) -> bytes:
         "bags": _rows(items, (count, bags)),
     }
     if examples.weights is not None:
-        columns["weight"] = pa.array(examples.weights)
+        columns[_WEIGHT] = pa.array(examples.weights)
     columns |= {_SLICE + name: values for name, values in examples.slices.items()}
     batch = pa.record_batch(columns)
     schema = batch.schema.with_metadata(
@@ -165,7 +166,10 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
         opened = open_batch(blob)
         facts = opened.metadata
         _check_origin(facts, fields)
-        batch = opened.read(_types(fields))
+        types = _types(fields)
+        if _WEIGHT in opened.schema.names:  # of a table with weights that the spec does not declare
+            types = {**types, _WEIGHT: (pa.float32(),)}
+        batch = opened.read(types)
         examples = examples_of(
             batch,
             fields,
@@ -210,7 +214,7 @@ def _types(fields: FieldSet) -> dict[str, tuple[pa.DataType, ...]]:
         "request_id": strings,
         "ids": pa.list_(pa.uint64(), len(fields.singles)),
         "numbers": pa.list_(pa.float32(), len(fields.numbers)),
-        **({"weight": pa.float32()} if fields.weights.declared else {}),
+        **({_WEIGHT: pa.float32()} if fields.weights.declared else {}),
         **{_SLICE + name: strings for name in fields.slice_by},
     }
     bags = pa.list_(items, len(fields.bags)), pa.list_(items, 0)
@@ -265,7 +269,7 @@ def examples_of(
         request_ids=batch["request_id"],
         features=_features(batch, fields),
         slices={name: batch[_SLICE + name] for name in fields.slice_by},
-        weights=batch["weight"].to_numpy() if fields.weights.declared else None,
+        weights=batch[_WEIGHT].to_numpy() if _WEIGHT in batch.schema.names else None,
         negative_rate=negative_rate,
         before=before,
     )

@@ -4,6 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 import headrace
+from headrace.ingest.examples.batch import Examples
+from headrace.learner.local.table_examples import TableEncoder, times_of
 
 BEGIN_MS = 1_700_000_000_000
 _SPEC = """
@@ -62,3 +64,11 @@ def shop_rows(count: int, seed: int = 1) -> pa.Table:
             "clicked": pa.array(clicked.astype(np.int64)),
         }
     )
+
+
+def shop_examples(rows: pa.Table, spec: headrace.ModelSpec) -> Examples:
+    """Return rows as examples with the labels in `clicked`."""
+    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+    labels = columns.pop("clicked").to_numpy().astype(np.uint8)
+    times = times_of(columns, rows.num_rows, 0)
+    return TableEncoder(spec.fields).examples(columns, times, labels)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
@@ -16,11 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 import headrace.spark
 from headrace.learner.batch.store_fit.partition_tasks import LearnTask, RunSpec
 from headrace.learner.batch.store_fit.run_store import rows_of
-from headrace.learner.local.table_examples import TableEncoder, times_of
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.spark import HeadraceEstimator, StreamTrainer
 from tests.learner.batch.staged_files import counters, one_pass
-from tests.learner.shop import CROSS, shop_spec
+from tests.learner.shop import CROSS, shop_examples, shop_spec
 
 PARTS, ROWS = 3, 3000
 
@@ -31,10 +29,7 @@ class KilledMidway(RuntimeError):
 
 def one_pass_over(spec: ModelSpec, rows: pa.Table) -> dict[int, tuple[int, int]]:
     """Return shows and clicks by id after one pass over the rows in this process."""
-    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
-    labels = columns.pop("clicked").to_numpy().astype(np.uint8)
-    times = times_of(columns, rows.num_rows, 0)
-    return one_pass(spec, TableEncoder(spec.fields).examples(columns, times, labels))
+    return one_pass(spec, shop_examples(rows, spec))
 
 
 def trained_once(

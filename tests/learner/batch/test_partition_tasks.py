@@ -1,7 +1,6 @@
 """The tasks of a distributed fit, without Spark: what they stage, learn and score."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +16,12 @@ from headrace.learner.batch.store_fit.partition_tasks import (
     ScoreTask,
     StageTask,
 )
+from headrace.learner.batch.store_fit.run_store import rows_of, run_shape
 from headrace.learner.batch.store_fit.staged_file import STAGED, staged_places
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.table_examples import TableEncoder, times_of
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Shape
-from tests.learner.shop import CROSS, shop_rows, shop_spec
+from tests.learner.batch.staged_files import one_store
+from tests.learner.shop import CROSS, shop_examples, shop_rows, shop_spec
 
 ROWS, SPEC = 3000, shop_spec(CROSS)
 RUN = RunSpec(SPEC.text, "shop-1")
@@ -37,19 +35,9 @@ class Sent(NamedTuple):
 
 def one_pass() -> InMemoryModel:
     """Return the model after one pass over the rows in one process."""
-    model, rows = InMemoryModel(SPEC), shop_rows(ROWS)
-    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
-    labels = columns.pop("clicked").to_numpy().astype(np.uint8)
-    model.learn(TableEncoder(SPEC.fields).examples(columns, times_of(columns, ROWS, 0), labels))
+    model = InMemoryModel(SPEC)
+    model.learn(shop_examples(shop_rows(ROWS), SPEC))
     return model
-
-
-def store() -> tuple[MemoryStore, Callable[[str], MemoryStore], Shape]:
-    spec = RUN.read()
-    made = MemoryStore(clock_ms=lambda: 0, nonces=lambda: np.random.default_rng().bytes(8))
-    shape = Shape(spec.name, 16, spec.width, spec.fingerprint, spec.text)
-    made.create(shape)
-    return made, lambda _: made, shape
 
 
 def test_a_file_staged_and_learned_has_the_rows_of_one_pass(tmp_path: Path) -> None:
@@ -57,16 +45,14 @@ def test_a_file_staged_and_learned_has_the_rows_of_one_pass(tmp_path: Path) -> N
     table = pa.Table.from_batches(list(StageTask(RUN, "clicked")(iter(batches))), STAGED)
     assert table["rows"].to_pylist() == [700, 700, 700, 700, 200]
     pq.write_table(table, tmp_path / "part.parquet")
-    memory, connect, shape = store()
+    (memory, connect), spec = one_store(), RUN.read()
+    shape = run_shape(spec, 16)
+    memory.create(shape)
     places = staged_places([str(tmp_path / "part.parquet")], "job")
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
     [done] = LearnTask(RUN, places, connect)(iter([numbers]))
     assert done.to_pylist() == [{"number": 0, "rows": ROWS}]
-    replica = Replica(memory, shape)
-    while not replica.complete:
-        replica.poll()
-    replica.poll(1000)
-    found, expected = replica.table.everything().existing(), one_pass().rows
+    found, expected = rows_of(memory, shape), one_pass().rows
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.shows.tolist() == expected.shows.tolist()
     assert found.clicks.tolist() == expected.clicks.tolist()
@@ -94,7 +80,8 @@ def test_weights_travel_with_the_examples() -> None:
     rows = shop_rows(10).append_column("weight", pa.array(np.arange(10.0)))
     [made] = StageTask(RUN, "clicked", "weight")(iter(rows.to_batches()))
     found = unpack(made.column("examples")[0].as_py(), SPEC.fields)
-    assert found.weights is None or found.weights.tolist() == list(range(10))
+    assert found.weights is not None
+    assert found.weights.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize(
