@@ -35,7 +35,7 @@ from headrace.learner.experiments.history import (
 from headrace.learner.experiments.losses import OutcomeJoin, paired
 from headrace.learner.experiments.run_folder import RunFolder
 from headrace.learner.experiments.rungs import PieceSums, Placement, Rungs, compared_arm
-from headrace.learner.experiments.suggestions import suggestions_of
+from headrace.learner.experiments.suggestions import OptunaSuggestions
 from headrace.runtime.counted_nouns import counted
 
 _CONTROL = 0
@@ -62,7 +62,8 @@ class _Run:
         self.begun = -1
         self.steps = 0
         self.rungs = Rungs(experiment.rungs.factor)
-        self.suggestions = suggestions_of(experiment)
+        optuna = experiment.sampler == "optuna"
+        self.suggestions = OptunaSuggestions(experiment) if optuna else None
         self.control_at_rungs: list[PieceSums] = []
         """Losses of the control before each rung."""
         self.result: ExperimentResult | None = None
@@ -187,9 +188,9 @@ class ExperimentRunner:
         ):
             run.begun += 1
             listed = run.begun <= len(experiment.listed)
-            plans.append(
-                experiment.plan(run.begun, None if listed else run.suggestions.ask(run.begun))
-            )
+            suggestions = None if listed else run.suggestions
+            suggested = suggestions.ask(run.begun) if suggestions is not None else None
+            plans.append(experiment.plan(run.begun, suggested))
         if not plans:
             return
         cohort = Cohort(experiment)
@@ -251,8 +252,9 @@ class ExperimentRunner:
         cohort.arms.remove(arm)
         difference = self._difference(arm)
         self._run.ended.append(EndedArm(arm.examples, difference, arm.plan.number))
-        if arm.plan.number > len(self._experiment.listed):
-            self._run.suggestions.tell(arm.plan.number, arm.examples, difference)
+        suggestions = self._run.suggestions
+        if suggestions is not None and arm.plan.number > len(self._experiment.listed):
+            suggestions.tell(arm.plan.number, arm.examples, difference)
 
     def _difference(self, arm: Arm) -> float:
         """Return the mean paired difference of all batches that are closed for the arm."""

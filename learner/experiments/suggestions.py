@@ -1,7 +1,7 @@
-"""Suggests the settings of arms, by ask and tell.
+"""Suggests the settings of arms by Optuna, with ask and tell.
 
-Random search needs no state: an arm's settings depend on the seed and on its number alone, so a
-runner that starts again suggests the same. It is the default.
+The default is random search, which needs no state: an arm's settings depend on the seed and on its
+number alone (`Experiment.drawn`).
 
 Optuna is used as a sampler only (`pip install 'headrace[optuna]'`). An arm of an endless stream
 never completes, so Optuna's pruners and `best_trial` would wait for ever. An arm that ends is
@@ -11,37 +11,13 @@ again repeats all calls in their order, which rebuilds the sampler's state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.learner.errors import LearnerError
 from headrace.learner.experiments.space import Settings
 
 if TYPE_CHECKING:
     from headrace.learner.experiments.experiment_file import Experiment
-
-
-class Suggestions(Protocol):
-    """The source of arms beyond the listed ones. It can be pickled."""
-
-    def ask(self, number: int) -> Settings:
-        """Return the settings of arm `number`."""
-
-    def tell(self, number: int, examples: int, difference: float) -> None:
-        """Take the mean paired difference of an arm that ended."""
-
-
-class RandomSuggestions:
-    """Draws every arm by itself."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
-
-    def ask(self, number: int) -> Settings:
-        """Return the settings of arm `number`."""
-        return self._experiment.drawn(number)
-
-    def tell(self, number: int, examples: int, difference: float) -> None:
-        """Random search learns nothing."""
 
 
 class _Call(NamedTuple):
@@ -52,7 +28,7 @@ class _Call(NamedTuple):
 
 
 class OptunaSuggestions:
-    """Samples arms by TPE."""
+    """Samples arms by TPE. It can be pickled."""
 
     def __init__(self, experiment: Experiment) -> None:
         """Raises LearnerError."""
@@ -115,10 +91,3 @@ class OptunaSuggestions:
                 self._ask(call.number)
             else:
                 self._tell(call.number, call.examples, call.difference)
-
-
-def suggestions_of(experiment: Experiment) -> Suggestions:
-    """Return the suggestions that an experiment asks for. Raises LearnerError."""
-    if experiment.sampler == "optuna":
-        return OptunaSuggestions(experiment)
-    return RandomSuggestions(experiment)

@@ -19,6 +19,7 @@ from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop.scores import scores_of
 from headrace.learner.validation.outcomes import join_outcomes
 from tests.learner.experiments.experiment_runs import (
+    FILE,
     log_of,
     run_stopped,
     write_files,
@@ -41,11 +42,14 @@ cycle_s = 600
 """
 
 
-@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize(
+    ("policy", "sampler"), [("immediate", "random"), ("window", "random"), ("immediate", "optuna")]
+)
 def test_an_experiment_stopped_anywhere_decides_bit_for_bit_as_one_that_was_not(
-    tmp_path: Path, policy: str
+    tmp_path: Path, policy: str, sampler: str
 ) -> None:
-    experiment = write_files(tmp_path, policy=policy)
+    file = FILE.replace("slots = 4", f'slots = 4\nsampler = "{sampler}"')
+    experiment = write_files(tmp_path, file, policy)
     log = log_of(experiment)
     whole = run_stopped(experiment, log, tmp_path / "whole", [])
     parts = run_stopped(experiment, log, tmp_path / "parts", [1, 3, 1, 17, 2, 30])
