@@ -18,12 +18,11 @@ import numpy.typing as npt
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.hashing import hash_strings
+from headrace.learner.validation.progressive import log_losses
 
 Reals = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-_LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1, as in learner.validation."""
 _CELL = 64
 """Impressions of a cell at most: losses are summed by cell."""
 _MOST_PIECES = 128
@@ -201,8 +200,7 @@ def loss_sums(settled: Settled, scores: Reals) -> Reals:
     """Return the summed log losses of a block's impressions by cell."""
     if not scores.shape[0]:
         return np.zeros(0)
-    likely = np.where(settled.labels > 0, scores, 1.0 - scores)
-    losses = -np.log(np.clip(likely, _LEAST, 1.0)) * settled.weights
+    losses = log_losses(settled.labels, scores) * settled.weights
     # the weights make the sums floats
     return np.asarray(np.bincount(cells_of(settled), losses), np.float64)
 

@@ -26,14 +26,13 @@ from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.onnx_export import export_onnx
 from headrace.learner.local.table_examples import TableEncoder, learnable_times, times_of
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.learner.validation.progressive import LEAST
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 
 Columns = Mapping[str, pa.Array]
 
 _ROWS_A_BLOCK = 65_536
-_LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1, so that log-odds are finite."""
 
 
 class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -192,7 +191,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the log-odds of the second class; shape (n,)."""
         clicks = self.predict_proba(X)[:, 1]
-        return np.asarray(logit(np.clip(clicks, _LEAST, 1.0 - _LEAST)))
+        return np.asarray(logit(np.clip(clicks, LEAST, 1.0 - LEAST)))
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """Return the more probable class of each row; shape (n,)."""

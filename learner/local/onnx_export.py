@@ -8,7 +8,7 @@ A device passes ids and numbers, because strings and hashes are not a matter of 
 `headrace` of the file, in JSON, lists the fields in the order of the columns.
 
 Statistics are refused: they depend on counters, which change with every impression. So is a module
-of your own: its operators are not known here. `SUPPORTED` names the other architectures.
+of your own: its operators are not known here. `SUPPORTED` has the other architectures.
 """
 
 from __future__ import annotations
@@ -30,17 +30,7 @@ from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.kernels.optimizers import shrink_of
 from headrace.learner.kernels.row_ids import NUMBER_BITS
 from headrace.learner.kernels.row_values import parameters_of, read_vector, read_weight
-from headrace.learner.spec.architecture import (
-    CHOICE,
-    DCN_V2,
-    DEEPFM,
-    DIN,
-    FACTORIZATION_MACHINE,
-    FIELD_WEIGHTED_FM,
-    LOGISTIC_REGRESSION,
-    SEQUENCE,
-    WIDE_AND_DEEP,
-)
+from headrace.learner.spec.architecture import CHOICE, MODEL, MODULE
 from headrace.learner.spec.calibration_spec import PLATT
 from headrace.learner.spec.model_spec import ModelSpec
 from headrace.pserver.intrinsics.row_view import row_of
@@ -57,16 +47,7 @@ Ids = npt.NDArray[np.uint64]
 
 FORMAT = 1
 """Version of the metadata. A reader refuses a greater one."""
-SUPPORTED = (
-    LOGISTIC_REGRESSION,
-    FACTORIZATION_MACHINE,
-    FIELD_WEIGHTED_FM,
-    WIDE_AND_DEEP,
-    DEEPFM,
-    DCN_V2,
-    DIN,
-    SEQUENCE,
-)
+SUPPORTED = tuple(name for name in MODEL.kinds if name != MODULE)
 _MOST_BYTES = (1 << 31) - (1 << 20)
 """One protobuf message, which an ONNX file is, has at most 2 GiB."""
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, MutableSequence
 import numpy as np
 import numpy.typing as npt
 
-_LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1, as in `progressive`."""
+from headrace.learner.validation.progressive import entropy, log_losses
 
 
 class LogLossSum:
@@ -30,8 +29,7 @@ class LogLossSum:
         weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
         """Add n impressions: labels 0 or 1, probabilities, weights or None for 1; each (n,)."""
-        likely = np.clip(np.where(labels > 0, scores, 1.0 - scores), _LEAST, 1.0)
-        losses = -np.log(likely)
+        losses = log_losses(labels, scores)
         if weights is None:
             added = losses.sum(), labels.sum(), labels.shape[0]
         else:
@@ -52,11 +50,7 @@ class LogLossSum:
     def normalized_entropy(self) -> float:
         """The mean over the entropy of the click rate; NaN without one of the labels."""
         _, clicks, weight = self._sums
-        rate = clicks / weight if weight else 0.0
-        if not 0.0 < rate < 1.0:
-            return math.nan
-        entropy = -(rate * math.log(rate) + (1.0 - rate) * math.log(1.0 - rate))
-        return self.mean / entropy
+        return self.mean / entropy(clicks / weight if weight else 0.0)
 
     def _add(self, amounts: Iterable[float]) -> None:
         for place, amount in enumerate(amounts):

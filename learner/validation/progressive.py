@@ -10,6 +10,7 @@ Impressions may have weights: an impression of weight k counts as k of them. Wit
 weights of a producer's own they measure what the producer asked the model to be good at.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 Labels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
 
-_LEAST = 1e-15
+LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1, so that one certain mistake is not infinite."""
 
 
@@ -112,8 +113,13 @@ def log_loss(labels: Labels, scores: Floats, weights: Floats | None = None) -> f
     """Mean negative log likelihood, in nats."""
     if labels.shape[0] == 0:
         return float("nan")
-    likely = np.clip(np.where(labels > 0, scores, 1.0 - scores), _LEAST, 1.0)
-    return -_mean(np.log(likely), weights)
+    return _mean(log_losses(labels, scores), weights)
+
+
+def log_losses(labels: Labels, scores: Floats) -> Floats:
+    """Return the negative log likelihood of each of n impressions, in nats."""
+    losses: Floats = -np.log(np.clip(np.where(labels > 0, scores, 1.0 - scores), LEAST, 1.0))
+    return losses
 
 
 def normalized_entropy(labels: Labels, scores: Floats, weights: Floats | None = None) -> float:
@@ -122,10 +128,14 @@ def normalized_entropy(labels: Labels, scores: Floats, weights: Floats | None = 
     He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014, eq. 3.
     """
     rate = _mean(labels, weights) if labels.shape[0] else 0.0
+    return log_loss(labels, scores, weights) / entropy(rate)
+
+
+def entropy(rate: float) -> float:
+    """Return the log loss of a constant answer with the click rate; NaN without both labels."""
     if not 0.0 < rate < 1.0:
-        return float("nan")
-    entropy = -(rate * np.log(rate) + (1.0 - rate) * np.log(1.0 - rate))
-    return float(log_loss(labels, scores, weights) / entropy)
+        return math.nan
+    return -(rate * math.log(rate) + (1.0 - rate) * math.log(1.0 - rate))
 
 
 def calibration(labels: Labels, scores: Floats, weights: Floats | None = None) -> float:

@@ -27,6 +27,7 @@ from headrace.learner.batch.store_fit.staged_file import (
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.local.table_examples import TableEncoder, learnable_times, times_of
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.learner.validation.progressive import LEAST
 from headrace.pserver.store import Store
 from headrace.runtime.clock import wall_ms
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 Batches = Iterator[pa.RecordBatch]
 
 LEARNED = pa.schema([("number", pa.int64()), ("rows", pa.int64())])
-_LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1, so that log-odds are finite."""
 _loaded: dict[str, InMemoryModel] = {}
 """The model that this process scored with last, by token: workers take many partitions."""
 
@@ -139,7 +138,7 @@ class ScoreTask:
             times = times_of(columns, batch.num_rows, now_ms)
             alone = np.arange(1, batch.num_rows + 1)  # rows come in any order, not by request
             clicks = model.predict(encoder.features(columns, times), times, alone)
-            log_odds = logit(np.clip(clicks, _LEAST, 1.0 - _LEAST))
+            log_odds = logit(np.clip(clicks, LEAST, 1.0 - LEAST))
             classes = (log_odds > 0.0).astype(np.float64)
             yield _with_columns(batch, self.names, (clicks, log_odds, classes))
 
