@@ -98,11 +98,7 @@ class RowModel(ABC):
         event_ms: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
-
-        ends: (n,) the first impression after the request of each; None if all are of one request.
-        Statistics are taken from the rows as they are now. Never adds a row.
-        """
+        """Return the probability of a click of n impressions: see `TrainableModel`."""
         return self._scores(view, self._inputs.filled(view, features, event_ms), event_ms, ends)
 
     def _scores(
@@ -149,12 +145,7 @@ class RowModel(ABC):
         active: npt.NDArray[np.bool_],
         examples: Examples,
     ) -> npt.NDArray[np.float64]:
-        """Score, then learn; return the scores, shape (n,), NaN for CLICKED.
-
-        The caller reserved room for `rows_needed` in `view`, then asked for `gaining`.
-        active: (buckets,) False where the bucket already has these examples: an id there changes
-        neither view nor deltas.
-        """
+        """Score, then learn: see `TrainableModel`. The scores of clicks are NaN."""
         labelled = weigh_shows(view, self._inputs.begin(active, examples), self._delay_s)
         active = read_only(active, np.bool_)
         examples = self._inputs.with_histories(view, gaining, active, examples, labelled)
