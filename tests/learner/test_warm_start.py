@@ -1,6 +1,5 @@
 """A model that gained a field starts with the rows of the smaller model."""
 
-import itertools
 import random
 import threading
 from pathlib import Path
@@ -10,17 +9,15 @@ import pytest
 
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.spec.architecture import DENSE_NUMBER
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.spec.warm_start import check_larger, first_after
 from headrace.pserver.errors import WrongModel
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.restoration import ShapeChange, restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
-from headrace.pserver.store import OffsetSpan, Push, Shape
+from tests.learner.in_memory import InMemoryModel, records_of
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
 from tests.pserver.snapshots.snapshot_world import taken
 
@@ -48,7 +45,6 @@ alpha = 0.1
 FIELD = '[fields.size]\nnumber = 4\ntransform = "log_bucket"\n\n'
 STATISTIC = '[statistics.user_age]\nnumber = 41\nstatistic = "age"\nof = "user"\n\n'
 DEEP = 'architecture = "deepfm"\ndimensions = 4\nlayers = [8]'
-NOW_MS = 1_700_000_000_000
 
 
 def spec_of(model: str = "", name: str = "small", more: str = "") -> ModelSpec:
@@ -60,33 +56,18 @@ def larger_of(model: str = "") -> ModelSpec:
     return spec_of(model, "large", FIELD + STATISTIC)
 
 
-def store() -> MemoryStore:
-    dice, ticks = random.Random(0), itertools.count()
-    return MemoryStore(clock_ms=lambda: next(ticks), nonces=lambda: dice.randbytes(8))
+def learned(spec: ModelSpec, seed: int) -> InMemoryModel:
+    """A model that has learned some examples."""
+    world, examples = InMemoryModel(spec), random_examples(_dice(seed), spec, 60, closed=False)
+    learner = world.learner(records_of([examples]), LearnerPacing(push_interval_ms=0))
+    while not world.learned({0: 1}):
+        world.now_ms += 10
+        learner.step(0.0)
+    return world
 
 
-def learned(spec: ModelSpec, seed: int) -> tuple[MemoryStore, Bench]:
-    """A store whose model has learned some examples, and who has learned them."""
-    from headrace.pserver.rows.deltas import EntryHeader
-    from headrace.pserver.rows.deltas import pack as pack_deltas
-
-    bench, filled = Bench(spec), store()
-    filled.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
-    bench.learn(random_examples(np.random.default_rng(seed), spec, 60, closed=False))
-    for bucket, deltas in bench.pending.take(range(BUCKETS)).items():
-        header = EntryHeader(spec.width, deltas.ids.shape[0], NOW_MS, NOW_MS, [])
-        span = OffsetSpan("old/0", 0, 1)
-        filled.push([Push(bucket, (span,), bytes(8), pack_deltas(header, deltas))])
-    return filled, bench
-
-
-def rows_of(filled: MemoryStore, spec: ModelSpec, buckets: int) -> FoldedRows:
-    replica = Replica(filled, filled.shape())
-    while not replica.complete:
-        replica.poll()
-    assert filled.shape().fingerprint == spec.fingerprint
-    assert filled.shape().buckets == buckets
-    return replica.table.everything().existing()
+def _dice(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("model", ["", DEEP], ids=["logistic", "deepfm"])
@@ -96,30 +77,31 @@ def test_a_larger_model_begins_with_the_rows_of_the_smaller_and_with_marks_of_it
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     small, large = spec_of(model), larger_of(model)
-    filled, bench = learned(small, seed)
-    storage = SnapshotStorage(str(tmp_path))
-    manifest = taken(filled, storage)
+    world, storage = learned(small, seed), SnapshotStorage(str(tmp_path))
+    manifest = taken(world.store, storage)
     kept = check_larger(large, small, "snapshot x")
     assert kept.new == ("size", "user_age")
 
-    target, shape = store(), Shape("large", 2 * BUCKETS, large.width, large.fingerprint, large.text)
+    target = InMemoryModel(large, 2 * BUCKETS)
+    target.store.drop()
+    change = ShapeChange(kept.rows, {"new/0": 7})
+    stop = threading.Event()
     done = restore(
-        target, storage, manifest, shape,
-        change=ShapeChange(kept.rows, {"new/0": 7}), stop=threading.Event(), tell=lambda _: None,
-    )  # fmt: skip
+        *(target.store, storage, manifest, target.shape),
+        change=change,
+        stop=stop,
+        tell=lambda _: None,
+    )
     assert done.complete
-    found = rows_of(target, large, 2 * BUCKETS)
-    before = bench.view.everything().existing()
+    before, found = world.rows(), target.rows()
     layers = before.ids & np.uint64(1023) == DENSE_NUMBER
     assert layers.any() == bool(model)
     assert found.checksum() == before.chosen(~layers).checksum()
-    for answer in target.marks(range(2 * BUCKETS)):
-        assert not isinstance(answer, Exception)
-        assert answer.marks == {"new/0": 7}
+    assert [answer.marks for answer in target.answers()] == [{"new/0": 7}] * 2 * BUCKETS
 
     beginning = Bench(large)
     beginning.view.put(found)
-    scores = beginning.learn(random_examples(np.random.default_rng(seed), large, 20, closed=False))
+    scores = beginning.learn(random_examples(_dice(seed), large, 20, closed=False))
     assert not np.isnan(scores).all()
 
 

@@ -41,7 +41,3 @@ def test_pairs_and_networks_predict_better_in_the_untuned_half_of_the_week(
     assert second.request_auc >= request_auc
     assert second.log_loss <= loss
     assert second.calibration == pytest.approx(1.0, abs=0.03)
-
-
-# rows 289,425 -> 63,953, log loss 0.2668 -> 0.2655; by a draw of one in ten 63,991 and 0.2667;
-# statistics cost more, since an id without a row has none

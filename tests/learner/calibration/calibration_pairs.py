@@ -1,8 +1,11 @@
 """A model with a calibration layer beside the same model without one."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 
+from headrace.ingest.examples.batch import Examples
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.model_spec import ModelSpec
 from tests.learner.streams import Bench, random_spec
@@ -24,6 +27,22 @@ def pair(
     )
     with_layer, bare = both
     return with_layer, bare
+
+
+Loop = Callable[[np.ndarray, Examples], tuple[list[float], Sequence[float], Sequence[float]]]
+"""The model's scores -> calibrated ones, the gains of the layer's rows, and their shows."""
+
+
+def check_equals(loop: Loop, specs: tuple[ModelSpec, ModelSpec], examples: Examples) -> None:
+    """A layer learns what a plain loop does, and the model learns as if it had none."""
+    bench, alone = Bench(specs[0]), Bench(specs[1])
+    expected, gained, shows = loop(alone.learn(examples), examples)
+    np.testing.assert_allclose(bench.learn(examples), expected, rtol=1e-4)
+    rows, layer = bench.rows(), layer_of(bench)
+    found = sorted(rows.values[layer, 0].tolist())
+    assert found == pytest.approx(sorted(gained), rel=1e-3, abs=1e-4)
+    assert sorted(rows.shows[layer].tolist()) == sorted(shows)
+    np.testing.assert_array_equal(rows.values[~layer], alone.rows().values)
 
 
 def layer_of(bench: Bench) -> np.ndarray:

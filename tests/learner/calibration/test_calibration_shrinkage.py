@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from headrace.learner.inputs.preparation import InputPreparation
 from headrace.learner.spec.calibration_spec import Calibration
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.validation.progressive import log_loss, normalized_entropy
-from tests.learner.calibration.calibration_pairs import layer_of, pair
+from tests.learner.calibration.calibration_pairs import check_equals, pair
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
 Floats = npt.NDArray[np.float64]
@@ -30,8 +31,10 @@ def _loss(z: float, *, clicked: bool) -> float:
     return -math.log(_sigmoid(z if clicked else -z))
 
 
-def _expected(raw: Floats, examples: Examples, first: float) -> tuple[list[float], list[float]]:
-    """Scores, and the gain of b and both losses, of a plain loop over closed examples."""
+def _expected(
+    first: float, raw: Floats, examples: Examples
+) -> tuple[list[float], list[float], list[float]]:
+    """Scores, the gain of b and both losses, and shows, of a plain loop over closed examples."""
     b, shrunk, halved = first, 0.0, 0.0
     clicks, scores = 0, []
     for p, clicked in zip(raw.tolist(), examples.labels.astype(bool).tolist(), strict=True):
@@ -50,21 +53,15 @@ def _expected(raw: Floats, examples: Examples, first: float) -> tuple[list[float
         alpha = max(ALPHA, 1.0 / (2.0 + clicks))
         b -= alpha * (_sigmoid(b) - clicked) / (1.0 + 0.25 * alpha)
         clicks += clicked
-    return scores, [b - first, shrunk, halved]
+    return scores, [b - first, shrunk, halved], [len(examples)] * 3
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.1])
 def test_shrunk_scores_equal_those_of_a_plain_loop(rate: float) -> None:
     spec, bare = pair(model=f"base_rate = {rate}\n", section=SECTION)
     examples = random_examples(np.random.default_rng(2), spec, 300, closed=True)
-    bench, alone = Bench(spec), Bench(bare)
-    expected, state = _expected(alone.learn(examples), examples, math.log(rate / (1.0 - rate)))
-    np.testing.assert_allclose(bench.learn(examples), expected, rtol=1e-4)
-    rows, layer = bench.rows(), layer_of(bench)
-    assert sorted(rows.values[layer, 0].tolist()) == pytest.approx(sorted(state), rel=1e-3)
-    assert rows.shows[layer].tolist() == [300] * 3
-    # the model learned as if nothing stood behind it
-    np.testing.assert_array_equal(rows.values[~layer], alone.rows().values)
+    loop = partial(_expected, math.log(rate / (1.0 - rate)))
+    check_equals(loop, (spec, bare), examples)
 
 
 def _mixed(promised: Floats, labels: npt.NDArray[np.uint8], *, first: float = 0.5) -> Floats:

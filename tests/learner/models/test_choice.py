@@ -9,7 +9,6 @@ import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.inputs.slates import request_ends
-from headrace.learner.models.explanations import log_odds_of
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.streams import FIELDS, START_MS, Bench, part, random_examples
 
@@ -106,14 +105,3 @@ def _gradients(bench: Bench, count: int) -> list[float]:
     ids = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(1 << 20) + np.uint64(number)
     found: list[float] = bench.view.columns.values[bench.view.find(ids), 0].tolist()
     return found
-
-
-def test_the_parts_of_an_explanation_sum_to_the_log_odds() -> None:
-    bench = Bench(_spec(CHOICE))
-    examples = _in_requests(random_examples(np.random.default_rng(1), bench.spec, 305, closed=True))
-    bench.learn(part(examples, 0, 300))
-    asked = part(examples, 300, 305)
-    found = bench.model.explain(lambda *_: bench.view, asked.features, asked.event_ms)
-    scores = bench.model.predict(bench.view, asked.features, asked.event_ms)
-    np.testing.assert_allclose(found.log_odds, log_odds_of(scores), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found.log_odds, found.parts.sum(axis=1), atol=1e-9)

@@ -9,6 +9,7 @@ from tests.learner.streams import FIELDS, Bench, random_examples
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEP = 'architecture = "wide_and_deep"\ndimensions = 3\nlayers = [4]\n'
+CHOICE = 'loss = "choice"\n'
 PLATT = '[calibration]\nkind = "platt"\n'
 FTRL = '[optimizer]\nname = "ftrl"\nalpha = 0.2\nbeta = 1.5\nl1 = 0.0\nl2 = 0.0\n'
 
@@ -22,7 +23,7 @@ def _bench(model: str, more: str = "") -> Bench:
 
 @pytest.mark.parametrize("more", ["", PLATT])
 @pytest.mark.parametrize(
-    "model", ["", "base_rate = 0.05\n", MACHINE, MACHINE + "base_rate = 0.05\n"]
+    "model", ["", "base_rate = 0.05\n", MACHINE, MACHINE + "base_rate = 0.05\n", CHOICE]
 )
 def test_the_parts_of_a_sum_are_exact(model: str, more: str) -> None:
     bench = _bench(model, more)
@@ -37,7 +38,7 @@ def test_the_parts_of_a_sum_are_exact(model: str, more: str) -> None:
     declared = [*bench.spec.fields.singles, *bench.spec.fields.bags, *bench.spec.fields.numbers]
     assert {each.name for each in declared} <= set(found.names)
     assert bool(found.pairs) == (MACHINE in model)
-    assert ("calibration" in found.names) == bool(more)
+    assert ("calibration" in found.names) == bool(more or model == CHOICE)
     assert len(bench.view) == before
 
 

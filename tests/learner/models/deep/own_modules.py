@@ -125,10 +125,6 @@ def _listed(self: Any, form: NetworkShape) -> None:
     self.layers = [nn.Linear(form.dimensions, form.dimensions)]
 
 
-def _share_of_two(log_odds: Tensor) -> Tensor:
-    return torch.stack((torch.zeros_like(log_odds), log_odds), dim=1).softmax(1)[:, 1]
-
-
 _instances = iter(range(1, 1000))
 
 FIT: dict[str, type[nn.Module]] = {
@@ -165,10 +161,6 @@ UNFIT: dict[str, tuple[type[nn.Module], str]] = {
         ),
         "alone and in a batch",
     ),
-    "noise": (
-        _summing(lambda _, batch: torch.rand(batch.wide.shape[0], FORM.dimensions)),
-        "alone and in a batch",
-    ),
     "a batch norm of one example": (
         _summing(
             lambda self, batch: self.norm(batch.vectors.sum(1)),
@@ -181,10 +173,6 @@ UNFIT: dict[str, tuple[type[nn.Module], str]] = {
     "layers in a list": (
         _summing(lambda self, batch: self.layers[0](batch.vectors.sum(1)), _listed),
         "nn.ModuleList), got a tensor of shape (4, 4)",
-    ),
-    "a random direction": (
-        _summing(_projected, _direction),
-        "the same log-odds from every instance",
     ),
     "a random direction behind zeros": (
         _summing(_projected, _late_direction),
@@ -219,7 +207,6 @@ UNFIT: dict[str, tuple[type[nn.Module], str]] = {
     ),
     "probabilities": (_answering(Summing, torch.sigmoid), "answers from 0 to 1 alone"),
     "probabilities without weights": (_answering(Deep, torch.sigmoid), "answers from 0 to 1 alone"),
-    "a share of two": (_answering(Summing, _share_of_two), "answers from 0 to 1 alone"),
     "a column": (_answering(Summing, lambda x: x.unsqueeze(1)), "log-odds of shape (3,)"),
     "no gradient": (_answering(Summing, Tensor.detach), "have a gradient"),
 }
