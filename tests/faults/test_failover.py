@@ -53,22 +53,3 @@ def test_a_replica_that_lacks_acknowledged_writes_takes_over(
 
 def _marks(head: dict[str, str]) -> list[int]:
     return [int(mark) for name, mark in head.items() if "/" in name]
-
-
-def test_a_new_primary_without_functions_gets_the_functions(
-    cluster: ValkeyCluster, pipeline: Pipeline
-) -> None:
-    shard = shard_at(cluster, pipeline.store.node_of(0))
-    pipeline.start()
-    pipeline.traffic.begin()
-    pipeline.until_learned(20)
-    shard.replica.call("CONFIG", "SET", "replica-read-only", "no")
-    shard.replica.call("FUNCTION", "FLUSH", "SYNC")
-    shard.replica.call("CONFIG", "SET", "replica-read-only", "yes")
-    assert shard.replica.call("FUNCTION", "LIST") == ""
-    shard.replica.call("CLUSTER", "FAILOVER")
-    wait_promoted(shard.replica)
-    pipeline.until_learned(20)
-    pipeline.settle()
-    pipeline.verify()
-    assert "headrace" in shard.replica.call("FUNCTION", "LIST")

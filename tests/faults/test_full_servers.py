@@ -60,24 +60,6 @@ def test_keepers_free_memory_on_a_full_server(cluster: ValkeyCluster, pipeline: 
     pipeline.verify()
 
 
-def test_a_learner_waits_until_a_full_server_accepts_the_functions(
-    cluster: ValkeyCluster, pipeline: Pipeline
-) -> None:
-    node = shard_at(cluster, pipeline.store.node_of(0)).primary
-    pipeline.start()
-    pipeline.traffic.begin()
-    pipeline.until_learned(20)
-    node.call("CONFIG", "SET", "maxmemory", 1)
-    try:
-        node.call("FUNCTION", "FLUSH", "SYNC")
-        until_refused(pipeline, node, "OOM")
-    finally:
-        node.call("CONFIG", "SET", "maxmemory", 0)
-    pipeline.until_learned(20)
-    pipeline.settle()
-    pipeline.verify()
-
-
 @pytest.mark.skipif(
     sys.platform != "linux", reason="the limit of another process's files is set by Linux alone"
 )

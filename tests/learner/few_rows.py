@@ -23,6 +23,9 @@ from headrace.pserver.store import BucketAnswer, LookResult, Push
 from tests.learner.in_memory import InMemoryModel, cut, records_of
 from tests.learner.streams import BUCKETS, random_examples, random_spec
 
+_TURNS = 120
+"""With trouble."""
+
 
 class Silent:
     """A store whose buckets do not always answer lookups of rows, or pushes.
@@ -107,6 +110,45 @@ class Model(InMemoryModel):
 
     def all_learned(self) -> bool:
         return all(set(each.values()) == {len(self.records)} for each in self.marks())
+
+
+class Trouble:
+    """The faults of a learner: buckets that go back or do not answer, and another learner."""
+
+    def __init__(
+        self, dice: random.Random, drawn: tuple[ModelSpec, Examples], most_rows: int | None
+    ) -> None:
+        self.dice = dice
+        self.model = Model(*drawn, batch=8)
+        self.store = Silent(self.model.store, dice)
+        self.remembered: dict[int, Any] = {}
+        self.learner = self.model.learning(most_rows, self.store)
+        self.other = self.model.learning(None)
+        self.turns = 0
+
+    def happen(self) -> bool:
+        """Let something happen; return whether that is over."""
+        self.turns += 1
+        self.store.share = self.store.push_share = 0.0
+        if self.turns > _TURNS:
+            return True
+        self.store.share = self.dice.choice([0.0, 0.0, 0.1, 1.0])
+        self.store.push_share = self.dice.choice([0.0, 0.3])
+        bucket, store = self.dice.randrange(BUCKETS), self.model.store
+        kind = self.dice.random()
+        if kind < 0.3:
+            self.remembered[bucket] = store.checkpoint(bucket)
+        elif kind < 0.4 and bucket in self.remembered:
+            store.revert(bucket, self.remembered[bucket])
+            self.model.keeper_at_work = self.model.new_keeper()
+        elif kind < 0.6:
+            self.other.step(0.0)
+        return False
+
+    def run(self) -> None:
+        """Learn everything in trouble."""
+        self.model.run(self.learner, over=self.happen)
+        assert self.learner.tally.reread > 0, "nothing happened"
 
 
 def assert_same(found: FoldedRows, expected: FoldedRows) -> None:

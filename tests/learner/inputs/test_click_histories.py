@@ -10,7 +10,7 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.models.factory import open_model
 from headrace.pserver.rows.table import RowTable
 from tests.effort import seeds
-from tests.learner.few_rows import Model, Silent, assert_same, drawn
+from tests.learner.few_rows import Model, Trouble, assert_same, drawn
 from tests.learner.inputs.history_reference import (
     HISTORY,
     LAST,
@@ -101,34 +101,10 @@ def test_a_learner_of_few_rows_has_the_histories_of_one_of_all_rows(seed: int, m
 def test_under_random_faults_every_click_is_in_the_history_once(
     seed: int, most_rows: int | None
 ) -> None:
-    dice = random.Random(seed)
     spec, examples = drawn(seed, HISTORY)
-    model = Model(spec, examples, batch=8)
-    store = Silent(model.store, dice)
-    learner, other = model.learning(most_rows, store), model.learning(None)
-    remembered: dict[int, Any] = {}
-    turns = 0
-
-    def happen() -> bool:
-        nonlocal turns
-        turns += 1
-        store.share = store.push_share = 0.0
-        if turns > 100:
-            return True
-        store.share, store.push_share = dice.choice([0.0, 0.1, 1.0]), dice.choice([0.0, 0.3])
-        bucket, kind = dice.randrange(BUCKETS), dice.random()
-        if kind < 0.3:
-            remembered[bucket] = model.store.checkpoint(bucket)
-        elif kind < 0.4 and bucket in remembered:
-            model.store.revert(bucket, remembered[bucket])
-            model.keeper_at_work = model.new_keeper()
-        elif kind < 0.6:
-            other.step(0.0)
-        return False
-
-    model.run(learner, over=happen)
-    assert learner.tally.reread > 0, f"seed {seed}: nothing happened"
-    assert_histories(spec, model.replica().table, examples)
+    trouble = Trouble(random.Random(seed), (spec, examples), most_rows)
+    trouble.run()
+    assert_histories(spec, trouble.model.replica().table, examples)
 
 
 @pytest.mark.parametrize("model", ["", MACHINE, DIN], ids=["logistic", "machine", "din"])

@@ -1,6 +1,7 @@
 """A learner that holds few rows learns the same model as one with all rows, bit for bit."""
 
 import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,12 @@ from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import BucketAnswer
 from tests.effort import seeds
-from tests.learner.few_rows import Model, Silent, assert_same, drawn
-from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_examples, random_spec
+from tests.learner.few_rows import Model, Silent, Trouble, assert_same, drawn
+from tests.learner.streams import COUNT, PROBABILITY, part, random_examples, random_spec
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
 TORCH = "deep models are an extra: pip install headrace[deep]"
-_TURNS = 120
-"""With trouble."""
 
 
 @pytest.mark.parametrize("growth", ["", COUNT, PROBABILITY], ids=["all", "count", "probability"])
@@ -46,39 +45,6 @@ def test_a_learner_of_few_rows_gives_the_model_of_all_rows(model: str, growth: s
         assert usage.dropped > 0
         assert (usage.stops > 0) == bool(spec.statistics), f"seed {seed}"
         assert few.written.sent == whole.written.sent
-
-
-class Trouble:
-    """The faults of a learner: buckets that go back or do not answer, and another learner."""
-
-    def __init__(self, seed: int, statistics: bool) -> None:
-        self.dice = random.Random(seed)
-        spec, self.examples = drawn(seed if statistics else seed + 2)
-        self.model = Model(spec, self.examples, batch=8)
-        self.store = Silent(self.model.store, self.dice)
-        self.remembered: dict[int, Any] = {}
-        self.few = self.model.learning(self.dice.choice([1, 60, 150]), self.store)
-        self.other = self.model.learning(None)
-        self.turns = 0
-
-    def happen(self) -> bool:
-        """Let something happen; return whether that is over."""
-        self.turns += 1
-        self.store.share = self.store.push_share = 0.0
-        if self.turns > _TURNS:
-            return True
-        self.store.share = self.dice.choice([0.0, 0.0, 0.1, 1.0])
-        self.store.push_share = self.dice.choice([0.0, 0.3])
-        bucket, store = self.dice.randrange(BUCKETS), self.model.store
-        kind = self.dice.random()
-        if kind < 0.3:
-            self.remembered[bucket] = store.checkpoint(bucket)
-        elif kind < 0.4 and bucket in self.remembered:
-            store.revert(bucket, self.remembered[bucket])
-            self.model.keeper_at_work = self.model.new_keeper()
-        elif kind < 0.6:
-            self.other.step(0.0)
-        return False
 
 
 def once(examples: Examples) -> dict[int, tuple[int, int]]:
@@ -106,11 +72,12 @@ def assert_once(model: Model, examples: Examples) -> None:
 def test_under_random_faults_a_cached_learner_counts_every_example_once(
     seed: int, statistics: bool
 ) -> None:
-    trouble = Trouble(seed, statistics)
-    model, learner = trouble.model, trouble.few
-    model.run(learner, over=trouble.happen)
-    assert_once(model, trouble.examples)
-    assert learner.tally.reread > 0, f"seed {seed}: nothing happened"
+    spec, examples = drawn(seed if statistics else seed + 2)
+    dice = random.Random(seed)
+    trouble = Trouble(dice, (spec, examples), dice.choice([1, 60, 150]))
+    trouble.run()
+    model, learner = trouble.model, trouble.learner
+    assert_once(model, examples)
     held = settled(learner, model).table
     assert len(held) > 0
     assert_same(held.everything().existing(), standing(model, held.ids))
@@ -182,16 +149,19 @@ def test_rows_pulled_while_a_push_is_awaited_do_not_count_its_examples_twice() -
     spec, examples = drawn(2)
     model = Model(spec, examples, batch=8)
     learner = model.learning(60, exchange=LateAnswers(model.store))
-    learned, expected = -1, once(part(examples, 0, 0))
+    expected: Counter[int] = Counter()
+    learned = 0
     for _ in range(40 * len(model.records)):
         model.now_ms += 20
         learner.step(0.0)
-        if learner.figures.examples != learned:
-            learned = learner.figures.examples
-            expected = once(part(examples, 0, learned))
+        begin, learned = learned, learner.figures.examples
+        for row, (count, _) in once(part(examples, begin, learned)).items():
+            expected[row] += count
         shows = dict(zip(learner.view.ids.tolist(), learner.view.columns.shows, strict=False))
-        for row, (count, _) in expected.items():
-            assert shows.get(row, count) == count
+        for row, total in expected.items():
+            assert shows.get(row, total) == total
+        if model.all_learned():
+            break
     assert model.all_learned()
     assert isinstance(learner.rows, RowPrefetcher)
     assert learner.rows.usage.pulled > learner.rows.usage.dropped > 0

@@ -139,18 +139,6 @@ def test_a_parked_batch_leaves_no_trace_but_its_marks_and_the_learner_goes_on() 
     assert stage.guard.scored  # it is tried now and then
 
 
-def test_a_parked_batch_is_learned_once_the_guard_no_longer_suspects_it() -> None:
-    stage = _Stage({BAD, BAD + 1})
-    stage.run()
-    assert stage.parked() == [BAD, BAD + 1]
-    stage.guard.suspects_at.clear()
-    stage.run()
-    assert stage.parked() == []
-    assert _counts(stage.model.rows()) == _counts(_without(set()))
-    assert len(stage.scored()) == BATCHES * BATCH
-    assert stage.learner.figures.parked == ()
-
-
 def test_parked_batches_are_tried_at_once_while_the_guard_says_that_the_change_lasts() -> None:
     stage = _Stage({BAD}, replace(PACE, parked_interval_ms=1 << 60))
     stage.run()
@@ -199,7 +187,9 @@ def test_no_example_is_passed_over_while_as_much_is_parked_as_may_be() -> None:
     stage.run(1500)
     assert stage.parked() == []
     assert not _waits(stage.learner)
+    assert stage.learner.figures.parked == ()
     assert _counts(stage.model.rows()) == _counts(_without(set()))
+    assert len(stage.scored()) == BATCHES * BATCH
 
 
 def test_an_operator_drops_a_parked_batch_once_and_its_dead_letter_says_so() -> None:

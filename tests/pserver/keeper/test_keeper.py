@@ -1,6 +1,5 @@
 """Keepers fold and trim without loss, though killed, doubled or deceived at any moment."""
 
-import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -83,23 +82,6 @@ class World:
             assert rows_of(replica, bucket) == truth(self.pushed[bucket])
 
 
-def test_log_entries_stay_as_long_as_followers_may_need_them() -> None:
-    world = World()
-    keeper = world.claimed(FoldPolicy(keep_ms=800, lease_ms=1000))
-    pushed_ms = []
-    for _ in range(30):
-        world.push(1)
-        pushed_ms.append(world.now_ms)
-        keeper.step()
-        kept = world.log_versions(0)
-        assert world.now_ms - pushed_ms[kept[0] - 1] < 800
-        young = sum(world.now_ms - ms < 700 for ms in pushed_ms)
-        assert len(kept) >= young
-        world.now_ms += 100
-    assert world.log_versions(0)[0] > 15
-    world.check()
-
-
 def held(*ages_ms: int, size_bytes: int = 10) -> list[PendingEntry]:
     none = np.zeros(0, np.int64)
     return [PendingEntry(n, size_bytes, -age, none) for n, age in enumerate(ages_ms, 1)]
@@ -148,61 +130,6 @@ def test_a_hot_row_is_written_once_for_all_the_entries_that_touch_it() -> None:
     assert counted(world.metrics.folded_rows) <= rows
     assert counted(world.metrics.trimmed_entries) == 49 * BUCKETS
     world.check()
-
-
-class Killed(Exception):
-    """The keeper's process ends here."""
-
-
-class Deadly:
-    """A store that kills its caller at one call, before or after the call takes effect."""
-
-    def __init__(self, store: MemoryStore, call: int, *, after: bool) -> None:
-        self._store, self._left, self._after = store, call, after
-        self.killed = False
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-
-        def called(*args: Any) -> Any:
-            self._left -= 1
-            if self._left == 0:
-                self.killed = True
-                if self._after:
-                    method(*args)
-                raise Killed
-            return method(*args)
-
-        return called
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_a_keeper_killed_at_any_call_loses_nothing(after: bool) -> None:
-    for call in itertools.count(1):
-        world = World(seed=call)
-        world.push(6)
-        deadly = Deadly(world.store, call, after=after)
-        keeper = world.keeper(deadly)
-        try:
-            for _ in range(4):
-                keeper.step()
-                world.push(2)
-                world.now_ms += 10
-        except Killed:
-            world.check()
-            world.push(1)
-        if not deadly.killed:
-            assert call > 20, "the keeper did not do much"
-            break
-        heir = world.keeper(name="heir")
-        for _ in range(400):
-            world.now_ms += 10
-            heir.step()
-            if all(len(world.log_versions(bucket)) == 1 for bucket in range(BUCKETS)):
-                break
-        else:
-            raise AssertionError(f"killed at call {call}, its buckets are never tended again")
-        world.check()
 
 
 class Believing:

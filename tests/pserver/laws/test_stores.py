@@ -1,4 +1,7 @@
-"""The laws of a store, in memory, on embedded functions, on a server, on a cluster."""
+"""The laws of a store, in memory, on embedded functions, on a cluster.
+
+`test_access` has them on one server, for a user with the permissions of an operator.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -28,14 +31,6 @@ class TestEmbeddedFunctions(RedisLaws):
     @pytest.fixture
     def world(self) -> World:
         return EmbeddedWorld()
-
-
-class TestOneServer(RedisLaws):
-    @pytest.fixture
-    def world(self, valkey_node: str, fresh_name: Callable[[str], str]) -> Iterator[World]:
-        world = RedisWorld(valkey_node, fresh_name("laws"))
-        yield world
-        world.store.close()
 
 
 class TestCluster(RedisLaws):

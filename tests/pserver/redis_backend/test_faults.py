@@ -163,6 +163,9 @@ def test_a_full_node_refuses_pushes_and_still_folds_and_trims(
         [polled] = store.poll({bucket: 1}, 10)
         assert isinstance(polled, PollResult)
         assert polled.version == 1
+        own_cluster.nodes[0].call("FUNCTION", "FLUSH", "SYNC")
+        [refused] = store.push([second])  # the functions do not fit either
+        assert isinstance(refused, OutOfMemory)
     finally:
         own_cluster.nodes[0].call("CONFIG", "SET", "maxmemory", 0)
     [answer] = store.push([second])

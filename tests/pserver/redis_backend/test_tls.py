@@ -13,7 +13,8 @@ from headrace.pserver.redis_backend.address import parse_address, with_login, wi
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import BucketAnswer, Shape
-from tests.pserver.laws.store_laws import BUCKETS, StoreLaws, World
+from tests.pserver.laws.keeper_laws import KeeperLaws
+from tests.pserver.laws.store_world import BUCKETS, World
 from tests.pserver.laws.store_worlds import RedisWorld
 from tests.pserver.redis_backend.access_grants import PASSWORD, grant
 from tests.pserver.redis_backend.tls import (
@@ -45,7 +46,9 @@ def tls_node(
 
 
 @needs_tls
-class TestOverTls(StoreLaws):
+class TestOverTls(KeeperLaws):
+    """Pushes, rows, folds and trims cross a connection whose bytes travel in records of TLS."""
+
     @pytest.fixture
     def world(self, tls_node: TlsNode, fresh_name: Callable[[str], str]) -> Iterator[World]:
         world = RedisWorld(tls_node.url, fresh_name("tls"))

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import rule
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.keeper.bucket_lease import FoldPolicy
-from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.memory_store import BucketState, MemoryStore
+from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.rows.deltas import (
     DELETING_FORMAT,
@@ -24,43 +22,20 @@ from headrace.pserver.rows.deltas import (
     unpack,
 )
 from headrace.pserver.rows.row_codec import StoredRows
-from headrace.pserver.store import Delete, Fold, Push, Trim
+from headrace.pserver.store import Delete, Fold, Trim
 from tests.effort import examples
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
-from tests.pserver.replica.followed_logs import fold_and_trim, following, pushed
+from tests.pserver.replica.followed_logs import ChangingStore, fold_and_trim, following, pushed
 from tests.pserver.rows.entries import Pusher
 from tests.pserver.rows.truth import rows_of, truth
 
 
-class Following(RuleBasedStateMachine):
-    """Pushes, folds, trims, failovers and polls in any order; two replicas, one of them new."""
+class Following(ChangingStore):
+    """A replica that polls at any time; others are new."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = new_store()
-        self.pushers = [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
-        self.pushed: list[list[Push]] = [[], []]
-        self.remembered: list[tuple[BucketState, int, list[Push]] | None] = [None, None]
         self.replica = Replica(self.store, SHAPE)
-        self.dice = random.Random(1)
-        self.now_ms = 0
-        self.keeper = self.new_keeper()
-
-    def new_keeper(self) -> Keeper:
-        return Keeper(
-            self.store,
-            SHAPE,
-            name="k",
-            keeping=FoldPolicy(keep_ms=50, keep_bytes=800, rows_a_fold=3, lease_ms=1000),
-            now_ms=lambda: self.now_ms,
-            draw_nonce=lambda: self.dice.randbytes(8),
-        )
-
-    @rule(bucket=st.integers(0, 1), rows=st.integers(0, 6))
-    def push(self, bucket: int, rows: int) -> None:
-        push = self.pushers[bucket].next(rows)
-        self.store.push([push])
-        self.pushed[bucket].append(push)
 
     @rule(bucket=st.integers(0, 1))
     def push_and_fold_own(self, bucket: int) -> None:
@@ -78,27 +53,10 @@ class Following(RuleBasedStateMachine):
     def poll(self, limit: int) -> None:
         self.replica.poll(limit)
 
-    @rule(passing_ms=st.integers(0, 400))
-    def keep(self, passing_ms: int) -> None:
-        self.now_ms += passing_ms
-        self.keeper.step()
-
     @rule()
     def another_keeper(self) -> None:
         self.keeper.release()
         self.keeper = self.new_keeper()
-
-    @rule(bucket=st.integers(0, 1))
-    def remember(self, bucket: int) -> None:
-        state = self.store.checkpoint(bucket)
-        self.remembered[bucket] = (state, self.pushers[bucket].offset, list(self.pushed[bucket]))
-
-    @rule(bucket=st.integers(0, 1))
-    def fail_over(self, bucket: int) -> None:
-        remembered = self.remembered[bucket]
-        if remembered is not None:
-            self.store.revert(bucket, remembered[0])
-            self.pushers[bucket].offset, self.pushed[bucket] = remembered[1], list(remembered[2])
 
     @rule()
     def another_replica(self) -> None:

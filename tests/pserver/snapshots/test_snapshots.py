@@ -19,8 +19,6 @@ from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
 from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
-from headrace.pserver.store import Shape
-from tests.pserver.rows.entries import WIDTH
 from tests.pserver.snapshots.broken_stores import Stores, put_back
 from tests.pserver.snapshots.snapshot_world import (
     BUCKETS,
@@ -98,24 +96,6 @@ def test_a_shard_that_came_back_empty_gets_its_buckets_and_the_others_are_untouc
     history.supply(store, shape)
     assert rows_in(store, shape) == history.truth()
     assert put_back(store, storage, manifest, shape).buckets == ()
-
-
-@pytest.mark.parametrize("factor", [1, 4])
-def test_a_restore_into_another_name_and_more_buckets_continues_exactly(
-    stores: Stores, storage: SnapshotStorage, factor: int
-) -> None:
-    history = stores.history(6)
-    store, shape = history.store, history.shape
-    manifest = taken(store, storage)
-    history.push_all(3)
-    copy = Shape(stores.shape("copy").model, factor * BUCKETS, WIDTH, "another", "another spec")
-    target = stores.new(copy)
-    put_back(target, storage, manifest, copy)
-    assert rows_in(target, copy) == history.truth_before(manifest)
-    history.supply(target, copy)
-    assert rows_in(target, copy) == history.truth()
-    assert target.shape() == copy
-    assert store.shape() == shape
 
 
 def test_a_snapshot_writer_killed_at_any_file_leaves_no_visible_snapshot(
