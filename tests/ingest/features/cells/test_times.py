@@ -1,6 +1,6 @@
 """Times are read in the forms that programs write, and never invented."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -31,6 +31,28 @@ def test_forms_near_iso_are_read_alone_and_beside_others(text: str, more_ms: int
     for others in ([], ["2026-03-01 20:05:00"], ["x", None]):
         column = pa.array([text, *others], pa.string())
         assert milliseconds_of(column, "iso")[0].as_py() == AT_MS + more_ms
+
+
+@pytest.mark.parametrize(
+    ("pattern", "form"),
+    [
+        ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M"),
+        ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
+        ("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S"),
+        ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M"),
+        ("%d/%b/%Y:%H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S %z"),
+        ("%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S GMT"),
+        ("%Y%m%d%H%M%S", "%Y%m%d%H%M%S"),
+        ("%Y-%m-%d %H:%M:%S,%f", "iso"),
+        ("%Y-%m-%d %H:%M:%S.%f UTC", "iso"),
+    ],
+)
+def test_a_format_is_found_by_its_times(pattern: str, form: str) -> None:
+    moments = [AT + timedelta(hours=7 * i) for i in range(60)]
+    column = pa.array([f"{each:{pattern}}" for each in moments])
+    assert form_of(column) == (form, "")
+    found = milliseconds_of(column, form).to_pylist()
+    assert found == [int(each.timestamp() * 1000) for each in moments]
 
 
 @pytest.mark.parametrize(
