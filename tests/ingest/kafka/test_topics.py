@@ -18,6 +18,8 @@ from headrace.ingest.kafka.topics import (
     EventTopics,
     TopicSpec,
     ensure_topics,
+    examples_topic,
+    joiner_group,
     read_retention,
     topics_for,
 )
@@ -123,3 +125,8 @@ def _ended(error: Exception | None = None) -> Future[None]:
     else:
         future.set_exception(error)
     return future
+
+
+def test_each_model_has_a_group_and_a_topic_of_its_own() -> None:
+    assert joiner_group("old") != joiner_group("new")
+    assert examples_topic("old") != examples_topic("new")

@@ -152,7 +152,8 @@ def test_a_number_that_says_never_is_no_click(tmp_path: Path, never: int, unit: 
     text = f'[event]\ntimestamp = "time"\ntimestamp_format = "{unit}"\n'
     layout = parse_layout(f'{text}[click]\ntimestamp = "clicked_at"', "l.toml")
     assert [each["timestamp_ms"] for each in read(path, layout)[1]] == [AT_MS + 1000]
-    assert survey_log(path, FIELDS, layout).clicks == 1
+    found = survey_log(path, FIELDS, layout)
+    assert (found.clicks, found.refused) == (1, ())
 
 
 def test_a_click_long_before_its_impression_refuses_its_row(tmp_path: Path) -> None:
