@@ -107,6 +107,10 @@ WRITTEN: dict[str, Any] = {
         *(BY_TIME_TEXT, "time,clicked_at", [",2026-03-01 08:00:06", "2026-03-01 08:00:06,-"]),
         *({"timestamp_ms": [None, AT_MS + 6000]}, []),
     ),
+    "a time of a click that cannot be read": (
+        *(BY_TIME_TEXT, "time,clicked_at", ["2026-03-01 08:00:00,soon", "2026-03-01 08:00:06,"]),
+        *({"timestamp_ms": [None, AT_MS + 6000]}, []),
+    ),
     "never, as the time of a click": (
         *(BY_TIME_TEXT, "time,clicked_at"),
         [f"2026-03-01 08:00:00,{never}" for never in ("1970-01-01", "9999-12-31", "0", "-1")],
