@@ -97,6 +97,7 @@ class History:
         self.proxy.producer = f"{joiner_group(self.joined.name)}.a".encode()
         self.joiner: Joiner | None = None
         self._hung, self._stop = threading.Event(), threading.Event()
+        self._killed = False
 
     def send(self, part: Happened) -> None:
         """Send events, and what a replay sends behind them: both topics have passed their time."""
@@ -109,6 +110,7 @@ class History:
 
     def start(self) -> None:
         self.joiner, self._hung, self._stop = None, threading.Event(), threading.Event()
+        self._killed = False
         self._running = Future[None]()
         arguments = self._running, self._stop, self._hung
         # a thread that hangs in the client must not hold the interpreter back at its end
@@ -117,8 +119,17 @@ class History:
     def stop(self) -> None:
         """Let the joiner commit and end."""
         self._stop.set()
-        self.wait(self._running.done)
+        self.wait(self.ended)
         self._running.result()
+
+    def kill(self) -> None:
+        """Let the joiner end with the transaction that it is committing."""
+        self._killed = True
+        self._stop.set()
+
+    def ended(self) -> bool:
+        """Whether the joiner has ended."""
+        return self._running.done()
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Wait, and start the joiner again if it hangs."""
@@ -167,16 +178,24 @@ class History:
             joiner = self.joiner = Joiner(ports, joined.name, joined.fields, joined.topics, PACE)
             while not stop.is_set():
                 joiner.step(0.01)
-            joiner.finish()
+            if not self._killed:
+                joiner.finish()
 
 
 def run(
-    history: History, late: str, moment: str, *, written: bool = True, noticed: bool = False
+    history: History,
+    late: str,
+    moment: str,
+    *,
+    written: bool = True,
+    noticed: bool = False,
+    killed: bool = False,
 ) -> None:
     """Join four parts of a history; a request of the second is late, and arrives in the third.
 
     written: whether the transaction of the late request is written, as it is sent again. noticed:
-    whether the joiner goes on with another producer because of it.
+    whether the joiner goes on with another producer because of it. killed: whether the joiner ends
+    with the transaction in which it arrives, and another one continues.
     """
     happened = happen(seed=47, count=EVENTS, partitions=1)  # no dead letter in the third part
     first, second, third, fourth = happened.parts(PARTS)
@@ -196,8 +215,12 @@ def run(
     if at is None:
         proxy.arrive()
     else:
-        proxy.moment = replace(at, seen=at.seen.copy())
+        then = history.kill if killed else at.then
+        proxy.moment = replace(at, seen=at.seen.copy(), then=then)
     history.send(third)
+    if killed:
+        history.wait(history.ended)
+        history.start()
     history.joins()
     assert proxy.moment is None, "the moment never came"
     assert proxy.producers > producers or not noticed
@@ -230,6 +253,18 @@ def test_a_late_request_of_a_written_transaction_changes_no_later_one(
         if in_part or noticed or (late, moment) != COMMITTED_IN_PART:
             return
     pytest.fail("no transaction was committed in part")
+
+
+def test_offsets_of_an_earlier_transaction_do_not_set_a_joiner_back(
+    own_kafka: KafkaBehindProxy,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(ConnectionLog, "log", lambda *_: None)
+    caplog.set_level("WARNING")
+    run(History(own_kafka, fresh_name), "TxnOffsetCommit", "before its end", killed=True)
+    assert "they belong to other examples" in caplog.text
 
 
 @pytest.mark.parametrize("moment", list(MOMENTS)[3:])

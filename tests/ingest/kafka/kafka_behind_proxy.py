@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,8 @@ class Moment:
     nth: int = 1
     behind: int | None = None
     """That request is slow: it arrives only behind one of this kind."""
+    then: Callable[[], None] = lambda: None
+    """Called when the late requests have arrived, before anything else."""
     seen: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -140,6 +143,7 @@ class RequestProxy:
             self.moment = None
             connection.wait_answered()
             self.arrive()
+            moment.then()
             for owner, waiting in self._slow:
                 owner.send(waiting)
             self._slow.clear()
