@@ -56,6 +56,8 @@ class ListReader:
         self.closed = False
         self.cut: dict[Source, int] = {}
         """By source, the offset from which its log was cut off and written again."""
+        self.old_end: int | None = None
+        """The end of every source to a broker that was cut off."""
         self._news: list[ReaderEvent] = [PartitionAssigned(source) for source in self.records]
         self._ours: set[Source] = set()
         self._positions: dict[Source, int] = {}
@@ -128,9 +130,11 @@ class ListReader:
         """Undo `pause`."""
         self.paused.difference_update(sources)
 
-    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:  # noqa: ARG002
+    def bounds(self, source: Source, reached: int = 0) -> tuple[int, int]:
         """Return the first offset of the source, and the first after its last record."""
         records = self.records[source]
+        if self.old_end is not None and not reached:
+            return 0, self.old_end
         return (records[0].offset, records[-1].offset + 1) if records else (0, 0)
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:

@@ -93,3 +93,9 @@ def test_the_state_of_a_log_is_told_from_its_stored_position(
     reader.cut[SOURCE] = 7
     stored = {SOURCE: Committed(offset, topic_id, epoch)}
     assert log_states(reader, stored) == {SOURCE: expected}
+
+
+def test_a_log_is_not_cut_because_a_broker_takes_an_older_end_for_its_own() -> None:
+    reader = ListReader({SOURCE: [Record(SOURCE, number, 0, b"") for number in range(9)]})
+    reader.old_end = 4
+    assert log_states(reader, {SOURCE: Committed(8, "")}) == {SOURCE: LogState.CONTINUED}
