@@ -19,8 +19,11 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_simulation_notices_a_removed_check(mutant: Mutant) -> None:
-    assert seed_that_notices(mutant, first_seeds()[mutant.name]) is not None
+    first = first_seeds()[mutant.name]
+    assert seed_that_notices(mutant, first) is not None, f"not noticed from seed {first} on"
 
 
 def test_every_mutant_has_a_seed_and_every_seed_a_mutant() -> None:
-    assert list(first_seeds()) == [mutant.name for mutant in MUTANTS]
+    assert list(first_seeds()) == [mutant.name for mutant in MUTANTS], (
+        "run python -m tests.simulation.mutant_seeds --only NAME for a new one"
+    )
