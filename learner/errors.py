@@ -108,6 +108,10 @@ class WrongExamples(LearnerError):
         )
 
 
+class ExamplesExpired(LearnerError):
+    """Kafka deleted examples that an experiment still needs."""
+
+
 class UnfitModule(LearnerError):
     """The torch module that a spec names cannot be trained and served."""
 

@@ -27,7 +27,7 @@ from headrace.ingest.examples.continuity import Continuity
 from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Reader, Record, Source
 from headrace.learner.batch.sources import ExampleBlock
-from headrace.learner.errors import LearnerError, WrongExamples
+from headrace.learner.errors import ExamplesExpired, WrongExamples
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +35,6 @@ _MOST_QUEUED_BYTES = 4 << 20
 """Limit of one partition, which is then paused until the others caught up."""
 _POLL_S = 0.2
 """Waiting for a batch; as long until a stop is noticed."""
-
-
-class ExamplesExpired(LearnerError):
-    """Kafka deleted examples that an experiment still needs."""
 
 
 class TopicPosition(NamedTuple):

@@ -16,7 +16,7 @@ import pytest
 from headrace.ingest.examples.batch import Examples, unpack
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.errors import LearnerError
+from headrace.learner.errors import ExamplesExpired, LearnerError
 from headrace.learner.experiments.arm import Arm
 from headrace.learner.experiments.live.history_topic import (
     forget,
@@ -25,7 +25,6 @@ from headrace.learner.experiments.live.history_topic import (
 )
 from headrace.learner.experiments.live.live_process import no_examples
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
-from headrace.learner.experiments.live.topic_source import ExamplesExpired
 from headrace.learner.experiments.published_history import PublishedHistory
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.pserver.memory_store import MemoryStore
