@@ -22,7 +22,7 @@ from tests.pserver.laws.store_world import (
     answered,
     standing,
 )
-from tests.pserver.rows.entries import WIDTH, Pusher
+from tests.pserver.rows.entries import WIDTH, Pusher, row_ids
 from tests.pserver.rows.truth import Row, rows_of
 
 SEEDS = 40
@@ -31,8 +31,7 @@ STEPS = 60
 
 def all_ids() -> npt.NDArray[np.uint64]:
     """Every id that a Pusher uses, and one of each bucket that none uses."""
-    numbers = [number * 0x0123456789AB for number in range(9)] + [5]
-    return np.array([n | b << 62 for b in range(BUCKETS) for n in numbers], np.uint64)
+    return np.concatenate([row_ids(bucket, BUCKETS, range(10)) for bucket in range(BUCKETS)])
 
 
 def row_at(rows: FoldedRows, index: int) -> Row:

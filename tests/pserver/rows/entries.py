@@ -1,8 +1,10 @@
 """Row deltas and pushes for tests."""
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.pserver.rows.deltas import NEVER, EntryHeader, RowDeltas, SourceReached, pack
 from headrace.pserver.store import OffsetSpan, Push
@@ -11,15 +13,17 @@ WIDTH = 2
 SOURCE = "topic/0"
 
 
+def row_ids(bucket: int, buckets: int, numbers: Sequence[int]) -> npt.NDArray[np.uint64]:
+    """Ids of a bucket: in different sub-hashes, and parts of the bucket if it is split."""
+    log = np.uint64(buckets.bit_length() - 1)
+    ids = np.array(numbers, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return ids >> log | np.uint64(bucket) << np.uint64(64) - log if log else ids
+
+
 def deltas_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> RowDeltas:
     """Random deltas of up to `rows` of the bucket's nine rows."""
-    high = np.uint64(64 - (buckets.bit_length() - 1))
-    numbers = sorted({dice.randrange(9) for _ in range(rows)})
-    spread = [number * 0x0123456789AB for number in numbers]  # into different sub-hashes
-    ids = np.array(spread, np.uint64)
-    if buckets > 1:
-        ids |= np.uint64(bucket) << high
-    count = len(numbers)
+    ids = row_ids(bucket, buckets, sorted({dice.randrange(9) for _ in range(rows)}))
+    count = ids.shape[0]
 
     def some(limit: int) -> list[int]:
         return [dice.randrange(limit) for _ in range(count)]
