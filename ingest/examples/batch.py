@@ -189,8 +189,12 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
 def _check_origin(facts: Mapping[bytes, bytes], fields: FieldSet) -> None:
     version = facts.get(b"format", b"none").decode()
     if version != str(FORMAT):
-        kind = UnreadableExamples if version.isdecimal() else DamagedExamples
-        raise kind(f"examples: expected format {FORMAT}, got {version}")
+        if not version.isdecimal():
+            raise DamagedExamples(f"examples: expected format {FORMAT}, got {version}")
+        raise UnreadableExamples(
+            f"examples: expected format {FORMAT}, got {version}: use the version of headrace that "
+            "wrote them, or a newer one"
+        )
     fingerprint = facts[b"fingerprint"].decode()
     if fingerprint != fields.fingerprint:
         raise UnreadableExamples(

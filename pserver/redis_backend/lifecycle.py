@@ -117,7 +117,10 @@ class ModelLifecycle:
             raise StoreError(f"{key.decode()} cannot be read: {error}") from error
         expected = RESHARDED_FORMAT if stored.generation else FORMAT
         if stored.format != expected:
-            raise StoreError(f"{key.decode()}: expected format {expected}, got {stored.format}")
+            raise StoreError(
+                f"{key.decode()}: expected format {expected}, got {stored.format}: use the version "
+                "of headrace that wrote it, or a newer one"
+            )
         self._calls.adopt(stored.generation)
         return stored
 

@@ -131,7 +131,10 @@ def decode(blob: bytes) -> Manifest:
             raise BadManifest(f"expected sha256 {sealed.sha256}, got {digest}")
         found = msgspec.json.decode(body, type=_Format).format
         if found != FORMAT:
-            raise BadManifest(f"expected format {FORMAT}, got {found}")
+            raise BadManifest(
+                f"expected format {FORMAT}, got {found}: use the version of headrace that wrote "
+                "it, or a newer one"
+            )
         manifest = msgspec.json.decode(body, type=Manifest)
     except UNDECODABLE as error:
         raise BadManifest(f"cannot be read: {error}") from error

@@ -21,7 +21,8 @@ def test_a_checkpoint_is_short_and_read_as_it_was_committed() -> None:
         *((each, "fields", "expected the checkpoint of a joiner")
           for each in ("", "{}", "null", "nonsense", '{"fingerprint":"fields"}')),
         (TEXT, "other", "expected fields with fingerprint other .*got fields"),
-        (TEXT.replace('"format":1', '"format":9'), "fields", "expected format 1 .*got 9"),
+        (TEXT.replace('"format":1', '"format":9'), "fields",
+         "expected format 1 .*got 9: use the version of headrace that wrote it"),
     ],
 )  # fmt: skip
 def test_metadata_that_is_not_the_checkpoint_of_this_joiner_is_refused(

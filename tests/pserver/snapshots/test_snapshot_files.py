@@ -164,7 +164,7 @@ def test_no_byte_of_a_manifest_can_change_unnoticed() -> None:
 
 def test_a_manifest_of_a_later_format_or_without_a_bucket_is_refused_by_name() -> None:
     manifest = manifest_of()
-    with pytest.raises(BadManifest, match="expected format 1, got 2"):
+    with pytest.raises(BadManifest, match="expected format 1, got 2: use the version"):
         decode(encode(msgspec.structs.replace(manifest, format=2)))
     with pytest.raises(BadManifest, match="each of 2 buckets"):
         decode(encode(msgspec.structs.replace(manifest, files=manifest.files[1:])))
