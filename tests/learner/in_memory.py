@@ -55,7 +55,7 @@ class InMemoryModel:
         self.now_ms, self.spec, self._dice = 0, spec, random.Random(5)
         self.store: Any = MemoryStore(clock_ms=self.now, nonces=self.nonce)
         self.store = self.store if store is None else store
-        self.shape = Shape(spec.name, buckets, spec.width, spec.fingerprint, "")
+        self.shape = Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)
         self.store.create(self.shape)
         self.written = ListWriter()
         self.clocks = LearnerClocks(self.now, lambda seconds: None, self.nonce)

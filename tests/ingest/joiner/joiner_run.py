@@ -1,10 +1,12 @@
 """One run of a joiner over Kafka in memory."""
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
@@ -30,7 +32,10 @@ class JoinerRun:
         largest_poll: int = 1_000,
         pace: JoinerPacing = EAGER,
         join_again: bool = False,
+        fields: FieldSet | None = None,
+        draw_name: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
+        """fields: other ones than those of `policy`."""
         self.clock_ms = 1_000
         self.rests: list[float] = []
         self.reader = ListReader(records, largest_poll=largest_poll)
@@ -38,10 +43,11 @@ class JoinerRun:
         self.joiner = Joiner(
             memory_ports(self.reader, transactions, lambda: self.clock_ms, self.rests.append),
             MODEL,
-            fields_of(policy),
+            fields or fields_of(policy),
             TOPICS,
             pace,
             join_again=join_again,
+            draw_name=draw_name,
         )
 
     def run(self) -> None:

@@ -1,0 +1,42 @@
+"""A store and examples of a later format are refused by number, with what to do.
+
+The tests of the snapshot's manifest and the joiner's checkpoint have the same rule.
+"""
+
+import pyarrow as pa
+import pytest
+
+from headrace.ingest.examples.batch import DamagedExamples, UnreadableExamples, unpack
+from headrace.pserver.errors import StoreError
+from headrace.pserver.redis_backend.node_connection import Call
+from headrace.pserver.redis_backend.redis_store import RedisStore
+from tests.embedded_valkey.server import EmbeddedValkey
+from tests.formats import golden
+from tests.formats.small_model import example_records, spec_of
+
+REFUSED = "expected format 1, got 9: use the version of headrace that wrote (it|them), or a newer"
+
+
+def test_a_store_of_a_later_format_is_refused_with_what_to_do() -> None:
+    server = EmbeddedValkey(lambda: 0)
+    server.run(golden.calls_to_load(golden.read("store.json"), ""))
+    key = b"{test}:shape"
+    [shape] = server.run([Call(key, ("GET", key))])
+    server.run([Call(key, ("SET", key, shape.replace(b'"format":1', b'"format":9')))])
+    store = RedisStore(server, "test")  # type: ignore[arg-type]  # takes the place of the client
+    with pytest.raises(StoreError, match=rf"{{test}}:shape: {REFUSED}"):
+        store.shape()
+
+
+def test_examples_of_a_later_format_are_refused_with_what_to_do() -> None:
+    fields = spec_of("immediate").fields
+    with pa.ipc.open_stream(
+        example_records(golden.read("joined_immediate.json"))[-1].value
+    ) as stream:
+        batch, facts = stream.read_next_batch(), {**stream.schema.metadata, b"format": b"9"}
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema.with_metadata(facts)) as written:
+        written.write_batch(batch.replace_schema_metadata(facts))
+    with pytest.raises(UnreadableExamples, match=f"examples: {REFUSED}") as caught:
+        unpack(sink.getvalue().to_pybytes(), fields)
+    assert not isinstance(caught.value, DamagedExamples), "an operator must not skip it"
