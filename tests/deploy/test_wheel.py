@@ -3,15 +3,16 @@
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 UV = Path(sys.executable).with_name("uv")
 FOLDERS = ("deploy", "ingest", "learner", "pserver", "serving")
 """Packages of a user with the names of this repository's folders."""
@@ -93,10 +94,12 @@ def _files(folder: Path) -> set[str]:
 
 
 def test_the_wheel_has_one_package_with_all_its_data(built: Distributions) -> None:
+    assert built.wheel.name == f"headrace-{VERSION}-py3-none-any.whl"
+    assert built.sdist.name == f"headrace-{VERSION}.tar.gz"
     names = zipfile.ZipFile(built.wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {
         "headrace",
-        f"headrace-{version('headrace')}.dist-info",
+        f"headrace-{VERSION}.dist-info",
     }
     assert "headrace/pserver/redis_backend/functions.lua" in names
     assert "headrace/deploy/local/services/kafka_jars.lock" in names

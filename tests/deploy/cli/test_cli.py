@@ -184,12 +184,6 @@ def test_a_refused_option_or_spec_imports_no_heavy_package(tmp_path: Path) -> No
     assert {*map(frozenset, imported_by(*refused).values())} <= {frozenset({"numpy"})}
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    from importlib.metadata import version
-
-    assert run_process("--version").stdout == f"headrace {version('headrace')}\n"
-
-
 def test_init_creates_a_model_once_and_inspect_shows_its_buckets(
     refused: Refused, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
