@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 2.0
 """A broker in reach accepts a connection in a few milliseconds."""
+_ATTEMPTS = 3
 
 
 class _Client(Protocol):
@@ -38,7 +41,11 @@ def listed_topics(
 ) -> ClusterMetadata:
     """Return the brokers and topics of Kafka. Raises KafkaUnreachable, NotAllowed."""
     with translated(doing, settings.bootstrap):
-        found: ClusterMetadata = client.list_topics(timeout=settings.connect_timeout_s)
+        try:
+            found: ClusterMetadata = client.list_topics(timeout=settings.connect_timeout_s)
+        except KafkaException:
+            _check_unanswered(settings)
+            raise
     check_advertised(settings, found)
     return found
 
@@ -57,6 +64,7 @@ def answering_admin(settings: KafkaSettings) -> AdminClient:
     try:
         found = admin.list_topics(timeout=settings.connect_timeout_s)
     except KafkaException as error:
+        _check_unanswered(settings)
         admin.poll(0.0)
         raise translate(errors[0] if errors else error, "connecting", settings.bootstrap) from error
     check_advertised(settings, found)
@@ -68,24 +76,53 @@ def check_advertised(settings: KafkaSettings, found: ClusterMetadata) -> None:
 
     Raises KafkaUnreachable.
     """
-    brokers = [(each.host, each.port) for each in found.brokers.values()]
-    addresses = {each.strip().rpartition("://")[2] for each in settings.bootstrap.split(",")}
-    if not brokers or any(f"{host}:{port}" in addresses for host, port in brokers):
+    brokers = [f"{each.host}:{each.port}" for each in found.brokers.values()]
+    if not brokers or not set(brokers).isdisjoint(_addresses(settings)):
         return
-    deadline_s = time.monotonic() + settings.connect_timeout_s
-    failures = []
-    for host, port in brokers:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0.0:
-            break
-        try:
-            socket.create_connection((host, port), min(_PATIENCE_S, left_s)).close()
-        except OSError as error:
-            failures.append(f"{host}:{port} ({error.strerror or error})")
-        else:
-            return
+    failures = _failures(settings, brokers)
+    if failures is None:
+        return
     raise KafkaUnreachable(
         f"Kafka at {settings.bootstrap} answers, but it advertises other addresses for its "
         f"brokers, and none can be reached from here: {', '.join(failures)}. Set "
         "advertised.listeners of the brokers to addresses that this machine reaches"
     )
+
+
+def _check_unanswered(settings: KafkaSettings) -> None:
+    """Check what the brokers advertise, after a request for it had no answer.
+
+    A client also asks for itself. If that answer is the first, it sends the request to the
+    advertised addresses. So new clients ask, unless the setting names no address in reach.
+    """
+    if _failures(settings, _addresses(settings)) is not None:
+        return
+    for _ in range(_ATTEMPTS):
+        asking = AdminClient({**settings.connection(), "log_level": 0})
+        with suppress(KafkaException):
+            check_advertised(settings, asking.list_topics(timeout=_PATIENCE_S))
+            return
+
+
+def _addresses(settings: KafkaSettings) -> list[str]:
+    return [each.strip().rpartition("://")[2] for each in settings.bootstrap.split(",")]
+
+
+def _failures(settings: KafkaSettings, addresses: Iterable[str]) -> list[str] | None:
+    """Connect to one of these; return why none can be reached, or None."""
+    deadline_s = time.monotonic() + settings.connect_timeout_s
+    failures = []
+    for address in addresses:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0.0:
+            break
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection(
+                (host.strip("[]"), int(port)), min(_PATIENCE_S, left_s)
+            ).close()
+        except (OSError, ValueError) as error:
+            failures.append(f"{address} ({getattr(error, 'strerror', None) or error})")
+        else:
+            return None
+    return failures

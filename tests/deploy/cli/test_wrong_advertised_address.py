@@ -7,7 +7,6 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from headrace.deploy.local.services.kafka import HOST, KafkaNode
 from headrace.deploy.local.services.ports import free_port
@@ -44,8 +43,6 @@ def own_kafka(stack_directory: Path) -> Iterator[KafkaElsewhere]:
     """Such a broker."""
     directory = stack_directory / "kafka-elsewhere"
     with running_server(KafkaElsewhere(directory, jars(), remove=stack_directory)) as node:
-        # its first answer takes a busy machine longer than a command waits
-        AdminClient({"bootstrap.servers": node.bootstrap}).list_topics(timeout=60.0)
         yield node
 
 
