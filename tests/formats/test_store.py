@@ -11,7 +11,9 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.relay.relayed_replica import Relayed, RelayedReplica
-from headrace.pserver.rows.deltas import Deletions, unpack_entry
+from headrace.pserver.rows.deltas import Deletions, RowDeltas, unpack_entry
+from headrace.pserver.snapshots.catalog import list_snapshots
+from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import PollResult, Shape
 from tests.formats import golden
 from tests.formats.small_model import BUCKETS, example_records, learn, predictions, spec_of
@@ -43,17 +45,25 @@ def test_a_replica_of_a_recorded_store_gives_the_recorded_predictions(store: Red
     model = InMemoryModel(SPEC, BUCKETS, store)
     assert store.shape() == Shape(SPEC.name, BUCKETS, SPEC.width, SPEC.fingerprint, SPEC.text)
     assert store.row_limit() == 24
-    assert predictions(SPEC, model.replica()) == near(PREDICTIONS["scores"])
+    replica = model.replica()
+    assert predictions(SPEC, replica) == near(PREDICTIONS["scores"])
+    [listed] = list_snapshots(SnapshotStorage(str(golden.V1 / "snapshots")))
+    snapshot = listed.manifest
+    assert snapshot is not None
+    for copied in snapshot.files:  # of the same rows and log
+        assert replica.checksum(copied.bucket) == copied.checksum
     [parked] = parked_messages(each.marks for each in model.answers())
     assert (parked.offset, parked.examples, parked.buckets) == (6, 3, BUCKETS)
     assert parked.cause is ParkedCause.REPEATS
-    entries = [
-        unpack_entry(entry.blob)[1]
-        for polled in store.poll({0: 0, 1: 0}, 100)
-        if isinstance(polled, PollResult)
-        for entry in polled.entries
-    ]
-    assert {type(each) is Deletions for each in entries} == {True, False}
+    kinds = set()
+    for polled in store.poll({0: 0, 1: 0}, 100):
+        assert isinstance(polled, PollResult)
+        entries = [unpack_entry(entry.blob) for entry in polled.entries]
+        kinds |= {type(content) for _, content in entries}
+        marks = snapshot.files[polled.bucket].marks
+        for each in entries[-1][0].reached:
+            assert each.stop == marks[each.source] >= each.start
+    assert kinds == {RowDeltas, Deletions}
 
 
 def test_a_learner_and_a_keeper_continue_a_recorded_store(store: RedisStore) -> None:

@@ -99,6 +99,9 @@ def test_an_archiver_continues_a_recorded_archive_with_each_row_once(tmp_path: P
         archiver.step(0.0)
     archiver.finish()
     folder.close()
+    for recorded in (golden.V1 / "archive").rglob("*.parquet"):  # none is written again
+        kept = tmp_path / "archive" / recorded.relative_to(golden.V1 / "archive")
+        assert kept.read_bytes() == recorded.read_bytes()
     for topic in (TOPICS.impressions, TOPICS.clicks):
         rows = pyarrow.dataset.dataset(tmp_path / "archive" / topic, partitioning="hive")
         found = rows.to_table().select(["partition", "offset"]).to_pylist()
