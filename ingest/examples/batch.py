@@ -30,8 +30,14 @@ FORMAT = 1
 _WEIGHT = "weight"
 _SLICE = "slice:"
 _COLUMNS = (
-    *("kinds", "labels", "event_ms", "shown_ms", "append_ms", "weights"),
-    *("impression_ids", "request_ids"),
+    "kinds",
+    "labels",
+    "event_ms",
+    "shown_ms",
+    "append_ms",
+    "weights",
+    "impression_ids",
+    "request_ids",
 )
 """Columns of the examples themselves, beside those of their features and slices."""
 _SPECS = 16

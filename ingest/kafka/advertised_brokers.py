@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 2.0
 """A broker in reach accepts a connection in a few milliseconds."""
 _ATTEMPTS = 3
+"""New clients that ask after one got no answer."""
 
 
 class _Client(Protocol):
@@ -90,10 +91,11 @@ def check_advertised(settings: KafkaSettings, found: ClusterMetadata) -> None:
 
 
 def _check_unanswered(settings: KafkaSettings) -> None:
-    """Check what the brokers advertise, after a request for it had no answer.
+    """Check what the brokers advertise, after a client that asked for it got no answer.
 
-    A client also asks for itself. If that answer is the first, it sends the request to the
-    advertised addresses. So new clients ask, unless the setting names no address in reach.
+    Each client also asks on its own. If it gets that answer first, it sends the caller's request to
+    the advertised addresses. New clients therefore ask again, unless no address of the setting can
+    be reached. Raises KafkaUnreachable.
     """
     if _failures(settings, _addresses(settings)) is not None:
         return
@@ -109,7 +111,7 @@ def _addresses(settings: KafkaSettings) -> list[str]:
 
 
 def _failures(settings: KafkaSettings, addresses: Iterable[str]) -> list[str] | None:
-    """Connect to one of these; return why none can be reached, or None."""
+    """Return why none of these addresses can be reached; None if one can."""
     deadline_s = time.monotonic() + settings.connect_timeout_s
     failures = []
     for address in addresses:
