@@ -109,8 +109,10 @@ def _in_order(times: GuessedTimes) -> bool:
 
 
 def are_days(times: GuessedTimes) -> bool:
-    """Whether all times are midnight."""
-    return bool(pc.all(pc.equal(_remainder(times.milliseconds(), _DAY_MS), 0)).as_py())
+    """Whether all times are midnight, and written without an hour."""
+    return "%H" not in times.form and bool(
+        pc.all(pc.equal(_remainder(times.milliseconds(), _DAY_MS), 0)).as_py()
+    )
 
 
 def _remainder(numbers: pa.Array, size: int) -> pa.Array:

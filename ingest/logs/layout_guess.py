@@ -145,6 +145,8 @@ def _event_time(shown_at: GuessedTimes | None) -> list[str]:
         lines.append('# these times have no zone and count as UTC; time_zone = "Area/City" if not')
     if are_days(shown_at):
         lines.append("# these are days: all rows of a day have the time of its midnight")
+    elif "%H" in shown_at.form and "%M" not in shown_at.form:
+        lines.append("# these are hours: all rows of an hour have the time of its start")
     return lines
 
 

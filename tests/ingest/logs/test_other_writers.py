@@ -378,6 +378,14 @@ def test_numbers_that_look_like_dates_are_times_only_under_the_name_of_a_time(
         assert (event.timestamp == name, event.timestamp_format) == (form != "ms", form)
 
 
+@pytest.mark.parametrize("hours", [("00", "00"), ("00", "01")])
+def test_times_of_whole_hours_are_not_called_days(tmp_path: Path, hours: tuple[str, str]) -> None:
+    rows = [f"141021{hour},a" for hour in hours]
+    found = guess_layout(csv_file(tmp_path, "hour,item", *rows)).text
+    assert "these are hours" in found
+    assert "these are days" not in found
+
+
 def test_a_nested_column_that_no_field_reads_refuses_no_row(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     columns = {
