@@ -120,7 +120,7 @@ def test_workers_answer_like_one_process_and_survive_kills_of_any_process(
             running([StoreModel(spec, store)]) as alone,
             command(*run, *several, *unshed) as served,
         ):
-            url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
+            url = served.wait_for(r"serving \S+ on (http://127\.0\.0\.1:\d+)").group(1)
             folder = folder_of(served)
             served.wait_for("all workers answer")
             served.wait_for(r"INFO +follower: headrace\.runtime\.process: server started")
@@ -206,7 +206,7 @@ def test_workers_share_a_snapshot_and_nothing_outlives_a_killed_supervisor(tmp_p
     first = free_ports(3)
     ports = ("--metrics-port", str(first))
     with two_workers(tmp_path, "--alias", "production=frozen", *ports) as served:
-        url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
+        url = served.wait_for(r"serving \S+ on (http://127\.0\.0\.1:\d+)").group(1)
         folder = folder_of(served)
         served.wait_for("all workers answer")
         eventually(lambda: ready(url))
