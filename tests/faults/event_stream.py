@@ -113,4 +113,5 @@ class JoinedExamples:
         batch = unpack(record.value, self._fields)
         kinds = [Kind(kind) for kind in batch.kinds.tolist()]
         self.found.update(zip(kinds, batch.impression_ids.to_pylist(), strict=True))
-        self._newest_ms[record.source.partition] = int(batch.event_ms.max())
+        if len(batch):  # the first of a partition only has a checkpoint
+            self._newest_ms[record.source.partition] = int(batch.event_ms.max())
