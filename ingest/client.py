@@ -59,12 +59,11 @@ class ClientSettings:
     linger_ms: int = 20
     """Time that an event waits for others to share a request."""
     queue_events: int = 50_000
-    """Events that may wait for their acknowledgement; `impression` and `click` block beyond."""
+    """Most events without an acknowledgement. At this number, `impression` and `click` block."""
     timeout_s: float = 30.0
-    """For an answer: longer than the collector's deadline, so that the answer tells what became of
-    the events."""
+    """Time to wait for an answer: longer than the collector's deadline, so that an answer comes."""
     first_wait_s: float = 0.1
-    """Before a request is sent again; it doubles each time, with jitter."""
+    """Wait before a request is sent again. It doubles each time, with jitter."""
     longest_wait_s: float = 10.0
 
 

@@ -67,7 +67,7 @@ class LearnerCollector(ModelCollector):
             ("held_batches", "Batches quarantined.", figures.quarantined_batches),
             ("held_examples", "Examples in quarantined batches.", figures.quarantined_examples),
             ("gap_offsets", "Offsets skipped with --accept-gap or --skip-damaged.", gaps),
-            ("pushed_rows", "Rows carried by pushes.", tally.rows),
+            ("pushed_rows", "Rows in pushes.", tally.rows),
             ("admitted_rows", "Rows that admission has created.", admitted),
             ("refused_ids", "Times that an id without a row counted in its rare row.", refused),
         ):

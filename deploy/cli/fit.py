@@ -83,7 +83,7 @@ def fit(
     If interrupted, run it again: it continues after the last saved state. `headrace serving run
     --snapshot` serves the result, `headrace pserver restore` loads it into a parameter server.
     The exit status is 2 if a row is refused, as `headrace check` reports. The model has the other
-    rows, unless more than half are refused: then none is written.
+    rows. If more than half are refused, no model is written.
     """
     from headrace.deploy.reports.fit_report import fit_in_words
     from headrace.deploy.reports.tracking.run_recorder import record_run

@@ -136,9 +136,9 @@ def parked(
     model: SpecFile = MODEL,
     redis: str = REDIS,
 ) -> None:
-    """Show the messages of examples that the batch guard parked; ask to learn or drop some.
+    """Show the messages of examples that the batch guard parked, or decide to learn or drop some.
 
-    The learner of the partition obeys within seconds, or once it starts.
+    The learner of the partition follows within seconds, or when it starts.
     """
     from headrace.deploy.operations.parked import ask_about, parked_text
     from headrace.learner.loop.marks.parked_marks import ParkedRequest

@@ -308,7 +308,7 @@ def rows_written(registry: CollectorRegistry) -> Counter:
 
 def full_of(registry: CollectorRegistry) -> Gauge:
     """Return the gauge of a folder without room."""
-    text = "1 while the folder has no room and the sink waits, else 0."
+    text = "1 while the folder is full and the sink waits, else 0."
     return Gauge("headrace_sink_full", text, registry=registry)
 
 

@@ -61,7 +61,7 @@ class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The format of the file."""
 
     format: Literal["csv", "parquet", "ndjson"] | None = None
-    """Without it, the name of the file says it. `.gz`, `.zst` and `.bz2` are unpacked."""
+    """Default: by the ending of the file's name. `.gz`, `.zst` and `.bz2` are unpacked."""
     delimiter: str = ","
     """One character between the columns of a CSV."""
     columns: list[str] = []
@@ -81,20 +81,20 @@ class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: str | None = None
     """Column with the id that items of one page view share."""
     timestamp: str | list[str] | None = None
-    """Column with the time of the impression, or two, such as `["date", "time"]`, whose texts are
-    joined by a blank. This or `start` is required."""
+    """Column with the time of the impression. The texts of two columns, such as `["date", "time"]`,
+    are joined by a space. This or `start` is required."""
     timestamp_format: str = "ms"
     """`ms`, `s`, `us` or `ns` since 1970, `iso`, or a pattern of strptime. In a pattern, `.%f` or
     `,%f` is a fraction of the second. A Parquet column of timestamps needs none."""
     time_zone: str | None = None
-    """Zone of times without one, such as `Europe/Berlin`; without it, they are UTC. In the hour
-    that clocks repeat in autumn, a time is taken as the first of the two. Refused beside numbers,
+    """Zone of times that name no zone, such as `Europe/Berlin`. Default: UTC. In the hour that
+    clocks repeat in autumn, a time is taken as the first of the two. Refused for numeric times,
     which count from 1970 in UTC."""
     start: datetime | None = None
-    """Time of the first row, for a file without times. Beside `timestamp`, whose format must then
-    be `ms`, `s`, `us` or `ns`: the time that its numbers count from, instead of 1970."""
+    """Time of the first row, for a file without times. With `timestamp`: the time from which its
+    numbers count, instead of 1970; the format must then be `ms`, `s`, `us` or `ns`."""
     rows_per_s: float = 1000.0
-    """Rows that share a second, with `start` alone."""
+    """Rows per second, with `start` and without `timestamp`."""
 
     @property
     def time_columns(self) -> list[str]:
@@ -115,13 +115,13 @@ class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words `true`, `t`, `yes`, `y`, `on`, `x`, `ja`, `j`, `oui`, `si`, `sì`, `sí`, `sim`, `tak`,
     `kyllä`. Another word is refused."""
     values: list[str | int | float | bool] = []
-    """Values of `column` that mean a click, in any case; all others mean none. `["*"]` takes each
-    word as a click that does not mean none."""
+    """Values of `column` that mean a click, in upper or lower case; all others mean no click. With
+    `["*"]`, every word means a click, except the words above that mean no click."""
     timestamp: str | None = None
-    """Column with the time of the click, in the format of the impressions. No click are: an empty
-    value, `0`, a negative number, and a time before 2 January 1970 or from 2099 on. A row with
-    another value that is no time, or with a time more than a minute before that of the impression,
-    is refused."""
+    """Column with the time of the click, in the format of the impressions. These mean no click: an
+    empty value, `0`, a negative number, and a time before 2 January 1970 or from 2099 on. A row is
+    refused if another value is no time, or if the time is more than a minute before that of the
+    impression."""
     delay_ms: int = 0
     """Milliseconds from the impression to the click, with `column`."""
     value: str | None = None

@@ -118,7 +118,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> HeadraceClassifier:
         """Learn n more rows once.
 
-        `classes`: the two classes; required at the first call if y lacks one. The columns of the
+        `classes`: the two classes; required at the first call if y has only one. The columns of the
         first call decide the fields.
         """
         first = not hasattr(self, "model_")
@@ -205,7 +205,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write the model as a snapshot; return its name. Raises StorageFailed.
 
         `headrace serving run --snapshot` serves it, `headrace pserver restore` loads it into a
-        parameter server, where learners go on from it.
+        parameter server, where learners continue with it.
         """
         check_is_fitted(self)
         return self.model_.save(folder)
@@ -222,7 +222,7 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def from_snapshot(cls, folder: Path | str, name: str | None = None) -> HeadraceClassifier:
         """Return a fitted classifier with the rows of a snapshot; classes 0 and 1.
 
-        `name`: which snapshot of the folder; the newest if missing. Raises NoSnapshot,
+        `name`: the snapshot in the folder, by default the newest. Raises NoSnapshot,
         DamagedSnapshot, StorageFailed.
         """
         model = InMemoryModel.load(folder, name)

@@ -106,14 +106,14 @@ class LocalModel:
         `impressions` and `clicks` are iterables of mappings, or DataFrames. Their fields are those
         that producers send: `impression_id`, `timestamp_ms` (or a datetime) and the fields of the
         spec. Pass calls in the order of event time: as in the service, an impression is refused if
-        an earlier one is newer by more than the label window. An event of the next day counts as of
-        now, and a later one is refused. With `policy = "window"`, an example is learned when its
-        window closes: by a later call, or by `flush`.
+        an earlier one is newer by more than the label window. An event up to a day in the future
+        gets the present time, and a later one is refused. With `policy = "window"`, an example is
+        learned when its window closes: by a later call, or by `flush`.
 
-        `label`: a column of the impressions that says whether they were clicked, as 0 and 1, -1
-        and 1, true and false, yes and no, a count, or a time. Pass no clicks with it;
-        `impression_id` is then optional. Raises ValueError if a row lacks the column, or has
-        another word in it. Raises TypeError if the events are neither mappings nor a DataFrame, or
+        `label`: a column of the impressions that says whether they were clicked, as 0 and 1, -1 and
+        1, true and false, yes and no, a count, or a time. Pass no clicks with it; `impression_id`
+        is then optional. Raises ValueError if a row lacks the column, or the column contains
+        another word. Raises TypeError if the events are neither mappings nor a DataFrame, or
         contain a value that JSON cannot represent.
         """
         if label is None:
@@ -216,7 +216,7 @@ class LocalModel:
     def save(self, folder: Path | str) -> str:
         """Write the model as a snapshot; return its name.
 
-        `folder`: a folder, or a URL that fsspec knows; it may hold many snapshots. Pending
+        `folder`: a folder, or a URL that fsspec supports; it may contain several snapshots. Pending
         impressions and the scores so far are not saved. Raises StorageFailed.
         """
         return self._model.save(folder)
@@ -227,9 +227,9 @@ class LocalModel:
     ) -> LocalModel:
         """Return the model of a snapshot: one that `save` wrote, or a running model's.
 
-        `name`: which snapshot of the folder; the newest if missing. `spec`: what the model must be;
-        the snapshot's own if missing. Raises NoSnapshot, DamagedSnapshot, StorageFailed, WrongModel
-        if `spec` differs.
+        `name`: the snapshot in the folder, by default the newest. `spec`: the expected spec, by
+        default the snapshot's own. Raises NoSnapshot, DamagedSnapshot, StorageFailed, WrongModel if
+        `spec` differs.
         """
         saved = InMemoryModel.load(folder, name, spec=spec)
         model = cls(saved.spec)

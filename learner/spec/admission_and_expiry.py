@@ -44,7 +44,7 @@ class Admission(Struct, frozen=True):
     """The sighting at which an id gets its row."""
     filter_mb: Annotated[int, Meta(ge=1, le=4096)] = 64
     """MiB of counters in each learner. With the defaults, a remembered id takes 26 bytes. 64 MiB
-    have room for about 3 million ids at a time."""
+    suffice for about 3 million ids at a time."""
     hashes: Annotated[int, Meta(ge=1, le=8)] = 4
     """Counters per id. 8 would take a sixth less memory, at twice the work."""
     false_rate: Annotated[float, Meta(ge=1e-6, le=0.5)] = 0.01

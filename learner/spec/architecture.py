@@ -103,7 +103,7 @@ class Structure(Struct, frozen=True):
     history_length: Annotated[int, Meta(ge=1, le=1000)] = 50
     """Number of the latest items of the history that the encoder reads."""
     target: Annotated[str, expected(_TARGET)] = ""
-    """The single-valued field that the items are compared with. Required beside `history`."""
+    """The single-valued field that the items are compared with. Required with `history`."""
     module: Annotated[str, expected("= a class, like package.file:Class")] = ""
     """Your own torch module. It must be importable."""
 

@@ -17,8 +17,8 @@ class Calibration(Struct, frozen=True):
     kind: str = PLATT
     """The form of the layer."""
     alpha: Annotated[float, Meta(ge=1e-6, le=1.0)] = 0.0005
-    """Learning rate. The layer forgets outcomes after about 1 / (`alpha` p (1 - p)) examples,
-    `isotonic` per knot: 20,000 for `platt` and 1,000 for `isotonic` where a tenth is clicked.
+    """Learning rate. The layer forgets outcomes after about 1 / (`alpha` p (1 - p)) examples, per
+    knot for `isotonic`. If a tenth is clicked, this is 20,000 for `platt` and 1,000 for `isotonic`.
     `shrinkage` forgets them after 1 / `alpha` clicks. A larger rate makes the layer noisier."""
 
 

@@ -74,7 +74,7 @@ class ModelSpec:
     calibration: Calibration | None
     """None: predictions are those of the model."""
     fingerprint: str
-    """Digest of all that must agree. The parameter server keeps it and refuses a process with
+    """Digest of all keys that must agree. The parameter server stores it and refuses a process with
     another one."""
     text: str
     """The text of the file."""

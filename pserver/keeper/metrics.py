@@ -30,10 +30,10 @@ class KeeperMetrics:
             "row_limit",
             "Most rows of the model, set by `headrace pserver limit`; 0: no limit.",
         )
-        self._rows = gauge("rows", "Rows of the buckets that this keeper holds.")
+        self._rows = gauge("rows", "Rows of the buckets that this keeper leases.")
         self.lost_leases = counter("lost_leases", "Leases lost to another keeper.")
-        self._log_bytes = gauge("log_bytes", "Bytes in the logs of held buckets.")
-        self._buckets_held = gauge("buckets_held", "Buckets that this keeper holds.")
+        self._log_bytes = gauge("log_bytes", "Bytes in the logs of the leased buckets.")
+        self._buckets_held = gauge("buckets_held", "Buckets that this keeper leases.")
 
     def hold(self, buckets: int, log_bytes: int, rows: int) -> None:
         """Record the number of held buckets, the size of their logs and their rows."""

@@ -40,7 +40,7 @@ class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     expected: str | None = None
-    """Refuse (409) unless the alias is this model now. Empty: unless the alias does not exist."""
+    """Refuse (409) unless the alias points to this model. Empty: unless it does not exist."""
 
 
 _decode = msgspec.json.Decoder(Switch).decode

@@ -58,7 +58,7 @@ class CandidateScore(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The score of one candidate."""
 
     impression_id: str
-    """As given, else generated: log the impression and its click under this id."""
+    """The given or generated id: send the impression and its click with this id."""
     score: float
     """Click probability."""
     uncertainty: float | None = None
@@ -73,7 +73,7 @@ class RankedCandidate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
     index: int
     """Its position in the request, from 0."""
     impression_id: str
-    """As given, else generated: log the impression and its click under this id."""
+    """The given or generated id: send the impression and its click with this id."""
     score: float
     """Click probability."""
     uncertainty: float | None = None
@@ -154,7 +154,7 @@ class FieldShares(msgspec.Struct, frozen=True):
     requests: float | None
     """Of the candidates in recent requests to this process; null without requests."""
     learned: float | None
-    """Of all learned impressions; null if the rows do not tell: for bags and plain numbers."""
+    """Of all learned impressions; null for bags and plain numbers, which are not counted."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

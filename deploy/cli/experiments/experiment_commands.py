@@ -77,7 +77,7 @@ class ExperimentRunOptions:
     workers: int = setting(0, least=0)
     """With --executor processes: number of processes. 0: one per core."""
     keep_best: int = setting(1, metavar="ARMS", least=0)
-    """With --executor: best arms whose last checkpoint is kept after they ended."""
+    """With --executor: number of best arms whose last checkpoint is kept after they end."""
     hold: float = setting(30.0, metavar="SECONDS", least=0.0)
     """Without --data: longest wait for a partition without new examples."""
 
@@ -231,7 +231,7 @@ class ExperimentShowOptions:
     as_json: bool = setting(False, flag="--json")
     """Print JSON."""
     stop: bool = setting(False)
-    """Ask the runner of the live experiment to end: it ranks the arms that are left first."""
+    """Ask the runner of the live experiment to rank the remaining arms and end."""
 
 
 def show(

@@ -89,10 +89,10 @@ def limit(
         most=10**12,
     ),
 ) -> None:
-    """Set the most rows that a model may have, so that it leaves room for other models.
+    """Set the most rows that a model may have, so that it leaves memory for other models.
 
-    Keepers delete the least recently seen rows beyond it, as with `most_rows` in the section
-    [expiry] of the spec; the lower of both counts. Running keepers follow within ten seconds. The
+    Keepers delete the least recently seen rows beyond the limit, as with `most_rows` in the section
+    [expiry] of the spec; the lower limit applies. Running keepers follow within ten seconds. The
     limit belongs to the name of the model: you may set it before the model exists, and it outlives
     `drop`.
     """

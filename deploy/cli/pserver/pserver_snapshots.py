@@ -37,7 +37,7 @@ def snapshot(
     place: str = PLACE,
     model: SpecFile = MODEL,
     redis: str = REDIS,
-    parallel: int = setting(2, "Buckets to copy at the same time, each held in memory.", least=1),
+    parallel: int = setting(2, "Buckets to copy at the same time, in memory.", least=1),
 ) -> None:
     """Write the rows and marks of every bucket to files, while the model keeps learning."""
     from importlib.metadata import version
@@ -86,8 +86,8 @@ class SnapshotsOptions:
 def snapshots(options: SnapshotsOptions, place: str = PLACE) -> None:
     """List the snapshots, the oldest first; or verify them, or remove old ones.
 
-    --keep and --older-than remove what neither keeps, and unfinished snapshots. The newest complete
-    snapshot of each model stays.
+    With --keep and --older-than, a snapshot is removed if neither option keeps it. Unfinished
+    snapshots are removed, too. The newest complete snapshot of each model stays.
     """
     from headrace.deploy.terminal.tables import facts_of, print_table
     from headrace.pserver.snapshots.catalog import list_snapshots

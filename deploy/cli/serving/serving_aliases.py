@@ -31,7 +31,7 @@ class ServingAliasOptions:
     )
     """URL of a server. Repeat to switch several in order."""
     expected: str | None = setting(None, metavar="MODEL")
-    """Refuse unless the alias has this model, or these models with weights, now."""
+    """Refuse unless the alias now points to this model, or to these models with weights."""
     revert: bool = setting(False)
     """Switch back to the previous model or models."""
     everywhere: bool = setting(False)

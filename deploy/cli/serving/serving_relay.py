@@ -33,8 +33,8 @@ class ServingRelayOptions:
     """Milliseconds between two writes. A row that changed several times is written once. On
     average, answers are older by half of this time."""
     base_interval_s: int = setting(600, env="HEADRACE_RELAY_BASE_INTERVAL_S", least=10)
-    """Seconds in which all rows are written once. A new server reads two to three times as much at
-    its start."""
+    """Seconds in which all rows are written once. At its start, a new server reads two to three
+    times as many rows."""
     values: RelayedValues = setting(RelayedValues.ALL, env="HEADRACE_RELAY_VALUES")
     """The values of a row that are written. `all`: the row, which every version reads. `final`: the
     values that scores are computed from, without the optimizer's sums. `half`: the same, weights

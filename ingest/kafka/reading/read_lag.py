@@ -87,7 +87,7 @@ class ReadLag(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauge."""
-        text = "Records of its partitions that this process has not read, asked every two seconds."
+        text = "Unread records of this process's partitions, updated every two seconds."
         gauge = GaugeMetricFamily(self._name, text, labels=list(self._labels))
         if (records := self._records()) is not None:
             gauge.add_metric(list(self._labels.values()), records)

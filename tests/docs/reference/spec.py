@@ -32,7 +32,7 @@ Better TOML or taplo, write it to a file and begin the spec with a line that nam
 #:schema ./headrace-spec.schema.json
 ```
 
-A refusal names the file, the line, the key, the text in the column "expected", and the value
+An error names the file, the line, the key, the text in the column "expected", and the value
 found.
 """
 _PARSERS: dict[str, Any] = {
