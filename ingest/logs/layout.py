@@ -94,7 +94,8 @@ class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time of the first row, for a file without times. With `timestamp`: the time from which its
     numbers count, instead of 1970; the format must then be `ms`, `s`, `us` or `ns`."""
     rows_per_s: float = 1000.0
-    """Rows per second, with `start` and without `timestamp`."""
+    """Rows per second, with `start` and without `timestamp`. Successive rows of one request have
+    the time of the first of them."""
 
     @property
     def time_columns(self) -> list[str]:

@@ -44,6 +44,8 @@ _REQUEST_NAME = re.compile(
 _ID_NAME = re.compile(r"^(impression|exposure|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
 _MOST_COUNTED = 999_999
 _CLICK_DELAY_MS = 1_000
+_ROWS_PER_S = 100.0
+"""Of a file without times. A click 1 ms after its row is then known before the next request."""
 _MOST_CLICKED = 0.7
 """Share of rows. A second time that nearly every row has is not that of a click."""
 _LONGEST_DELAY_MS = 7 * 86_400_000
@@ -133,9 +135,10 @@ def _event_time(shown_at: GuessedTimes | None) -> list[str]:
     """Return the lines of [event] about the time of an impression."""
     if shown_at is None:
         return [
-            "# no column has times: each row gets a time after that of the row before",
+            "# no column has times, so they follow the order of the rows: those of a request",
+            "# share a time, and each click is known before the next request",
             "start = 2025-01-01T00:00:00Z",
-            "rows_per_s = 1000.0",
+            f"rows_per_s = {_ROWS_PER_S}",
         ]
     names = ", ".join(map(toml_text, shown_at.names))
     lines = [f"timestamp = {f'[{names}]' if isinstance(shown_at.column, list) else names}"]
@@ -271,11 +274,12 @@ def _click(
         if not counts and not are_labels(column):
             continue
         taken.add(name)
+        delay_ms = 1 if shown_at is None else _CLICK_DELAY_MS
         return [
             "",
             "[click]",
             f"column = {toml_text(name)}{counts}",
-            f"delay_ms = {_CLICK_DELAY_MS:_}  # the file has no time of the click",
+            f"delay_ms = {delay_ms:_}  # the file has no time of the click",
         ]
     return _later_time(times, shown_at, taken) or [
         "",

@@ -23,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,6 +77,9 @@ class TableBlock(NamedTuple):
     """The chosen columns. Values of several types in one column of NDJSON are texts."""
     line_of: Callable[[int], int] | None = None
     """Returns the line in the file of a row of the block; None: the file has no lines."""
+    timed_as: npt.NDArray[np.int64] | None = None
+    """Numbers of the rows from which a log without times makes the time of each row, (rows,); None:
+    of the rows themselves."""
 
     def place(self, row: int) -> str:
         """Return the name of a row of the block, from 0: its line in the file, from 1."""

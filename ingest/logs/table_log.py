@@ -38,6 +38,7 @@ from headrace.runtime.clock import wall_ms
 Event = dict[str, Any]
 
 _NO_TIME = pa.scalar(None, pa.int64())
+_NO_REQUEST = pa.nulls(1, pa.string())
 _DAY_MS = 86_400_000
 _LEAST_MS = 2 * _DAY_MS
 """Times of 1970 and before, in any zone, say "never", as 0, -1 and the year 1 do."""
@@ -87,7 +88,6 @@ class TableLog:
 
     def lines(self) -> Iterator[Line]:
         """Yield impressions and clicks in order of time."""
-        self._file = self._opened()
         waiting: list[tuple[int, int, Line]] = []  # clicks whose time has not come
         time_ms = number = 0
         latest_ms = wall_ms() + AHEAD_MS
@@ -124,7 +124,22 @@ class TableLog:
     def blocks(self) -> Iterator[TableBlock | UnreadableRow]:
         """Yield the columns that the layout names, and lines that are not rows."""
         self._file = self._opened()
-        yield from self._file.blocks()
+        event = self.layout.event
+        if event.time_columns or event.request_id is None:
+            yield from self._file.blocks()
+            return
+        # learners score the candidates of a request together only if they share a time
+        request, begun = _NO_REQUEST, 0
+        for block in self._file.blocks():
+            if isinstance(block, TableBlock) and event.request_id in block.arrow:
+                requests = pa.concat_arrays([request, texts_of(block.arrow[event.request_id])])
+                begins = ~_bools(pc.equal(requests[1:], requests[:-1]))
+                places = np.arange(block.first, block.first + block.rows)
+                timed_as = np.maximum.accumulate(np.where(begins, places, begun))
+                request, begun = requests[-1:], int(timed_as[-1]) if block.rows else begun
+                yield block._replace(timed_as=timed_as)
+            else:
+                yield block
 
     def rows_of(self, block: TableBlock) -> LogRows:
         """Return the events of a block. Raises SpecError."""
@@ -140,8 +155,10 @@ class TableLog:
             self._check_zone(column)
             times = milliseconds_of(column, event.timestamp_format, event.time_zone)
             return pc.add(times, start_ms) if start_ms else times
-        places = range(block.first, block.first + block.rows)
-        return pa.array([int(start_ms + 1000 * i / event.rows_per_s) for i in places], pa.int64())
+        places = block.timed_as
+        if places is None:
+            places = np.arange(block.first, block.first + block.rows)
+        return pa.array((start_ms + 1000 * places / event.rows_per_s).astype(np.int64))
 
     def _check_zone(self, times: pa.Array) -> None:
         """Raise SpecError for a time_zone that numbers would ignore.
@@ -203,7 +220,7 @@ class TableLog:
     def _events(self) -> Iterator[tuple[Event, Event | None] | tuple[bytes, None]]:
         """Yield an impression and its click for each row, and the text of each other line."""
         stem, click = self.path.name.partition(".")[0], self.layout.click
-        for block in self._file.blocks():
+        for block in self.blocks():
             if isinstance(block, UnreadableRow):
                 yield block.text, None
                 continue

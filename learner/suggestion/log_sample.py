@@ -31,6 +31,8 @@ class LogSample:
     """By the name of the event field."""
     times: npt.NDArray[np.int64]
     """In milliseconds, 0 if unknown; shape (n,)."""
+    timed: bool
+    """Whether the log has times; otherwise they only say the order."""
     labels: npt.NDArray[np.bool_]
     delays_ms: npt.NDArray[np.int64]
     """From impression to click, of the clicks; empty if the log has no times of clicks."""
@@ -88,6 +90,7 @@ def _sample(log: TableLog, rows: int, of_clicks: TableLog | None = None) -> LogS
     return LogSample(
         joined_columns([(part.block.rows, part.fields) for part in parts]),
         shown_ms,
+        log.layout.event.timestamp is not None,
         labels,
         delays if has_times else delays[:0],
         whole,

@@ -95,7 +95,7 @@ def suggest_spec(
         if names[each.source] != each.source:
             keys += f', source = "{_escaped(each.source)}"'
         lines.append(f"{names[each.source]} = {{ {keys} }}  # {each.reason}")
-    if _span_ms(sample) > _HOURS_MS and "hour" not in names.values():
+    if sample.timed and _span_ms(sample) > _HOURS_MS and "hour" not in names.values():
         number += 1
         key = f'hour = {{ number = {number}, transform = "hour" }}'
         lines.append(f"{key}  # of timestamp_ms, in UTC; utc_offset_h shifts it")

@@ -15,6 +15,11 @@ from headrace.ingest.logs.decimal_commas import are_decimal_commas
 from headrace.ingest.logs.layout import BagLayout, LogLayout, parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.table_log import TableLog
+from headrace.ingest.survey.log_survey import survey_log
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.batch.table_source import TableSource
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.suggestion.log_sample import sample_log
 
 ROWS = 40
 START = datetime(2026, 1, 5, 8, tzinfo=UTC)
@@ -125,6 +130,38 @@ def test_a_file_without_times_gets_a_start_and_one_without_clicks_says_so(tmp_pa
     assert "start = 2025-01-01T00:00:00Z" in guessed.text
     assert "the file has only impressions" in guessed.text
     assert guessed.layout.click is None
+
+
+def test_all_readers_give_the_rows_of_a_request_one_time_in_a_file_without_times(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.parquet"
+    requests = [None, None, *(f"r{i // 7}" for i in range(60)), "r0", None]
+    rows = {
+        "request_id": pa.array(requests, pa.string()),
+        "item": [i % 3 for i in range(64)],
+        "clicked": [int(i % 5 == 0) for i in range(64)],
+    }
+    pa.parquet.write_table(pa.table(rows), path, row_group_size=5)
+    guessed = guess_layout(path)
+    begins = [i for i, each in enumerate(requests) if not i or not each or each != requests[i - 1]]
+    first = [max(each for each in begins if each <= i) for i in range(64)]
+    start_ms = int(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    expected = [start_ms + 10 * each for each in first]
+    lines = list(TableLog(path, guessed.layout).lines())
+    shown = [each.time_ms for each in lines if not each.is_click]
+    clicks = [each.time_ms for each in lines if each.is_click]
+    assert shown == expected
+    assert clicks == [
+        at + 1 for at, clicked in zip(expected, rows["clicked"], strict=True) if clicked
+    ]
+    spec = parse_spec('[model]\nname = "m"\n[fields.item]\nnumber = 1\ntransform = "id"', "m")
+    fitted = TableSource([str(path)], guessed.layout, spec).blocks(FilePosition())
+    assert [at for block in fitted for at in block.examples.event_ms.tolist()] == expected
+    assert sample_log(path, guessed.layout, 64).times.tolist() == expected
+    survey = survey_log(path, spec.fields, guessed.layout)
+    assert (survey.first_ms, survey.last_ms) == (expected[0], expected[-1])
+    assert not survey.refused
 
 
 def test_columns_that_may_be_clicks_are_listed_with_their_words(tmp_path: Path) -> None:
