@@ -9,11 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.features.cells.values import is_list, numbers_of, texts_of
+from headrace.learner.suggestion.digit_ids import Labels, digit_ids
 from headrace.runtime.counted_nouns import counted
 
 _ID_NAME = re.compile(
     r"(^|[_.])(id|user|item|article|ad|site|campaign|code|type|category)s?($|_id$)"
     r"|(?-i:[a-z]I[dD]s?$)",  # listenerId
+    re.IGNORECASE,
+)
+_LOGGING_NAME = re.compile(
+    r"propensity|^p_?score$|^(action|click|show|selection)_?prob(ability)?$"
+    r"|^(logging|serving)?_?policy(_?(name|id))?$|^(model|ranker|policy)_?(version|name|id)$"
+    r"|^(served|logged|model|ranking|predicted)_?(score|ctr|p?ctr)$|^p_?ctr$|^prediction$",
     re.IGNORECASE,
 )
 _FEW = 64
@@ -39,8 +46,11 @@ class ColumnProfile:
     """For ids: a number for each row's value, absent being one; shape (rows,)."""
 
 
-def profile_of(name: str, column: pa.Array) -> ColumnProfile:
-    """Return what a column holds."""
+def profile_of(name: str, column: pa.Array, labels: Labels) -> ColumnProfile:
+    """Return what a column holds; labels: (n,) whether each row is clicked."""
+    if _LOGGING_NAME.search(name.rpartition(".")[2]):
+        reason = "named like what only the logging system knows, so no request can contain it"
+        return ColumnProfile(name, "", reason, 0)
     present = len(column) - column.null_count
     absent = (
         f", {100 * column.null_count / max(1, len(column)):.1f} % absent"
@@ -77,31 +87,17 @@ def profile_of(name: str, column: pa.Array) -> ColumnProfile:
     ):
         return ColumnProfile(name, "", f"{shown}: nearly every row has its own", distinct)
     if numbers is not None and distinct > _FEW and not _ID_NAME.search(name):
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-        return ColumnProfile(
-            name, "log_bucket", f"numbers from {low:g} to {high:g}{absent}", distinct
-        )
+        ids = digit_ids(column, numbers, labels)
+        if not ids.found:
+            why = f"numbers from {np.nanmin(numbers):g} to {np.nanmax(numbers):g}{absent}"
+            why += f", {ids.reason}" if ids.reason else ""
+            return ColumnProfile(name, "log_bucket", why, distinct)
+        shown += f", {ids.reason}"
     if numbers is None and (pc.mean(pc.utf8_length(texts_of(column))).as_py() or 0) > _LONG_TEXT:
         return ColumnProfile(name, "", f"{shown}, long texts", distinct)
     encoded = texts_of(column).dictionary_encode()
     codes = pc.fill_null(encoded.indices, distinct).to_numpy(zero_copy_only=False)
     return ColumnProfile(name, "id", shown, distinct, codes.astype(np.int32))
-
-
-def early_rates(
-    codes: npt.NDArray[np.integer], labels: npt.NDArray[np.bool_], prior_shows: float
-) -> npt.NDArray[np.float64]:
-    """Return the click rate of each row's value in the earlier half of the rows; shape (rows,).
-
-    prior_shows: impressions at the rate of that half, which each value has besides its own.
-    """
-    half, size = labels.shape[0] // 2, int(codes.max()) + 1
-    rate = float(labels[:half].mean())
-    shows = np.bincount(codes[:half], minlength=size)
-    clicks = np.bincount(codes[:half], weights=labels[:half], minlength=size)
-    rates = (clicks + prior_shows * rate) / (shows + prior_shows)
-    of_rows: npt.NDArray[np.float64] = rates[codes]
-    return of_rows
 
 
 def _whole(numbers: npt.NDArray[np.float64]) -> bool:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates
+from headrace.learner.suggestion.column_profile import ColumnProfile
+from headrace.learner.suggestion.digit_ids import early_rates
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]

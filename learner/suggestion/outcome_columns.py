@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.features.cells.values import is_list, numbers_of, texts_of
-from headrace.learner.suggestion.column_profile import ColumnProfile, early_rates
-
-Labels = npt.NDArray[np.bool_]
+from headrace.learner.suggestion.column_profile import ColumnProfile
+from headrace.learner.suggestion.digit_ids import Labels, early_rates, later_losses
 
 _LEAST_CLICKS = 50
 """In each half, and impressions without a click."""
@@ -55,18 +54,10 @@ def removed_loss(profile: ColumnProfile, column: pa.Array, labels: Labels) -> fl
     rest = (half - clicks[0], labels.shape[0] - half - clicks[1])
     if min(*clicks, *rest) < _LEAST_CLICKS:
         return 0.0
-    before = _loss(np.full(labels.shape[0], labels[:half].mean()), labels)
+    before = later_losses(np.full(labels.shape[0], labels[:half].mean()), labels).mean()
     views = [_codes(profile, column), *_views(column)]
-    after = min(_loss(early_rates(codes, labels, _PRIOR_SHOWS), labels) for codes in views)
-    return 1 - after / before
-
-
-def _loss(rates: npt.NDArray[np.float64], labels: Labels) -> float:
-    """Return the log loss of the later half."""
-    half = labels.shape[0] // 2
-    least = 1 / (half + 2)
-    rates, clicked = np.clip(rates[half:], least, 1 - least), labels[half:]
-    return float(-np.log(np.where(clicked, rates, 1 - rates)).mean())
+    rates = (early_rates(codes, labels, _PRIOR_SHOWS) for codes in views)
+    return float(1 - min(later_losses(each, labels).mean() for each in rates) / before)
 
 
 def _views(column: pa.Array) -> Iterator[npt.NDArray[np.int64]]:

@@ -61,7 +61,7 @@ def suggest_spec(
         column = layout.click.column if layout and layout.click else None
         raise SpecError(f"{path}: {all_clicked(sample.rows, column, sample.words)}")
     profiles = without_outcomes(
-        [profile_of(source, column) for source, column in sample.columns.items()],
+        [profile_of(source, column, sample.labels) for source, column in sample.columns.items()],
         sample.columns,
         sample.labels,
     )

@@ -81,7 +81,7 @@ def test_a_layout_names_the_keys_of_objects(tmp_path: Path, kind: str) -> None:
 def test_an_array_of_objects_is_refused_by_the_suggestion(tmp_path: Path) -> None:
     path = as_ndjson(tmp_path / "a.ndjson", [{"ts": 1_780_286_400_250, "parts": [{"a": 1}]}] * 3)
     sample = sample_log(path, parse_layout('[event]\ntimestamp = "ts"\n', "l.toml"), 10)
-    assert "nested values" in profile_of("parts", sample.columns["parts"]).reason
+    assert "nested values" in profile_of("parts", sample.columns["parts"], sample.labels).reason
 
 
 def test_other_arrow_types_are_read_like_the_plain_ones(tmp_path: Path) -> None:
@@ -102,8 +102,9 @@ def test_other_arrow_types_are_read_like_the_plain_ones(tmp_path: Path) -> None:
     assert (first["slot"], first["place"], first["large"]) == ("top", "top", "top")
     assert set(third) == {"impression_id", "timestamp_ms"}
     assert (last["tags"], last["nothing.a"]) == (["b", "c"], 2)
-    for name, column in sample_log(path, layout, 10).columns.items():
-        assert profile_of(name, column).source == name
+    sample = sample_log(path, layout, 10)
+    for name, column in sample.columns.items():
+        assert profile_of(name, column, sample.labels).source == name
 
 
 @pytest.mark.parametrize("name", ["clicks", "plays", "opens"])
