@@ -63,7 +63,7 @@ class Structure(Struct, frozen=True):
     is not much older than this, many clicks are still missing, and impressions count less. At 0,
     impressions always count fully."""
     dimensions: Annotated[int, Meta(ge=1, le=256)] = 16
-    """Floats of the vector beside each weight."""
+    """Floats of each vector."""
     init_scale: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.01
     """Standard deviation of initial vectors. At 0, the vectors of a factorization machine would
     never move."""

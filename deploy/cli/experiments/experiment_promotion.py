@@ -50,7 +50,7 @@ class ExperimentPromoteOptions:
     fresh: bool = setting(False)
     """Begin without the rows that the arm learned, with examples of its own."""
     again: bool = setting(False)
-    """Begin anew after a promotion that was rolled back."""
+    """Start the promotion again after a rollback."""
 
 
 def promote(

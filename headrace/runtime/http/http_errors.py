@@ -22,7 +22,7 @@ class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """The refusal of a whole request."""
 
     field: str
-    """The invalid header; empty if the body or the whole request is invalid."""
+    """The invalid field or header; empty if the whole body or request is invalid."""
     expected: str
     found: str
 

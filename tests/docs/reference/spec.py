@@ -181,7 +181,7 @@ def _kinds(kinds: Variants[Any]) -> Iterator[str]:
     if kinds is STATISTIC:
         common = ["number"]
     beside = " and ".join(f"`{key}`" for key in common)
-    yield f"\n| {kinds.tag} | keys beside {beside} | |\n|---|---|---|\n"
+    yield f"\n| {kinds.tag} | keys besides {beside} | |\n|---|---|---|\n"
     for name, kind in kinds.kinds.items():
         keys = [*kind.needs, *kind.takes]
         if kinds is STATISTIC:
