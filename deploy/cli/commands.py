@@ -9,12 +9,12 @@ import ast
 import inspect
 import os
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
@@ -279,14 +279,21 @@ def _fields_of(group_of: type) -> Iterator[Declared]:
 
 def _docstrings_of(group_of: type) -> dict[str, str]:
     """Return the docstring below each field of a class, on one line."""
-    [defined] = ast.parse(textwrap.dedent(inspect.getsource(group_of))).body
-    assert isinstance(defined, ast.ClassDef)
     return {
         field.target.id: " ".join(below.value.value.split())
-        for field, below in pairwise(defined.body)
+        for field, below in pairwise(_classes_in(group_of.__module__)[group_of.__name__])
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
         if isinstance(below.value.value, str)
+    }
+
+
+@cache
+def _classes_in(module: str) -> dict[str, list[ast.stmt]]:
+    """Return the body of each class of a module, which is parsed once for all of them."""
+    source = inspect.getsource(sys.modules[module])
+    return {
+        each.name: each.body for each in ast.parse(source).body if isinstance(each, ast.ClassDef)
     }
 
 
