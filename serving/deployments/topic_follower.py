@@ -13,8 +13,9 @@ from contextlib import closing
 
 from headrace.ingest.errors import MissingTopic, StreamError
 from headrace.ingest.kafka.producer import KafkaWriter
-from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Reader, Record, Source
+from headrace.ingest.kafka.protocols import Reader, Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
+from headrace.ingest.kafka.reading.consumer import poll_from_first
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import AS_THE_BROKER_SAYS, TopicSpec, ensure_topics
 from headrace.runtime.background_thread import BackgroundThread
@@ -109,11 +110,9 @@ class TopicFollower(BackgroundThread):
     def _follow(self, reader: Reader) -> None:
         self._deployed.begin()
         while not self._ended.is_set():
-            for event in reader.poll(_POLL_S):
-                if isinstance(event, PartitionAssigned):
-                    reader.start({event.source: reader.bounds(event.source)[0]})
-                elif isinstance(event, Record):
+            for event in poll_from_first(reader, _POLL_S):
+                if isinstance(event, Record):
                     self._deployed.take(event.key, event.value)
-                elif isinstance(event, AtEnd):
+                else:
                     self._deployed.read()
             self._deployed.step()

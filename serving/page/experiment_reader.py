@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record
-from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.protocols import Reader, Record
+from headrace.ingest.kafka.reading.consumer import KafkaReader, poll_from_first
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import partition_counts
 from headrace.learner.experiments.history import ArmRecord, arm_state
@@ -82,10 +82,8 @@ class ExperimentReader(BackgroundThread):
             reader.close()
 
     def _take(self, reader: Reader) -> None:
-        for event in reader.poll(_POLL_S):
-            if isinstance(event, PartitionAssigned):
-                reader.start({event.source: reader.bounds(event.source)[0]})
-            elif isinstance(event, Record):
+        for event in poll_from_first(reader, _POLL_S):
+            if isinstance(event, Record):
                 key = event.source.topic, event.key or b""
                 with self._lock:
                     self._records.pop(key, None)  # the order is that of the newest records

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, Source
-from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.protocols import Reader, Record
+from headrace.ingest.kafka.reading.consumer import KafkaReader, poll_from_first
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC
 from headrace.ingest.status import UnreadableStatus, unpack
@@ -53,14 +53,8 @@ class StatusReader(BackgroundThread):
         try:
             due = time.monotonic()
             while not self._ended.is_set():
-                values: list[bytes] = []
-                for happening in reader.poll(0.2):
-                    if isinstance(happening, PartitionAssigned):
-                        source: Source = happening.source
-                        reader.start({source: reader.bounds(source)[0]})
-                    elif isinstance(happening, Record):
-                        values.append(happening.value)
-                self._take(values)
+                events = poll_from_first(reader, 0.2)
+                self._take(event.value for event in events if isinstance(event, Record))
                 if time.monotonic() >= due:
                     due = time.monotonic() + STEP_MS / 1000
                     self._step()

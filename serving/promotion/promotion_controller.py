@@ -17,9 +17,9 @@ from contextlib import ExitStack, closing
 from typing import NamedTuple, Protocol
 
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic, TransactionAborted
-from headrace.ingest.kafka.protocols import PartitionAssigned, Record, Source
+from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
-from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.consumer import KafkaReader, poll_from_first
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import STATUS_TOPIC, ensure_topics
@@ -166,11 +166,8 @@ class KafkaPromotionPorts:
         )
 
     def _read_statuses(self) -> None:
-        for event in self._statuses.poll(0.0):
-            if isinstance(event, PartitionAssigned):
-                source = event.source
-                self._statuses.start({source: self._statuses.bounds(source)[0]})
-            elif isinstance(event, Record) and event.value:
+        for event in poll_from_first(self._statuses, 0.0):
+            if isinstance(event, Record) and event.value:
                 try:
                     self._figures.take(unpack(event.value))
                 except UnreadableStatus as error:

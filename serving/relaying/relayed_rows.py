@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from headrace.ingest.errors import OffsetGone, StreamError
-from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record
-from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.protocols import Reader, Record
+from headrace.ingest.kafka.reading.consumer import KafkaReader, poll_from_first
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.learner.models.final_rows import FinalRows
 from headrace.learner.spec.model_spec import ModelSpec
@@ -64,12 +64,9 @@ class RelayedRows(RelayedReplica):
         """
         changes: list[Change] = []
         try:
-            for event in self._opened().poll(0.0):
-                match event:
-                    case PartitionAssigned(source=source):
-                        self._opened().start({source: self._opened().bounds(source)[0]})
-                    case Record(value=value):
-                        changes += self._taken(value)
+            for event in poll_from_first(self._opened(), 0.0):
+                if isinstance(event, Record):
+                    changes += self._taken(event.value)
         except OffsetGone:  # Kafka deleted blocks that were not read: bases follow
             self.close()
             self._reader = None

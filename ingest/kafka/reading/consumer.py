@@ -30,8 +30,10 @@ from headrace.ingest.kafka.protocols import (
     MessageBlock,
     PartitionAssigned,
     PartitionRevoked,
+    Reader,
     ReaderEvent,
     ReadPosition,
+    Record,
     Source,
 )
 from headrace.ingest.kafka.reading.consumer_group import (
@@ -392,3 +394,17 @@ class KafkaReader:
                 doing = f"no answer for {down_s:.0f} s while reading"
                 raise unreachable(self._settings.bootstrap, doing) from error
             self._down_since_s = None
+
+
+def poll_from_first(reader: Reader, timeout_s: float) -> list[Record | AtEnd]:
+    """Poll a reader without a group, and read each partition from the first record in Kafka.
+
+    Raises the errors of `Reader.poll`.
+    """
+    events: list[Record | AtEnd] = []
+    for event in reader.poll(timeout_s):
+        if isinstance(event, PartitionAssigned):
+            reader.start({event.source: reader.bounds(event.source)[0]})
+        elif not isinstance(event, PartitionRevoked):
+            events.append(event)
+    return events

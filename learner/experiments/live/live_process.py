@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import PartitionAssigned, Reader, Record, Source, Writer
 from headrace.ingest.kafka.reading.bounded_reader import offsets_at
-from headrace.ingest.kafka.reading.consumer import KafkaReader
+from headrace.ingest.kafka.reading.consumer import KafkaReader, poll_from_first
 from headrace.ingest.kafka.reading.log_bounds import LogBounds
 from headrace.ingest.kafka.reading.read_lag import ReadLag
 from headrace.ingest.kafka.settings import KafkaSettings
@@ -92,10 +92,8 @@ class _StopRequests:
     def __call__(self) -> bool:
         """Return whether the experiment should end."""
         if time.monotonic() >= self._next_s:
-            for event in self._reader.poll(0.0):
-                if isinstance(event, PartitionAssigned):
-                    self._reader.start({event.source: self._reader.bounds(event.source)[0]})
-                elif isinstance(event, Record):
+            for event in poll_from_first(self._reader, 0.0):
+                if isinstance(event, Record):
                     request = stop_requested_by(event, self._name)
                     if request is not None:
                         self._stop_requested = request
