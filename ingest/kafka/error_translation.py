@@ -138,9 +138,10 @@ def translate(
 
 
 def unreachable(address: str, doing: str) -> KafkaUnreachable:
-    """Return the error for an address without an answer; it names the setting to change."""
+    """Return the error for an address without an answer; it says what to do."""
     return KafkaUnreachable(
-        f"no Kafka broker answers at {address} (set by --kafka or HEADRACE_KAFKA): {doing}"
+        f"no Kafka broker answers at {address}: start Kafka, or correct the address in --kafka / "
+        f"HEADRACE_KAFKA ({doing})"
     )
 
 

@@ -123,16 +123,20 @@ def block_header(blob: bytes) -> BlockHeader:
         raise CorruptEntry(
             f"relay block of {len(blob)} bytes has no readable header: {error}"
         ) from error
+    if header.format not in (_PLAIN, _SECTIONS):
+        raise CorruptEntry(
+            f"relay block: expected format {_PLAIN} or {_SECTIONS}, got {header.format}: use the "
+            "version of headrace that wrote it, or a newer one"
+        )
     sections = _sections(header)
     expected = 4 + length + sum(section_bytes(each) for each in sections)
     columns = sorted({column for each in sections for column in each.columns})
     known = all(set(each.counters) <= set(COUNTERS) for each in sections)
     fits = all(0 <= column < header.width for column in columns)
-    formats = header.format in (_PLAIN, _SECTIONS)
-    if not (formats and len(blob) == expected and fits and known):
+    if not (len(blob) == expected and fits and known):
         raise CorruptEntry(
-            f"relay block: expected format {_PLAIN} or {_SECTIONS}, {expected} bytes and columns "
-            f"below {header.width}, got format {header.format}, {len(blob)} bytes and {columns}"
+            f"relay block: expected {expected} bytes and columns below {header.width}, got "
+            f"{len(blob)} bytes and {columns}"
         )
     return header
 

@@ -167,11 +167,15 @@ def unpack_entry(blob: bytes) -> tuple[EntryHeader, RowDeltas | Deletions]:
     rows, start = header.rows, 4 + length
     deleting = header.format == DELETING_FORMAT
     expected = start + rows * (12 if deleting else 24 + 4 * header.width)
-    if header.format not in (FORMAT, DELETING_FORMAT) or len(blob) != expected:
+    if header.format not in (FORMAT, DELETING_FORMAT):
         raise CorruptEntry(
-            f"log entry: expected format {FORMAT} or {DELETING_FORMAT} and {expected} bytes for "
-            f"{rows} rows of {header.width} floats, got format {header.format} and "
-            f"{len(blob)} bytes"
+            f"log entry: expected format {FORMAT} or {DELETING_FORMAT}, got {header.format}: use "
+            "the version of headrace that wrote it, or a newer one"
+        )
+    if len(blob) != expected:
+        raise CorruptEntry(
+            f"log entry: expected {expected} bytes for {rows} rows of {header.width} floats, "
+            f"got {len(blob)}"
         )
     ids = np.frombuffer(blob, "<u8", rows, start)
     if deleting:

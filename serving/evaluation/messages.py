@@ -118,8 +118,8 @@ def unpack(blob: bytes) -> EvaluationRows:
         raise UnreadableRows(f"rows of evaluation: expected MessagePack, got: {error}") from error
     if rows.format != FORMAT:
         raise UnreadableRows(
-            f"rows of evaluation: expected format {FORMAT}, got {rows.format}: "
-            "another version of headrace wrote them"
+            f"rows of evaluation: expected format {FORMAT}, got {rows.format}: use the version of "
+            "headrace that wrote them, or a newer one"
         )
     return rows
 

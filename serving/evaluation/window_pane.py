@@ -306,7 +306,10 @@ def unpack(blob: bytes) -> PaneSummary:
     except UNDECODABLE as error:
         raise UnreadableSummary(f"summary: expected MessagePack, got: {error}") from error
     if wire.format != _FORMAT:
-        raise UnreadableSummary(f"summary: expected format {_FORMAT}, got {wire.format}")
+        raise UnreadableSummary(
+            f"summary: expected format {_FORMAT}, got {wire.format}: use the version of headrace "
+            "that wrote it, or a newer one"
+        )
     series = {
         alias: PaneScores(given, {(name, value): _tally(one) for name, value, one in tallies})
         for alias, (given, tallies) in wire.series.items()

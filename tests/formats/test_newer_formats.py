@@ -1,20 +1,29 @@
-"""A store and examples of a later format are refused by number, with what to do.
+"""Data of a later format is refused by number, with what to do.
 
 The tests of the snapshot's manifest and the joiner's checkpoint have the same rule.
 """
 
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
 import pyarrow as pa
 import pytest
 
 from headrace.ingest.examples.batch import DamagedExamples, UnreadableExamples, unpack
-from headrace.pserver.errors import StoreError
+from headrace.pserver.errors import CorruptEntry, StoreError
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore
+from headrace.pserver.relay.relay_block import BlockHeader, RelayPosition, block_header
+from headrace.pserver.rows.deltas import EntryHeader, unpack_entry
 from tests.embedded_valkey.server import EmbeddedValkey
 from tests.formats import golden
 from tests.formats.small_model import example_records, spec_of
 
-REFUSED = "expected format 1, got 9: use the version of headrace that wrote (it|them), or a newer"
+REFUSED = (
+    "expected format 1( or 2)?, got 9: use the version of headrace that wrote (it|them), or a newer"
+)
 
 
 def test_a_store_of_a_later_format_is_refused_with_what_to_do() -> None:
@@ -40,3 +49,22 @@ def test_examples_of_a_later_format_are_refused_with_what_to_do() -> None:
     with pytest.raises(UnreadableExamples, match=f"examples: {REFUSED}") as caught:
         unpack(sink.getvalue().to_pybytes(), fields)
     assert not isinstance(caught.value, DamagedExamples), "an operator must not skip it"
+
+
+@pytest.mark.parametrize(
+    ("header", "read", "name"),
+    [
+        (EntryHeader(1, 0, 0, 0, [], format=9), unpack_entry, "log entry"),
+        (
+            BlockHeader("", 0, 1, 0, None, RelayPosition(1, b""), 0, 0, [], [], format=9),
+            block_header,
+            "relay block",
+        ),
+    ],
+)
+def test_an_entry_of_a_later_format_is_refused_with_what_to_do(
+    header: msgspec.Struct, read: Callable[[bytes], Any], name: str
+) -> None:
+    encoded = msgspec.msgpack.encode(header)
+    with pytest.raises(CorruptEntry, match=f"{name}: {REFUSED}"):
+        read(struct.pack("<I", len(encoded)) + encoded)

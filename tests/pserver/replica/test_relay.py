@@ -182,7 +182,7 @@ def test_a_value_too_large_for_16_bits_makes_its_block_full_precision() -> None:
 
 def test_blocks_of_another_model_and_cut_blocks_are_refused() -> None:
     [[(_, base), *_], _], _ = relayed(1)
-    with pytest.raises(CorruptEntry, match="relay block: expected format 1 or 2"):
+    with pytest.raises(CorruptEntry, match=r"relay block: expected .* bytes"):
         RelayedReplica(SHAPE).take(base[:-1])
     with pytest.raises(StoreError, match="expected fingerprint and width"):
         RelayedReplica(Shape("m", BUCKETS, WIDTH, "another", "spec")).take(base)
