@@ -106,12 +106,12 @@ def restore(
     def fill(source: int, parts: Sequence[int]) -> int:
         file = manifest.files[source]
         chunks = read_bucket(storage, manifest, file, trusting=trusting)
+        marks = file.marks if change is None else change.marks
         loaded = 0
         for bucket in parts:
             own = [rows_of(chunk, shape, bucket) for chunk in chunks]
             if change is not None:
                 own = [part.chosen(change.kept(part.ids)) for part in own]
-            marks = file.marks if change is None else change.marks
             store.load(bucket, file.version, marks, in_pieces(own))
             loaded += sum(part.ids.shape[0] for part in own)
         return loaded
