@@ -123,6 +123,20 @@ MUTANTS = (
         about="handing over",
     ),
     Mutant(
+        "a keeper trims a log from where it did not read it",
+        "headrace.pserver.keeper.keeper:Keeper._stock",
+        "lease.trimmed = begin",
+        "pass",
+        about="handing over",
+    ),
+    Mutant(
+        "a keeper remembers entries of a bucket that was copied again",
+        "headrace.pserver.keeper.keeper:Keeper._follow",
+        "self._forget(bucket)",
+        "pass",
+        about="failing over",
+    ),
+    Mutant(
         "folds and trims need not name an entry of this history",
         FUNCTIONS,
         "if not entry or entry[2][2] ~= nonce then",

@@ -169,39 +169,6 @@ def test_two_keepers_that_both_think_they_hold_a_bucket_lose_nothing() -> None:
     assert counted(lost) == BUCKETS
 
 
-def test_a_keeper_that_folded_nothing_notices_that_trimmed_entries_are_back() -> None:
-    world = World()
-    world.push(4)
-    checkpoint = world.store.checkpoint(0)
-    world.claimed(name="before").release()
-    assert world.log_versions(0) == [4]
-    heir = world.claimed(FoldPolicy(keep_ms=500, rows_a_fold=2, lease_ms=1000), name="heir")
-    world.store.revert(0, checkpoint)  # folds and trim are lost, and every entry is still there
-    world.push(1)
-    for _ in range(300):
-        world.now_ms += 10
-        heir.step()
-        world.check()
-    assert world.log_versions(0) == [5]
-
-
-def test_a_keeper_counts_the_rows_of_a_rewritten_history_as_unwritten() -> None:
-    world = World()
-    keeper = world.claimed(FoldPolicy(keep_ms=1000, lease_ms=100_000))
-    checkpoint = world.store.checkpoint(0)
-    world.push(4)
-    keeper.step()  # follows, and remembers the rows of these entries
-    world.store.revert(0, checkpoint)
-    world.pushers[0] = Pusher(0, BUCKETS, seed=77)
-    world.pushed[0] = []
-    world.push(5)
-    keeper.step()
-    world.now_ms += 1000
-    keeper.step()
-    assert world.log_versions(0) == [5]
-    world.check()
-
-
 class TrimmedMeanwhile(MemoryStore):
     """Before a keeper reads more of a log that it took over, another trims it; then a failover."""
 
