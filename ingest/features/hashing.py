@@ -25,8 +25,6 @@ FIELD_BITS = 10
 """Lower bits of an id that hold the number of its field."""
 ABSENT = np.uint64(0x9AE16A3B2F90404F)
 """The hash of a missing value; no short text has it, so null and "absent" stay two values."""
-NUMBER_ROW = np.uint64(0xC949D7C7509E6557)
-"""The hash of every plain number: its field has one row, whatever the value."""
 
 _SHORT = 64
 """Longest text in characters, or number in bits, whose hash is cached; this bounds the cache."""

@@ -1,16 +1,16 @@
 """The ids of the rows of plain numbers, computed without numba.
 
-`field_id` of the hashing module is compiled. Its import would take longer than reading a spec.
+`field_ids` of the hashing module is compiled. Its import would take longer than reading a spec.
 """
 
-_NUMBER_ROW = 0xC949D7C7509E6557
-"""NUMBER_ROW of headrace.ingest.features.hashing, which imports numba."""
+NUMBER_ROW = 0xC949D7C7509E6557
+"""The hash of every plain number: its field has one row, whatever the value."""
 
 
 def number_id(number: int) -> int:
-    """Return `field_id(NUMBER_ROW, number)` of the hashing module, in plain Python."""
+    """Return the id that `field_ids` of the hashing module gives NUMBER_ROW, in plain Python."""
     mask = (1 << 64) - 1
-    word = (_NUMBER_ROW + number * 0x9E3779B185EBCA87) & mask
+    word = (NUMBER_ROW + number * 0x9E3779B185EBCA87) & mask
     # fmix64, the finalizer of MurmurHash3
     word = ((word ^ word >> 33) * 0xFF51AFD7ED558CCD) & mask
     word = ((word ^ word >> 33) * 0xC4CEB9FE1A85EC53) & mask

@@ -1,5 +1,6 @@
 """The fields, labels and examples of a spec; tests.learner.spec has the recorded refusals."""
 
+import numpy as np
 import pytest
 
 from headrace.ingest.features.fields import (
@@ -9,8 +10,8 @@ from headrace.ingest.features.fields import (
     Policy,
     parse_fields,
 )
-from headrace.ingest.features.hashing import NUMBER_ROW, field_id
-from headrace.ingest.features.number_ids import number_id
+from headrace.ingest.features.hashing import field_ids
+from headrace.ingest.features.number_ids import NUMBER_ROW, number_id
 from headrace.ingest.features.spec_text import SpecError, SpecText
 
 GOOD = """
@@ -72,7 +73,7 @@ def test_fields_of_a_kind_are_in_the_order_of_their_numbers() -> None:
     assert [each.name for each in fields.singles] == ["user", "pair", "triple", "clock", "item"]
     assert [each.name for each in fields.bags] == ["tags"]
     assert [each.name for each in fields.numbers] == ["price"]
-    assert fields.number_ids.tolist() == [field_id(NUMBER_ROW, 1)]
+    assert fields.number_ids.tolist() == [number_id(1)]
     assert fields["item"].source == "article_id"
     assert fields["user"].source == "user"
     assert fields["clock"].source == "timestamp_ms"
@@ -141,4 +142,4 @@ def test_a_period_needs_a_valid_length(more: str, said: str) -> None:
 
 def test_the_plain_id_of_a_number_equals_the_compiled_one() -> None:
     for number in range(LAST_NUMBER + 1):
-        assert number_id(number) == field_id(NUMBER_ROW, number)
+        assert number_id(number) == field_ids(np.array([NUMBER_ROW], np.uint64), number)[0]
