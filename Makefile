@@ -9,7 +9,7 @@ SEEDS ?= 1000
 MINUTES ?= 10
 RATE ?= 2000
 WORKERS ?= 2
-# workers of `make test`, whose tests wait for servers and processes for two fifths of the time
+# workers of `make test` and of the first half of `make test-long`, whose tests wait for servers and processes for two fifths of the time
 TEST_WORKERS ?= 3
 # exit status of a benchmark that lacks what it measures, such as PySpark
 SKIPPED := 77
@@ -53,8 +53,9 @@ test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they s
 quick: $(WHOLE) ## Run the tests that need no server and no other process, in a minute (WORKERS=2)
 	HEADRACE_TESTS=quick $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not long and not servers and not thorough'
 
-test-long: $(WHOLE) ## Run the longer proofs too
-	HEADRACE_TESTS=long $(BIN)/python -m pytest -m 'long or not long' --timeout 1800
+test-long: $(WHOLE) ## Run the tests with larger budgets, then the longer proofs (TEST_WORKERS=3)
+	HEADRACE_TESTS=long $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --timeout 1800
+	HEADRACE_TESTS=long $(BIN)/python -m pytest -m long --timeout 1800
 
 check: $(WHOLE) ## Lint, formatting, types, import order
 	$(BIN)/ruff check .
