@@ -24,9 +24,9 @@ def check(
 ) -> None:
     """Check a log against a model spec: refusals, missing fields, order, clicks. Starts no process.
 
-    The exit status is 2 if the log is empty or every impression has a click. It is also 2 if more
-    than half of the impressions or of the events would be refused, or if the log lacks the fields
-    of the spec or has one under another name.
+    The exit status is 2 if the log is empty, if every impression has a click, if more than half of
+    the impressions or of the events would be refused, or if the log lacks the fields of the spec
+    or names one differently.
     """
     from dataclasses import asdict
 

@@ -183,7 +183,7 @@ class LocalModel:
         `context`: fields that all candidates share; a value of the candidate itself has priority.
         `at_ms`: the time at which the candidates are shown, by default now; a `timestamp_ms` of the
         candidate has priority. `strict`: raise ValueError if the context or a candidate has a field
-        that the model does not read, such as a misspelled name; by default, such fields are
+        that the model does not read, such as a misspelled name. By default, such fields are
         ignored. The model does not change.
         """
         own, shared = list(rows_of(candidates)), context_of(context)
