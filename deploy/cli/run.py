@@ -165,8 +165,8 @@ def status(
 ) -> None:
     """Print the processes that run with --kafka, and which fields events and requests have.
 
-    A field is marked if events or requests lack it, or if their shares differ by a fifth. The
-    shares cover the last ten minutes.
+    A field is marked if events or requests lack it, or if their shares differ by 20 percentage
+    points. The shares cover the last ten minutes.
     """
     import orjson
 
