@@ -338,8 +338,8 @@ class World:
     def _rest(self, unrest: Callable[[], str], working: Sequence[Process] | None = None) -> None:
         reason = ""
         for count in range(_REST_ROUNDS):
-            # a joiner that started again waits as long as its events are apart
-            self.clock_ms += 100 if count < _REST_ROUNDS // 2 else 2000
+            # a joiner waits as long as its events are apart, and a broker's clock is ahead
+            self.clock_ms += 100 if count < _REST_ROUNDS // 2 else 10_000
             self._calls = 0
             if self.pipeline is not None:
                 self.pipeline.broker.end_overdue()
