@@ -133,6 +133,15 @@ class StepView:
 
         return tell
 
+    def search(self, name: str) -> Callable[[float, str], None]:
+        """Return the progress callback of the search of a spec."""
+        update = self._bar(f"searching a spec for {name}")
+
+        def tell(share: float, trying: str) -> None:
+            update(int(100 * share), 100, f"% {trying}")
+
+        return tell
+
     def __enter__(self) -> Self:
         self._bars.start()
         return self

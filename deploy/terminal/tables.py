@@ -1,4 +1,4 @@
-"""Tables: the list of snapshots, live evaluation, and the models of an alias."""
+"""Tables: the list of snapshots, a search, live evaluation, and the models of an alias."""
 
 import itertools
 import time
@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 
+from headrace.learner.suggestion.spec_search import SearchedSpec
 from headrace.pserver.snapshots.catalog import ListedSnapshot
 from headrace.runtime.printable_text import printable
 from headrace.serving.evaluation.served_arms import ServedArm
@@ -25,16 +26,19 @@ def print_table(listed: Sequence[ListedSnapshot], now_ms: int) -> None:
     print_shown(_table_of(listed, now_ms))
 
 
-def print_shown(shown: RenderableType) -> None:
-    """Print at the width of a terminal. A pipe gets full lines, without trailing spaces."""
-    console = Console()
+def print_shown(shown: RenderableType, *, err: bool = False) -> None:
+    """Print at the width of a terminal. A pipe gets full lines, without trailing spaces.
+
+    err: to standard error.
+    """
+    console = Console(stderr=err)
     if console.is_terminal:
         console.print(shown)
         return
     wide = Console(width=10_000)
     with wide.capture() as captured:
         wide.print(shown)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), err=err)
 
 
 def _table_of(listed: Sequence[ListedSnapshot], now_ms: int) -> Table:
@@ -55,6 +59,26 @@ def _table_of(listed: Sequence[ListedSnapshot], now_ms: int) -> Table:
         )
         for problem in each.problems:
             table.add_row(f"  damaged: {problem}")
+    return table
+
+
+def search_table(searched: SearchedSpec) -> Table:
+    """Return the trials of a search that were judged, with the log loss that each removed in %."""
+    table = Table("tried", "first third", "to 70 %", "last 30 %", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    judged = [each for each in searched.trials if each.judged is not None]
+    for each in judged:
+        gains = (each.screened, each.judged, each.later)
+        table.add_row(
+            each.name, *(UNKNOWN if gain is None else f"{100 * gain:+.2f}" for gain in gains)
+        )
+    table.caption = (
+        f"Log loss removed, in %. A change with a figure in the last column is in the spec; all "
+        f"together remove {100 * searched.gain:.2f} % there. {len(searched.trials)} changes were "
+        f"tried in {searched.seconds:.0f} s."
+    )
+    table.caption_justify = "left"
     return table
 
 

@@ -33,7 +33,8 @@ class LogSample:
     """In milliseconds, 0 if unknown; shape (n,)."""
     timed: bool
     """Whether the log has times; otherwise they only say the order."""
-    labels: npt.NDArray[np.bool_]
+    click_ms: npt.NDArray[np.int64]
+    """Time of the first click of each impression, -1 without one; shape (n,)."""
     delays_ms: npt.NDArray[np.int64]
     """From impression to click, of the clicks; empty if the log has no times of clicks."""
     whole: bool
@@ -42,6 +43,11 @@ class LogSample:
     """A number for each request, -1 for an impression without one; shape (n,)."""
     words: str = ""
     """Values of the column of clicks, with their counts."""
+
+    @property
+    def labels(self) -> npt.NDArray[np.bool_]:
+        """Whether each impression has a click; shape (n,)."""
+        return self.click_ms >= 0
 
     @property
     def rows(self) -> int:
@@ -81,8 +87,8 @@ def _sample(log: TableLog, rows: int, of_clicks: TableLog | None = None) -> LogS
         clicked = _clicked(ids, of_clicks)
     elif parts:
         _check_times(log, parts[0].block, shown_ms)
-    labels = clicked.is_valid().to_numpy()
-    delays = pc.fill_null(clicked, 0).to_numpy()[labels] - shown_ms[labels]
+    click_ms = pc.fill_null(clicked, -1).to_numpy()
+    delays = (click_ms - shown_ms)[click_ms >= 0]
     has_times = of_clicks is not None or (click is not None and click.timestamp is not None)
     requests = [
         part.fields.pop(REQUEST_ID, pa.nulls(part.block.rows, pa.string())) for part in parts
@@ -91,7 +97,7 @@ def _sample(log: TableLog, rows: int, of_clicks: TableLog | None = None) -> LogS
         joined_columns([(part.block.rows, part.fields) for part in parts]),
         shown_ms,
         log.layout.event.timestamp is not None,
-        labels,
+        click_ms,
         delays if has_times else delays[:0],
         whole,
         _numbers(pa.chunked_array(requests, pa.string()).combine_chunks()),

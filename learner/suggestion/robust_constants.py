@@ -57,24 +57,33 @@ class RobustConstants(NamedTuple):
 
 
 def robust_constants(
-    architecture: str, shows: int, clicks: int, inputs: float, delay_s: float = 0.0
+    architecture: str,
+    shows: int,
+    clicks: int,
+    inputs: float,
+    delay_s: float = 0.0,
+    *,
+    alpha_times: float = 1.0,
+    l2_times: float = 1.0,
 ) -> RobustConstants:
     """Return constants for a log of this many shows and clicks.
 
     inputs: of an example, on average: fields and statistics; a bag is one. delay_s: mean time from
-    a show to its click, 0 if unknown.
+    a show to its click, 0 if unknown. alpha_times, l2_times: multiply those of the weights.
     """
     rate = min(max((clicks + 0.5) / (shows + 1.0), 1e-6), 0.999)
     inputs = max(inputs, 1.0)
     deep = architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
     share, most = (_DEEP_WEIGHTS, _MOST_DEEP_WEIGHTS) if deep else (_WEIGHTS, _MOST_WEIGHTS)
-    weights = min(most, share / inputs)
+    weights = alpha_times * min(most, share / inputs)
+    times = "" if alpha_times == 1.0 else f"{alpha_times:g} times "
     lines = [
         "[optimizer]",
-        f"alpha = {weights:.3g}  # {share:g} / {inputs:g} inputs, at most {most:g}",
+        f"alpha = {weights:.3g}  # {times}{share:g} / {inputs:g} inputs, at most {most:g}",
     ]
     if not deep:
-        lines.append(f"l2 = {_WEIGHTS_L2 * inputs:.3g}  # {_WEIGHTS_L2:g} for each input")
+        l2 = l2_times * _WEIGHTS_L2
+        lines.append(f"l2 = {l2 * inputs:.3g}  # {l2:g} for each input")
     if architecture != LOGISTIC_REGRESSION:
         lines += ["", "[optimizer.embeddings]", 'name = "ftrl"']
         lines += [f"alpha = {min(_MOST_VECTORS, _VECTORS / inputs):.3g}", f"l2 = {_VECTORS_L2}"]

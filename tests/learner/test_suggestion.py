@@ -16,9 +16,6 @@ from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import parse_layout
 from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.learner.suggestion import cross_search
-from headrace.learner.suggestion.column_profile import ColumnProfile
-from headrace.learner.suggestion.cross_search import find_crosses
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
 
 T0_MS = 1_700_000_000_000
@@ -52,7 +49,7 @@ def columns(base_rate: float = 0.1) -> dict[str, list[Any]]:
 
 def suggested(path: Path) -> tuple[str, ModelSpec]:
     layout = guess_layout(path).layout if path.is_file() else None
-    text = suggest_spec(path, layout)
+    text = suggest_spec(path, layout).text
     return text, parse_spec(text, "suggested.toml")
 
 
@@ -86,7 +83,6 @@ def test_the_suggested_spec_fits_the_columns_of_a_log_in_every_format(
         "slot": "id",
         "topics": "bag",
         "hour": "hour",
-        "device_x_section": "cross",
     }
     assert spec.fields["user_id"].source == "User ID"
     assert "# not used: country: one value only" in text
@@ -96,7 +92,7 @@ def test_the_suggested_spec_fits_the_columns_of_a_log_in_every_format(
     clicks = sum(each is not None for each in columns()["clicked_at"])
     assert spec.structure.base_rate == pytest.approx(clicks / ROWS, rel=0.01)
     assert spec.structure.click_delay_s == pytest.approx(4.0)
-    # fields with the bag, the cross and one rate
+    # fields with the bag, the hour and one rate
     assert spec.optimizer.alpha == pytest.approx(0.7)
     assert spec.optimizer.l2 == pytest.approx(8.0 / 2.0)
     assert spec.calibration is not None
@@ -111,7 +107,7 @@ def test_the_suggested_constants_of_an_architecture_with_vectors_are_valid(
 ) -> None:
     path = tmp_path / "log.parquet"
     pa.parquet.write_table(pa.table(columns()), path)
-    text = suggest_spec(path, guess_layout(path).layout, "", architecture)
+    text = suggest_spec(path, guess_layout(path).layout, "", architecture).text
     spec = parse_spec(text, "suggested.toml")
     assert spec.architecture == architecture
     assert spec.optimizers.embeddings is not None
@@ -189,8 +185,9 @@ def test_a_log_in_which_everything_is_clicked_is_refused_with_the_words_of_its_c
     head = '[event]\ntimestamp = "time"\n[click]\ncolumn = "label"\n'
     with pytest.raises(SpecError, match=r"got a click for all 400: .*yes \(300\), ja"):
         suggest_spec(path, parse_layout(head, "l.toml"))
-    assert "100 of them clicked" in suggest_spec(
-        path, parse_layout(head + 'values = ["ja"]', "l.toml")
+    assert (
+        "100 of them clicked"
+        in suggest_spec(path, parse_layout(head + 'values = ["ja"]', "l.toml")).text
     )
 
 
@@ -273,17 +270,3 @@ def test_a_log_that_is_not_sorted_is_suggested_with_a_word_on_its_order(tmp_path
         path.write_text("time,page,clicked\n" + "".join(order))
         text, _ = suggested(path)
         assert ("99 rows come after a newer one" in text) == (name == "back")
-
-
-def test_columns_that_map_one_to_one_make_no_cross(monkeypatch: pytest.MonkeyPatch) -> None:
-    dice = np.random.default_rng(4)
-    codes = dice.integers(0, 8, ROWS).astype(np.int32)
-    labels = dice.random(ROWS) < 0.02 + 0.03 * codes
-    renamed = (codes * 5 + 3) % 8
-    one, other = (
-        ColumnProfile(name, "id", "", 8, each)
-        for name, each in (("shop", codes), ("shop_name", renamed))
-    )
-    assert find_crosses([one, other], labels) == []
-    monkeypatch.setattr(cross_search, "_LEAST_MORE_COMBINATIONS", 0.0)
-    assert find_crosses([one, other], labels), "the pair corrects what both columns count"

@@ -30,10 +30,10 @@ from rich.console import Console
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
+from headrace.learner.suggestion.sample_stream import joined, unlabelled
 from headrace.learner.validation.progressive import auc, log_loss
 from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ebnerd.week import WEEK, Events, leave_without, read_events
-from tests.bench.generated.joined_examples import joined, unlabelled
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone, Learned
 from tests.bench.learner.core import learn_core

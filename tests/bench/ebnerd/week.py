@@ -28,10 +28,10 @@ import zstandard
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.suggestion.sample_stream import Clicks, joined, unlabelled
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 from headrace.pserver.rows.table import RowTable
 from tests.bench.ebnerd.week_history import events_for
-from tests.bench.generated.joined_examples import Clicks, joined, unlabelled
 from tests.bench.learner.core import Core
 
 Integers = npt.NDArray[np.int64]

@@ -22,7 +22,7 @@ from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion.robust_constants import robust_constants
-from tests.bench.generated.joined_examples import Clicks, joined
+from headrace.learner.suggestion.sample_stream import Clicks, joined
 from tests.bench.generated.log_generator import GeneratedLog
 from tests.bench.learner.core import Core
 

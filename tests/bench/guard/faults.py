@@ -8,7 +8,7 @@ import numpy as np
 from headrace.ingest.examples.batch import Examples, concatenate, reordered
 from headrace.ingest.examples.splitting import part_of
 from headrace.ingest.features.encoder import Encoded
-from tests.bench.generated.joined_examples import Clicks
+from headrace.learner.suggestion.sample_stream import Clicks
 from tests.bench.guard.guard_streams import GuardStream
 
 UNIT = 1000.0

@@ -21,8 +21,8 @@ from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.learner.suggestion.sample_stream import Clicks, joined, unlabelled
 from tests.bench.generated.contenders import spec_text
-from tests.bench.generated.joined_examples import Clicks, joined, unlabelled
 from tests.bench.generated.log_generator import GeneratedLog, LogPlan, generate
 from tests.bench.learner.core import Core
 

@@ -1,0 +1,181 @@
+"""Orders the examples of a log in memory as a joiner writes them, and learns them progressively.
+
+A search learns the same impressions by many specs. So their order, times and labels are made once,
+and each column is hashed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.examples.batch import Examples, Kind, reordered
+from headrace.ingest.examples.splitting import part_of
+from headrace.ingest.features.arrow_columns import ArrowColumns
+from headrace.ingest.features.encoder import Encoded, Encoder
+from headrace.learner.inputs.slates import cut_between_slates, slate_ends
+from headrace.learner.local.in_memory_model import InMemoryModel
+from headrace.learner.spec.model_spec import ModelSpec
+from headrace.learner.suggestion.log_sample import LogSample
+from headrace.learner.validation.progressive import log_losses
+
+Ids = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_BATCH = 4096
+
+
+class Clicks(NamedTuple):
+    """The outcomes of n impressions."""
+
+    shown_ms: Ints  # (n,)
+    click_ms: Ints  # (n,) -1 without a click
+
+
+def unlabelled(
+    spec: ModelSpec,
+    features: Encoded,
+    shown_ms: Ints,
+    impression_ids: pa.StringArray,
+    request_ids: pa.StringArray,
+) -> Examples:
+    """Return impressions, each an example without a label."""
+    return Examples(
+        fingerprint=spec.fields.fingerprint,
+        watermark_ms=0,
+        kinds=np.full(len(features), Kind.CLOSED, np.uint8),
+        labels=np.zeros(len(features), np.uint8),
+        event_ms=shown_ms,
+        shown_ms=shown_ms,
+        append_ms=shown_ms,
+        impression_ids=impression_ids,
+        request_ids=request_ids,
+        features=features,
+        slices={},
+    )
+
+
+def joined(spec: ModelSpec, shown: Examples, clicks: Clicks) -> tuple[Examples, Ints]:
+    """Return the examples of impressions in the order in which a joiner writes them.
+
+    With them, which impression each example is of.
+    """
+    label, count = spec.fields.label, len(shown)
+    late_ms = clicks.click_ms - clicks.shown_ms
+    clicked = (clicks.click_ms >= 0) & (late_ms <= label.window_ms)
+    if label.policy == "window":
+        order = np.argsort(clicks.shown_ms, kind="stable")
+        times = clicks.shown_ms[order]
+        examples = replace(
+            reordered(shown, order),
+            labels=clicked[order].astype(np.uint8),
+            event_ms=times,
+            shown_ms=times,
+            append_ms=times + label.window_ms,
+        )
+        return examples, order
+    which = np.flatnonzero(clicked)
+    both = np.concatenate((np.arange(count), which))
+    times = np.concatenate((clicks.shown_ms, clicks.click_ms[which]))
+    kinds = np.repeat(np.array([Kind.SHOWN, Kind.CLICKED], np.uint8), [count, which.size])
+    order = np.lexsort((kinds, times))
+    examples = replace(
+        reordered(shown, both[order]),
+        kinds=kinds[order],
+        labels=(kinds[order] == Kind.CLICKED).astype(np.uint8),
+        event_ms=times[order],
+        shown_ms=clicks.shown_ms[both[order]],
+        append_ms=times[order],
+    )
+    return examples, both[order]
+
+
+class SampleStream:
+    """The examples of a sample, for any fields."""
+
+    def __init__(self, sample: LogSample, spec: ModelSpec) -> None:
+        """spec: has the label policy of all specs that learn the stream."""
+        numbers = pa.array(np.arange(sample.rows)).cast(pa.string())
+        requests = pa.array(sample.requests, mask=sample.requests < 0).cast(pa.string())
+        nothing = Encoded(
+            np.zeros((sample.rows, 0), np.uint64),
+            np.zeros(0, np.uint64),
+            np.zeros(1, np.int32),
+            np.zeros((sample.rows, 0), np.float32),
+        )
+        shown = unlabelled(spec, nothing, sample.times, numbers, requests)
+        self._examples, which = joined(spec, shown, Clicks(sample.times, sample.click_ms))
+        self._columns = _KnownColumns(
+            sample.columns | {TIME: pa.array(sample.times)}, pa.array(which), len(which)
+        )
+        self._shown = np.flatnonzero(self._examples.kinds != Kind.CLICKED)
+        self._labels = sample.labels[which[self._shown]].astype(np.uint8)
+
+    def losses(self, spec: ModelSpec, share: float = 1.0) -> Floats:
+        """Return the log loss of the first impressions, each scored before it was learned.
+
+        share: of the impressions; they are in the order of time.
+        """
+        shown = self._shown
+        count = len(self._examples)
+        if share < 1.0:
+            count = int(shown[int(share * shown.shape[0])])
+        features = Encoder(spec.fields).encode_columns(count, self._columns.first(count))
+        examples = replace(part_of(self._examples, 0, count), features=features)
+        ends = slate_ends(examples)
+        begins = [*cut_between_slates(ends, _BATCH), count]
+        model, scores = InMemoryModel(spec), np.empty(count)
+        for begin, end in pairwise(begins):
+            scores[begin:end] = model.learn(part_of(examples, begin, end))
+        shown = shown[: np.searchsorted(shown, count)]
+        return log_losses(self._labels[: shown.shape[0]], scores[shown])
+
+
+class _KnownColumns:
+    """Raw columns of a stream, each hashed once for all specs."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], which: pa.Array, count: int) -> None:
+        """which: (examples,) the row of each example. count: examples that are read."""
+        self._columns, self._which, self._count = columns, which, count
+        self._hashes: dict[str, Ids] = {}
+        self._reals: dict[str, Floats] = {}
+        self._items: dict[str, tuple[Ids, Ints]] = {}
+
+    def first(self, count: int) -> _KnownColumns:
+        """Return the columns of the first examples, with what is known of all."""
+        found = _KnownColumns(self._columns, self._which, count)
+        found._hashes, found._reals, found._items = self._hashes, self._reals, self._items
+        return found
+
+    def _of(self, source: str) -> ArrowColumns:
+        column = self._columns.get(source)
+        known = {} if column is None else {source: column.take(self._which)}
+        return ArrowColumns(len(self._which), known)
+
+    def hashes(self, source: str) -> Ids:
+        """See `RawColumns`."""
+        if source not in self._hashes:
+            self._hashes[source] = self._of(source).hashes(source)
+        return self._hashes[source][: self._count]
+
+    def reals(self, source: str) -> Floats:
+        """See `RawColumns`."""
+        if source not in self._reals:
+            self._reals[source] = self._of(source).reals(source)
+        return self._reals[source][: self._count]
+
+    def items(self, source: str) -> tuple[Ids, Ints]:
+        """See `RawColumns`."""
+        if source not in self._items:
+            self._items[source] = self._of(source).items(source)
+        items, lengths = self._items[source]
+        lengths = lengths[: self._count]
+        return items[: int(lengths.sum())], lengths

@@ -1,0 +1,135 @@
+"""The changes of a spec that a search tries."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.learner.suggestion.column_profile import ColumnProfile
+from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
+
+_LEAST_VALUES = 10
+"""Values of a field whose statistics are tried."""
+_MOST_IDS = 6
+"""Fields with the most values, whose statistics are tried."""
+_MOST_PAIRED = 5
+_MOST_CROSSED = 12
+"""Fields with the fewest values, whose crosses are tried."""
+_ROWS_A_COMBINATION = 5.0
+_LEAST_MORE_COMBINATIONS = 1.05
+"""Combinations for each value of the larger column. With fewer, nearly every value of one column
+has one value of the other, so the cross is that column again."""
+_PRIOR_SHOWS = 10.0
+_PERIODS_S = {"hour": 3600, "day": 86_400}
+_FEW = 64
+"""Values of a field with which statistics are crossed."""
+
+
+class Candidate(NamedTuple):
+    """A change of a spec."""
+
+    name: str
+    change: Callable[[SpecDraft], SpecDraft]
+
+
+def candidates_of(
+    draft: SpecDraft, fields: dict[str, ColumnProfile], *, requests: bool, days: float
+) -> Iterator[Candidate]:
+    """Yield the changes that need no statistic in the spec.
+
+    fields: by name. requests: whether several impressions share one. days: of the log, 0 if it has
+    no times.
+    """
+    if requests:
+        said = "logistic" if draft.choice else "choice"
+        yield Candidate(
+            f"loss = {said}",
+            lambda draft: replace(draft, choice=not draft.choice, loss_reason=()),
+        )
+    ids = {name: each for name, each in fields.items() if each.codes is not None}
+    many = sorted(
+        (name for name, each in ids.items() if each.distinct >= _LEAST_VALUES),
+        key=lambda name: -ids[name].distinct,
+    )[:_MOST_IDS]
+    few = sorted(ids, key=lambda name: ids[name].distinct)[:_MOST_CROSSED]
+    for name in many:
+        for kind in ("rate", "show", "age") if days else ("rate", "show"):
+            yield _adding((), (statistic(kind, name, draft),))
+    pairs = {
+        (one, other): _combinations(ids[one], ids[other])
+        for some in (many[:_MOST_PAIRED], few)
+        for one, other in combinations([name for name in ids if name in some], 2)
+    }
+    for (one, other), count in pairs.items():
+        cross = _cross(one, other)
+        if count and one in many and other in many:
+            for kind in ("show", "rate"):
+                yield _adding((cross,), (statistic(kind, cross.name, draft),))
+        if 0 < count * _ROWS_A_COMBINATION <= draft.shows:
+            yield _adding((cross,))
+    yield from _periodic(draft, many[:_MOST_PAIRED], days)
+
+
+def _periodic(draft: SpecDraft, names: Sequence[str], days: float) -> Iterator[Candidate]:
+    """Yield crosses with the hour of the day, and rates of the present hour and day."""
+    for name in names if "hour" in draft.names else ():
+        yield _adding((_cross(name, "hour"),))
+    for word, period_s in _PERIODS_S.items():
+        period = DraftInput(f"this_{word}", f'transform = "period", period_s = {period_s}')
+        for name in names if days * 86_400 > 3 * period_s else ():
+            cross = _cross(name, period.name)
+            yield _adding((period, cross), (statistic("rate", cross.name, draft),))
+
+
+def removals(draft: SpecDraft) -> list[Candidate]:
+    """Return the changes that remove one statistic of the draft."""
+    return [
+        Candidate(f"without {each.name}", partial(SpecDraft.without, name=each.name))
+        for each in draft.statistics
+    ]
+
+
+def statistic_crosses(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Iterator[Candidate]:
+    """Yield the crosses of the draft's statistics with each other and with small fields."""
+    read = [each.name for each in draft.statistics if "statistic =" in each.keys]
+    small = [
+        name
+        for name, each in fields.items()
+        if each.transform == "log_bucket" or (each.codes is not None and 2 <= each.distinct <= _FEW)
+    ]
+    pairs = [*combinations(read, 2), *((one, other) for one in read for other in small)]
+    for one, other in pairs:
+        cross = DraftInput(f"{one}_by_{other}", f'cross = ["{one}", "{other}"]')
+        if cross.name not in draft.names:
+            yield _adding((), (cross,))
+
+
+def _combinations(one: ColumnProfile, other: ColumnProfile) -> int:
+    """Return how many combinations of two columns' values there are; 0 if they say nothing new."""
+    assert one.codes is not None
+    assert other.codes is not None
+    mixed = one.codes.astype(np.int64) * (int(other.codes.max()) + 1) + other.codes
+    count = np.unique(mixed).size
+    larger = max(np.unique(each).size for each in (one.codes, other.codes))
+    return 0 if count < _LEAST_MORE_COMBINATIONS * larger else int(count)
+
+
+def _adding(fields: tuple[DraftInput, ...], statistics: tuple[DraftInput, ...] = ()) -> Candidate:
+    name = (*fields, *statistics)[-1].name
+    return Candidate(name, lambda draft: draft.adding(fields, statistics))
+
+
+def _cross(one: str, other: str) -> DraftInput:
+    return DraftInput(f"{one}_x_{other}", f'transform = "cross", of = ["{one}", "{other}"]')
+
+
+def statistic(kind: str, of: str, draft: SpecDraft) -> DraftInput:
+    """Return a statistic of a field. The prior of a rate is the click rate of the log."""
+    keys = f'statistic = "{kind}", of = "{of}"'
+    if kind == "rate":
+        clicks = _PRIOR_SHOWS * max(draft.clicks, 1) / draft.shows
+        keys += f", prior_clicks = {clicks:.2g}, prior_shows = {_PRIOR_SHOWS:g}, per_doubling = 4"
+    return DraftInput(f"{of}_{kind}", keys)

@@ -1,0 +1,198 @@
+"""Searches the inputs and constants that lower the log loss of a sample, by learning it.
+
+The sample is learned in memory, as a learner does: each request is scored before it is learned. A
+candidate is one change of the spec: a statistic of an id, a cross, a loss, another rate. It is
+screened on the first third of the impressions. The best candidates are then learned on more, one by
+one, and judged on the impressions after that third, so the screening is no part of the verdict. A
+candidate is kept if it lowers the loss there by more than chance: the differences to the spec so
+far are paired and averaged by batch, and the bound allows for a hundred verdicts. After a change,
+the other candidates are tried again beside it. Rates of the rules are removed unless they help.
+
+The last part of the sample decides nothing, and the gains of the report are those of this part.
+Inputs cost time in every process, so a gain below a thousandth is refused.
+
+*Refused:* an anytime-valid bound (`learner.experiments.confidence`). A verdict is made once, at a
+size known before, and the sequence needed five standard errors in place of three.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.suggestion.sample_stream import SampleStream
+from headrace.learner.suggestion.search_candidates import Candidate
+from headrace.learner.suggestion.spec_draft import SpecDraft
+
+Floats = npt.NDArray[np.float64]
+Tell = Callable[[float, str], None]
+"""Takes the share of the time that is over, and what is tried."""
+
+_SCREENED = 1 / 3
+"""Share of the impressions by which candidates are screened; the later half of it counts."""
+_CHOSEN = 0.7
+"""Share of the impressions by which anything is chosen."""
+_LEAST_GAIN = 0.001
+"""Share of the log loss."""
+_HOPELESS = -0.001
+"""Candidates that screen below it are not tried again."""
+_BATCHES = 40
+_LEAST_T = 3.3
+"""Of the differences of the batches: chance exceeds it once in a thousand verdicts."""
+_MOST_KEPT = 12
+_MOST_STEPS = 3
+"""Halvings or doublings of a constant."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """One candidate, and what it did to the log loss: shares, positive if it fell."""
+
+    name: str
+    screened: float | None = None
+    """In the first third; None: not screened."""
+    judged: float | None = None
+    """After it; None: the screening was enough."""
+    later: float | None = None
+    """In the last part, over the spec before; None: not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedSpec:
+    """The result of a search."""
+
+    draft: SpecDraft
+    trials: list[Trial]
+    gain: float
+    """Share of the log loss of the last part that all changes remove."""
+    seconds: float
+
+
+class SpecSearch:
+    """A search from one draft. Its clock begins when the draft itself is learned."""
+
+    def __init__(
+        self,
+        draft: SpecDraft,
+        stream: SampleStream,
+        seconds: float,
+        tell: Tell = lambda _share, _text: None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream, self._seconds, self._tell, self._clock_s = stream, seconds, tell, clock_s
+        self._steps = [draft]
+        """The draft, and what it was after each change that was kept."""
+        self._kept: list[Trial] = []
+        self._trials: dict[str, Trial] = {}
+        self._began_s = clock_s()
+        self._losses = self._learned("the spec of the rules", draft, _CHOSEN)
+        self._began_s = clock_s()  # kernels may have been compiled before
+
+    @property
+    def draft(self) -> SpecDraft:
+        """The best draft so far."""
+        return self._steps[-1]
+
+    def try_all(self, candidates: Sequence[Candidate], until: float) -> bool:
+        """Screen candidates and judge the best; return whether any was kept.
+
+        until: share of the time.
+        """
+        found, kept = [], len(self._kept)
+        for each in sorted(candidates, key=self._promise, reverse=True):
+            trial = self._trials.setdefault(each.name, Trial(each.name))
+            if self._over(until) or self._promise(each) < _HOPELESS:
+                break
+            losses = self._learned(each.name, each.change(self.draft), _SCREENED)
+            half, end = losses.shape[0] // 2, losses.shape[0]
+            trial.screened = _gain(self._losses[half:end], losses[half:])
+            if trial.screened > _LEAST_GAIN / 2:
+                found.append((trial.screened, each))
+        for _, each in sorted(found, key=lambda pair: -pair[0]):
+            if self._over(until) or len(self._kept) >= _MOST_KEPT:
+                break
+            self._judge(each)
+        return len(self._kept) > kept
+
+    def drop(self, candidates: Sequence[Candidate]) -> None:
+        """Keep each change that removes an input, unless the loss rises."""
+        for each in candidates:
+            if not self._over(1.0):
+                self._judge(each, removes=True)
+
+    def tune(self, name: str, change: Callable[..., SpecDraft]) -> None:
+        """Halve or double a constant as long as that helps.
+
+        change: returns a draft with this constant multiplied by `factor`.
+        """
+        before = self.draft
+        for factor in (0.5, 2.0):
+            changed = partial(change, factor=factor)
+            for steps in range(1, _MOST_STEPS + 1):
+                candidate = Candidate(f"{name} times {factor**steps:g}", changed)
+                if self._over(1.0) or not self._judge(candidate):
+                    break
+            if self.draft is not before:
+                return
+
+    def result(self) -> SearchedSpec:
+        """Return what was found, with the gains of the last part."""
+        losses = [self._learned("the last part", each, 1.0) for each in self._steps]
+        losses = [each[int(_CHOSEN * each.shape[0]) :] for each in losses]
+        for trial, (before, after) in zip(self._kept, pairwise(losses), strict=True):
+            trial.later = _gain(before, after)
+        return SearchedSpec(
+            self.draft,
+            [*self._trials.values()],
+            _gain(losses[0], losses[-1]),
+            self._clock_s() - self._began_s,
+        )
+
+    def _judge(self, candidate: Candidate, *, removes: bool = False) -> bool:
+        """Learn more with a candidate; keep it if it is better, and return whether it is.
+
+        removes: whether it need not be better, because it removes an input.
+        """
+        trial = self._trials.setdefault(candidate.name, Trial(candidate.name))
+        draft = candidate.change(self.draft)
+        losses = self._learned(candidate.name, draft, _CHOSEN)
+        first = int(_SCREENED / _CHOSEN * losses.shape[0])
+        before, after = self._losses[first:], losses[first:]
+        trial.judged = _gain(before, after)
+        if trial.judged < (0.0 if removes else _LEAST_GAIN):
+            return False
+        if not removes and not _surely(before - after):
+            return False
+        self._steps.append(draft)
+        self._kept.append(trial)
+        self._losses = losses
+        return True
+
+    def _promise(self, candidate: Candidate) -> float:
+        """Return the gain of the last screening; infinite before any."""
+        trial = self._trials.get(candidate.name)
+        return math.inf if trial is None or trial.screened is None else trial.screened
+
+    def _learned(self, name: str, draft: SpecDraft, share: float) -> Floats:
+        self._tell(min((self._clock_s() - self._began_s) / self._seconds, 1.0), name)
+        return self._stream.losses(parse_spec(draft.text(), "suggested spec"), share)
+
+    def _over(self, until: float) -> bool:
+        return self._clock_s() - self._began_s >= until * self._seconds
+
+
+def _gain(before: Floats, after: Floats) -> float:
+    return float(1 - after.mean() / before.mean())
+
+
+def _surely(saved: Floats) -> bool:
+    """Whether losses fell by more than chance."""
+    size = saved.shape[0] // _BATCHES
+    means = saved[: size * _BATCHES].reshape(_BATCHES, size).mean(axis=1)
+    return bool(means.mean() > _LEAST_T * means.std(ddof=1) / math.sqrt(_BATCHES))

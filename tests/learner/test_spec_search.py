@@ -1,0 +1,169 @@
+"""The search of a spec finds what lowers the loss of later impressions, and nothing else."""
+
+import functools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
+from headrace.learner.suggestion.log_sample import LogSample
+from headrace.learner.suggestion.sample_stream import SampleStream
+from headrace.learner.suggestion.search_candidates import candidates_of, statistic_crosses
+from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
+from headrace.learner.suggestion.spec_search import SpecSearch
+from headrace.learner.suggestion.spec_suggestion import Suggestion, suggest_spec
+
+T0_MS = 1_700_000_000_000
+ROWS = 24_000
+SEED = 11
+
+
+@functools.cache
+def sample(*, told: bool = True, timed: bool = True) -> LogSample:
+    """Requests of four candidates; the rate of an item and device x section say the click.
+
+    told: whether they do; else, clicks are chance.
+    """
+    dice = np.random.default_rng(SEED)
+    device, section = dice.integers(0, 2, ROWS), dice.integers(0, 3, ROWS)
+    item = dice.integers(0, 400, ROWS)
+    rates = dice.beta(0.6, 5.0, 400)[item] * np.where((device == 0) == (section == 1), 1.6, 0.4)
+    clicked = dice.random(ROWS) < (np.clip(rates, 0, 0.9) if told else 0.1)
+    times = T0_MS + 4_000 * (np.arange(ROWS) // 4)
+    columns = {
+        "user": pa.array(dice.integers(0, 900, ROWS)),
+        "item": pa.array(item),
+        "device": pa.array(device),
+        "section": pa.array(section),
+        "tags": pa.array([[f"t{i % 7}"] * (i % 3) for i in range(ROWS)]),
+    }
+    click_ms = np.where(clicked, times + 2_500, -1)
+    requests = np.arange(ROWS) // 4
+    return LogSample(columns, times, timed, click_ms, click_ms[:0], True, requests)
+
+
+def draft_of(log: LogSample) -> tuple[SpecDraft, dict[str, ColumnProfile]]:
+    fields = {name: profile_of(name, each, log.labels) for name, each in log.columns.items()}
+    inputs = tuple(
+        DraftInput(name, f'transform = "{each.transform}"') for name, each in fields.items()
+    )
+    clicks = int(log.labels.sum())
+    return SpecDraft("m", (), (), log.rows, clicks, 2.5, inputs, ()), fields
+
+
+def searched(log: LogSample, seconds: float = 600.0) -> SpecSearch:
+    draft, fields = draft_of(log)
+    stream = SampleStream(log, parse_spec(draft.text(), "draft"))
+    search = SpecSearch(draft, stream, seconds)
+    first = [*candidates_of(draft, fields, requests=True, days=1.2)]
+    while search.try_all([*first, *statistic_crosses(search.draft, fields)], 1.0):
+        first = [each for each in first if each.name not in search.draft.names]
+    return search
+
+
+def test_a_search_finds_a_cross_and_a_rate_that_lower_the_loss_of_later_impressions() -> None:
+    search = searched(sample())
+    found = search.result()
+    kept = {each.name for each in found.trials if each.later is not None}
+    assert {"device_x_section", "item_rate"} <= kept, f"seed {SEED}: {kept}"
+    assert found.gain > 0.02
+    assert kept <= search.draft.names | {"loss = choice"}
+    assert not any("user" in name for name in kept), f"seed {SEED}"
+    parse_spec(search.draft.text(), "found")
+
+
+def test_a_search_changes_nothing_if_clicks_are_chance() -> None:
+    log = sample(told=False)
+    search = searched(log)
+    search.tune(
+        "alpha", lambda draft, factor: replace(draft, alpha_times=draft.alpha_times * factor)
+    )
+    kept = [each.name for each in search.result().trials if each.later is not None]
+    assert not [each for each in kept if not each.startswith("alpha")], f"seed {SEED}: {kept}"
+
+
+def test_the_last_part_of_a_sample_decides_nothing_in_a_search() -> None:
+    log = sample()
+    clicked, last = log.labels, int(0.71 * ROWS)
+    clicked[last:] = clicked[last:][::-1]  # as many: priors count all clicks
+    other = replace(log, click_ms=np.where(clicked, log.times + 2_500, -1))
+    drafts = [searched(each).draft for each in (log, other)]
+    assert [each.fields for each in drafts] == [drafts[0].fields] * 2
+    assert [each.statistics for each in drafts] == [drafts[0].statistics] * 2
+
+
+def test_a_search_ends_with_its_time_and_then_keeps_the_spec_of_the_rules() -> None:
+    log = sample()
+    draft, fields = draft_of(log)
+    ticks = iter(np.arange(1_000.0))
+    said: list[tuple[float, str]] = []
+    stream = SampleStream(log, parse_spec(draft.text(), "draft"))
+    search = SpecSearch(
+        draft, stream, 5.0, lambda *each: said.append(each), lambda: float(next(ticks))
+    )
+    assert not search.try_all([*candidates_of(draft, fields, requests=True, days=1.2)], 1.0)
+    assert search.draft is draft
+    assert 1 < len(said) < 6
+    assert all(0.0 <= share <= 1.0 for share, _ in said)
+
+
+def test_a_prefix_of_a_stream_has_the_losses_of_the_whole() -> None:
+    log = sample()
+    draft, _ = draft_of(log)
+    spec = parse_spec(draft.text(), "draft")
+    stream = SampleStream(log, spec)
+    whole, half = stream.losses(spec), stream.losses(spec, 0.5)
+    assert whole.shape == (ROWS,)
+    assert half.shape[0] == pytest.approx(ROWS / 2, abs=4)
+    np.testing.assert_array_equal(half, whole[: half.shape[0]])
+    np.testing.assert_array_equal(whole, stream.losses(spec))
+
+
+def test_columns_that_map_one_to_one_make_no_cross() -> None:
+    log = sample()
+    renamed = pa.array((log.columns["item"].to_numpy() * 7 + 3) % 400)
+    log = replace(log, columns=log.columns | {"item_id": renamed})
+    names = {each.name for each in candidates_of(*draft_of(log), requests=False, days=0.0)}
+    assert "device_x_section" in names
+    assert not any(re.search("item.*_x_item", name) for name in names)
+
+
+def test_a_log_without_times_gets_no_inputs_of_times() -> None:
+    draft, fields = draft_of(sample(timed=False))
+    names = {each.name for each in candidates_of(draft, fields, requests=True, days=0.0)}
+    assert "item_rate" in names
+    assert not [each for each in names if re.search("age|this_|hour", each)]
+
+
+@pytest.fixture(scope="module")
+def suggestion(tmp_path_factory: pytest.TempPathFactory) -> Suggestion:
+    log = sample()
+    path = tmp_path_factory.mktemp("log") / "log.parquet"
+    columns = log.columns | {
+        "time": pa.array(log.times),
+        "request_id": pa.array(log.requests).cast(pa.string()),
+        "clicked_at": pa.array(log.click_ms, mask=log.click_ms < 0),
+    }
+    pa.parquet.write_table(pa.table(columns), path)
+    return suggest_spec(path, guess_layout(path).layout, "", "dcn_v2", 600.0)
+
+
+def test_a_suggested_spec_says_what_the_search_kept_for_any_architecture(
+    suggestion: Suggestion, tmp_path: Path
+) -> None:
+    spec = parse_spec(suggestion.text, tmp_path / "found.toml")
+    assert spec.architecture == "dcn_v2"
+    assert suggestion.searched is not None
+    kept = [each for each in suggestion.searched.trials if each.later is not None]
+    assert len(kept) >= 1
+    for each in kept:
+        if each.name in suggestion.searched.draft.names:
+            said = f"# lowers the log loss by {100 * (each.later or 0.0):.2f} %"
+            assert re.search(rf"^{each.name} = .*{said}$", suggestion.text, re.MULTILINE)
