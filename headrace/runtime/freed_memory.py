@@ -39,7 +39,7 @@ def returned_memory(look_s: float = LOOK_S) -> Iterator[None]:
     if trim is None:
         yield
         return
-    with RepeatingThread(Trimmer(own_bytes, trim).look, look_s, "freed memory"):
+    with RepeatingThread(Trimmer(own_bytes, trim).check, look_s, "freed memory"):
         yield
 
 
@@ -49,22 +49,22 @@ class Trimmer:
     def __init__(self, own_bytes: Callable[[], int], trim: Callable[[], object]) -> None:
         self._own_bytes, self._trim = own_bytes, trim
         self._least_bytes = self._left_bytes = own_bytes()
-        self._pause = self._looks = 0
+        self._pause = self._checks = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Trim if the memory has grown since the last trim, or has stayed grown for a pause."""
         own_bytes = self._own_bytes()
         self._least_bytes = min(self._least_bytes, own_bytes)
         self._left_bytes = min(self._left_bytes, own_bytes)
-        self._looks += 1
+        self._checks += 1
         if own_bytes >= self._left_bytes + GROWN_BYTES:
             self._pause = 1
-        elif own_bytes < self._least_bytes + GROWN_BYTES or self._looks < self._pause:
+        elif own_bytes < self._least_bytes + GROWN_BYTES or self._checks < self._pause:
             return
         else:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._trim()
-        self._left_bytes, self._looks = self._own_bytes(), 0
+        self._left_bytes, self._checks = self._own_bytes(), 0
 
 
 def own_bytes() -> int:

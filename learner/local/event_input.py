@@ -19,8 +19,8 @@ from headrace.ingest.events.contract import IMPRESSION_ID, TIME
 from headrace.ingest.features.cells.labels import UnknownWord, clicked_in
 from headrace.ingest.features.cells.times import milliseconds_of
 from headrace.ingest.features.cells.values import array_of, event_value, plain_event, values_of
+from headrace.ingest.features.encoder import Event
 
-Event = Mapping[str, object]
 Events = Iterable[Event] | Any
 """An iterable of mappings, or a DataFrame."""
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from headrace.ingest.events.contract import TIME
 from headrace.ingest.examples.batch import Examples
-from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.encoder import Encoder, Event
 from headrace.ingest.features.unknown_fields import first_unknown, known_fields
 from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.logs.layout import LogLayout, load_layout
@@ -26,7 +26,6 @@ from headrace.ingest.logs.layout_guess import guess_layout
 from headrace.ingest.logs.ndjson import Line
 from headrace.ingest.logs.opening import open_log
 from headrace.learner.local.event_input import (
-    Event,
     Events,
     context_of,
     labelled,

@@ -188,11 +188,11 @@ class ParkedExamples:
         requested = any((m.source, m.offset) == place and m.request for m in self.messages)
         self._current, self._try_at_ms = None, now_ms
         self._tried_at_ms[place] = now_ms
-        if first := not self._round or place in self._round:
+        if new_round := not self._round or place in self._round:
             self._round.clear()
         self._round.add(place)
         if not requested and not self._guard.reconsider(
-            batch.examples, scores(batch.examples), first=first
+            batch.examples, scores(batch.examples), new_round=new_round
         ):
             self._try_at_ms += self._retry_interval_ms
             return False

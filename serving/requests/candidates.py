@@ -6,7 +6,7 @@ candidates as events, one by one; it is written later, on another thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ingest.events.contract import TIME
-from headrace.ingest.features.encoder import Encoded, Encoder
-
-Event = Mapping[str, object]
+from headrace.ingest.features.encoder import Encoded, Encoder, Event
 
 T = TypeVar("T")
 

@@ -105,7 +105,7 @@ class ManagedProcess:
         self._said: Exception | None = None
         self._began_s = self._due_s = 0.0
 
-    def look(self) -> None:
+    def supervise(self) -> None:
         """Read the worker's reports and start the worker if it is due.
 
         Raises the error of a worker that never became ready.

@@ -93,7 +93,7 @@ def _keep(
     began_s, said = time.monotonic(), False
     while not stop.is_set():
         for each in (follower, *answering):
-            each.look()
+            each.supervise()
         if not said and all(each.was_ready for each in answering):
             log.info("all workers answer after %.1f s", time.monotonic() - began_s)
             listening()

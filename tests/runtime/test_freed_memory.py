@@ -31,7 +31,7 @@ class Memory:
     def look(self, trimmer: Trimmer, held: int) -> int:
         """Return how often the memory was trimmed since the begin."""
         self.held = held
-        trimmer.look()
+        trimmer.check()
         return self.trims
 
 

@@ -61,10 +61,10 @@ class DoubtingGuard(BatchGuard):
         return False
 
     def reconsider(
-        self, examples: Examples, scores: npt.NDArray[np.float64], *, first: bool
+        self, examples: Examples, scores: npt.NDArray[np.float64], *, new_round: bool
     ) -> bool:
         """See BatchGuard."""
-        del examples, scores, first
+        del examples, scores, new_round
         return not self._doubts()
 
     def learn_on_reread(self, name: str, offset: int) -> None:

@@ -59,7 +59,7 @@ class RereadTokens:
         self._source, self._tokens, self._limits = source, tokens, limits
         self._check, self._state = check, source.state()
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read the file if it has changed."""
         state = self._source.state()
         if state == self._state:
@@ -80,11 +80,11 @@ class RereadTokens:
 
 @contextmanager
 def rereading(*files: RereadTokens, look_s: float = LOOK_S) -> Iterator[None]:
-    """Look at files from a thread until the block ends."""
+    """Read files that change again, in a thread, until the block ends."""
 
-    def look() -> None:
+    def reread() -> None:
         for each in files:
-            each.look()
+            each.reread()
 
-    with RepeatingThread(look, look_s, "tokens"):
+    with RepeatingThread(reread, look_s, "tokens"):
         yield

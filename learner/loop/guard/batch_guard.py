@@ -210,17 +210,17 @@ class BatchGuard:
         return False
 
     def reconsider(
-        self, examples: Examples, scores: npt.NDArray[np.float64], *, first: bool
+        self, examples: Examples, scores: npt.NDArray[np.float64], *, new_round: bool
     ) -> bool:
         """Return whether a parked batch is not suspect any more.
 
         scores: (n,) that the model would give now. The batches of a round are judged together,
-        also when others are learned between them: ten examples prove nothing alone. first: a round
-        begins, without evidence.
+        also when others are learned between them: ten examples prove nothing alone. new_round:
+        begin without the evidence of earlier batches.
         """
         if self.lasting:
             return True
-        earlier = None if first else self._shared_evidence
+        earlier = None if new_round else self._shared_evidence
         self._shared_evidence = self._surprise.again(_DOUBT, earlier)
         why = self._shared_evidence.of_inputs(examples) or self._shared_evidence.of_labels(
             examples, scores
@@ -349,7 +349,7 @@ class NoGuard(BatchGuard):
         examples: Examples,  # noqa: ARG002
         scores: npt.NDArray[np.float64],  # noqa: ARG002
         *,
-        first: bool,  # noqa: ARG002
+        new_round: bool,  # noqa: ARG002
     ) -> bool:
         """Return True: what another learner parked may be learned."""
         return True

@@ -71,7 +71,7 @@ def _arrived(
     left = [
         each
         for number, each in enumerate(parked)
-        if not guard.reconsider(each, learner.predict(each), first=not number)
+        if not guard.reconsider(each, learner.predict(each), new_round=not number)
     ]
     counts = sum(map(len, parked)), sum(map(len, left))
     return Good(1, len(examples), *counts, given_up)

@@ -112,11 +112,11 @@ class Harmed:
         self._pause -= learned
         if guard is None or not self.parked or guard.alert or self._pause > 0:
             return
-        if first := self._left <= 0:
+        if new_round := self._left <= 0:
             self._left = len(self.parked)
         self._left -= 1
         each = self.parked.pop(0)
-        if guard.reconsider(each, self.learner.predict(each), first=first):
+        if guard.reconsider(each, self.learner.predict(each), new_round=new_round):
             self.learner.learn_batch(each)
             self._push()
         else:

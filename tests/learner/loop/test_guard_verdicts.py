@@ -93,7 +93,7 @@ def test_a_change_lasts_after_a_minute_of_suspect_batches() -> None:
             parked.append((batch.examples, wrong))
         offset += 1
     assert len(parked) == LIMITS.lasting_ms // 1000
-    assert not guard.alert and all(guard.reconsider(*each, first=False) for each in parked)
+    assert not guard.alert and all(guard.reconsider(*each, new_round=False) for each in parked)
     first = offset
     while _lasting(guard):
         assert guard.judge("p", offset, _negatives(), wrong, 0.0) is None
@@ -115,9 +115,9 @@ def test_parked_batches_are_found_good_once_the_model_expects_them() -> None:
     often = replace(_negatives(), labels=np.ones(BATCH, np.uint8))
     before, after = np.full(BATCH, 0.01), np.full(BATCH, 0.9)
     assert guard.judge("p", 0, often, before, 0.0) is not None
-    assert not guard.reconsider(often, before, first=True)
-    assert not guard.reconsider(often, before, first=False)
-    assert guard.reconsider(often, after, first=False)
+    assert not guard.reconsider(often, before, new_round=True)
+    assert not guard.reconsider(often, before, new_round=False)
+    assert guard.reconsider(often, after, new_round=False)
     guard.skip_on_reread("p", 0, Suspect("test"))
     guard.learn_on_reread("p", 0)
     assert guard.before("p", 0, often) is None
@@ -130,10 +130,10 @@ def test_small_parked_batches_of_a_round_are_judged_together_beside_live_ones() 
     scores = np.full(2, 0.05)
     found = []
     for offset in range(6):
-        found.append(guard.reconsider(few, scores, first=not offset))
+        found.append(guard.reconsider(few, scores, new_round=not offset))
         assert guard.judge("p", offset, _negatives(), np.full(BATCH, 0.001), 0.0) is None
     assert found == sorted(found, reverse=True) and found[0] and not found[-1]
-    assert guard.reconsider(few, scores, first=True)
+    assert guard.reconsider(few, scores, new_round=True)
 
 
 def test_a_group_learns_one_suspect_batch_and_is_on_the_alert_for_the_next() -> None:

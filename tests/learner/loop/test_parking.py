@@ -55,9 +55,9 @@ class _Guard(BatchGuard):
         return super().before(name, offset, examples)
 
     def reconsider(
-        self, examples: Examples, scores: npt.NDArray[np.float64], *, first: bool
+        self, examples: Examples, scores: npt.NDArray[np.float64], *, new_round: bool
     ) -> bool:
-        self.rounds.append(first)
+        self.rounds.append(new_round)
         assert scores.shape == (len(examples),)
         assert np.isfinite(scores).all()
         self.scored.append(len(examples))

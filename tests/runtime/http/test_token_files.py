@@ -31,7 +31,7 @@ class Served:
         grants = source.read()
         self.tokens = Tokens([each.token for each in grants])
         self.limits = TokenLimits(grants)
-        self.reread = RereadTokens(source, self.tokens, self.limits, refuse_models)
+        self.source = RereadTokens(source, self.tokens, self.limits, refuse_models)
 
     def client(self, token: str) -> str:
         place = self.tokens.check(f"Bearer {token}")
@@ -40,7 +40,7 @@ class Served:
 
     def write(self, *lines: str) -> None:
         self.file.write_text("\n".join(lines))
-        self.reread.look()
+        self.source.reread()
 
 
 @pytest.fixture
@@ -89,12 +89,12 @@ def test_a_file_that_is_replaced_is_read_again_and_a_missing_one_changes_nothing
     served: Served,
 ) -> None:
     served.file.unlink()
-    served.reread.look()
+    served.source.reread()
     assert served.client(OLD) == "search"
     target = served.file.with_name("mounted")
     target.write_text(f"{NEW} name=search")
     served.file.symlink_to(target)
-    served.reread.look()
+    served.source.reread()
     assert served.client(NEW) == "search"
 
 

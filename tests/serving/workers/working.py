@@ -47,7 +47,7 @@ def refuse(which: str, duty: WorkerContext) -> None:
 
 def looked(member: ManagedProcess) -> ManagedProcess:
     """The member, after one look: a condition to wait for may ask it."""
-    member.look()
+    member.supervise()
     return member
 
 
