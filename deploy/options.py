@@ -15,7 +15,6 @@ from headrace.deploy.errors import BadOption
 from headrace.runtime.settings import same, setting
 
 if TYPE_CHECKING:
-    from headrace.deploy.local.pipeline import PipelineSettings
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.ingest.logs.layout import LogLayout
     from headrace.learner.spec.model_spec import ModelSpec
@@ -228,7 +227,10 @@ SKIP_DAMAGED = setting(
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """Options of a pipeline on this machine: of `headrace run`, `up` and `demo`."""
+    """Options of a pipeline on this machine: of `headrace run`, `up` and `demo`.
+
+    `deploy.local.pipeline` adds what the command sets.
+    """
 
     kafka: str | None = setting(None, env="HEADRACE_KAFKA", metavar="HOST:PORT")
     """Kafka bootstrap servers. Default: start a Kafka."""
@@ -242,32 +244,10 @@ class PipelineOptions:
     only if a part failed."""
     partitions: int = same(PARTITIONS, 2)
     buckets: int = same(BUCKETS, 8)
+    # few, because each bucket is a call in every push and an entry for every follower
     evaluate: bool = setting(True)
     """Run live evaluation as well."""
     evaluation_window: int = setting(60, least=1, most=60, check=divides_a_minute)
     """Shortest window of live evaluation, in seconds: window_s in [promotion]."""
     host: str = same(HOST)
     metrics_host: str = same(METRICS_HOST)
-
-    def settings(
-        self, model: Path, port: int, *, port_may_differ: bool = False
-    ) -> "PipelineSettings":
-        """Return the settings of a pipeline that serves `model` on `port`."""
-        from headrace.deploy.local.pipeline import PipelineSettings
-
-        return PipelineSettings(
-            model=model,
-            kafka=self.kafka,
-            kafka_client=tuple(self.kafka_client or ()),
-            redis=self.redis,
-            kafka_jars=self.kafka_jars,
-            state=self.state,
-            partitions=self.partitions,
-            buckets=self.buckets,
-            evaluated=self.evaluate,
-            evaluation_window_s=self.evaluation_window,
-            host=self.host,
-            metrics_host=self.metrics_host,
-            port=port,
-            port_may_differ=port_may_differ,
-        )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 import click
 
-from headrace.deploy.cli.options import PREFIX_VARIABLE, TOPICS_PREFIX, SpecFile
+from headrace.deploy.options import PREFIX_VARIABLE, TOPICS_PREFIX, SpecFile
 from headrace.runtime.settings import Setting, setting_of
 
 _CONNECTIONS = frozenset({"kafka", "redis", "store"})

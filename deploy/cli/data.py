@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.cli.options import LAYOUT_NAME, MODEL, SORT, SpecFile, layout_of
+from headrace.deploy.options import LAYOUT_NAME, MODEL, SORT, SpecFile, layout_of
 from headrace.runtime.settings import argument, setting
 from headrace.runtime.termination import REFUSED
 

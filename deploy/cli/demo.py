@@ -1,10 +1,10 @@
 """`headrace demo`: shows a model that learns from a live stream."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from headrace.deploy.cli.options import PORT, RUNS_FOLDER, TRACK_URI, PipelineOptions, SpecFile
 from headrace.deploy.cli.runs import run_outputs
 from headrace.deploy.models.shipped import path_of
+from headrace.deploy.options import PORT, RUNS_FOLDER, TRACK_URI, PipelineOptions, SpecFile
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import same, setting
 from headrace.runtime.termination import stopped_by_signals
@@ -31,11 +31,12 @@ def demo(
 ) -> None:
     """Learn from a live stream, and compare with a copy of the model that stopped learning."""
     from headrace.deploy.demo.runner import DemoSettings, run_demo
+    from headrace.deploy.local.pipeline import PipelineSettings
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind
 
     model = SpecFile.read(path_of("demo"))
-    parts = pipeline.settings(model.path, port, port_may_differ=True)
+    parts = PipelineSettings(**asdict(pipeline), model=model.path, port=port, port_may_differ=True)
     settings = DemoSettings(parts, options.seconds, options.events, options.seed)
     show_warnings_only()
     with (

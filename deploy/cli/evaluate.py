@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.errors import BadOption
+from headrace.deploy.options import (
     INSTANCE,
     METRICS_HOST,
     METRICS_PORT,
@@ -13,7 +14,6 @@ from headrace.deploy.cli.options import (
     KafkaOptions,
     SpecFile,
 )
-from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import argument, setting
 from headrace.runtime.termination import stopped_by_signals

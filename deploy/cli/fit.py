@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.cli.runs import run_outputs
+from headrace.deploy.connections import open_store
+from headrace.deploy.errors import BadOption
+from headrace.deploy.options import (
     MODEL,
     RUNS_FOLDER,
     TABLE_LAYOUT,
@@ -16,9 +19,6 @@ from headrace.deploy.cli.options import (
     layout_of_tables,
     urls_of_data,
 )
-from headrace.deploy.cli.runs import run_outputs
-from headrace.deploy.connections import open_store
-from headrace.deploy.errors import BadOption
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting
 from headrace.runtime.termination import REFUSED, stopped_by_signals

@@ -7,7 +7,9 @@ from functools import partial
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.connections import open_store
+from headrace.deploy.errors import BadOption
+from headrace.deploy.options import (
     INSTANCE,
     METRICS_HOST,
     METRICS_PORT,
@@ -17,8 +19,6 @@ from headrace.deploy.cli.options import (
     KafkaOptions,
     SpecFile,
 )
-from headrace.deploy.connections import open_store
-from headrace.deploy.errors import BadOption
 from headrace.runtime.settings import setting
 from headrace.runtime.termination import stopped_by_signals
 

@@ -3,12 +3,14 @@
 `headrace status` shows the processes of a pipeline, on this machine or elsewhere.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.cli.runs import run_outputs
+from headrace.deploy.models.shipped import shipped_specs
+from headrace.deploy.options import (
     DATA,
     LAYOUT_NAME,
     MODEL,
@@ -22,8 +24,6 @@ from headrace.deploy.cli.options import (
     SpecFile,
     layout_of,
 )
-from headrace.deploy.cli.runs import run_outputs
-from headrace.deploy.models.shipped import shipped_specs
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.settings import setting
@@ -79,11 +79,14 @@ def run(
     """
     times_real_time = speed_of(speed)
     from headrace.deploy.local.log_run import RunSettings, run_log
+    from headrace.deploy.local.pipeline import PipelineSettings
     from headrace.deploy.reports.tracking.run_recorder import record_run
     from headrace.deploy.reports.tracking.tracked_run import RunKind, RunState
 
-    parts = replace(
-        pipeline.settings(model.path, port),
+    parts = PipelineSettings(
+        **asdict(pipeline),
+        model=model.path,
+        port=port,
         deployments=True,
         evaluation_gives_way=not options.serve_after,
     )
@@ -146,10 +149,13 @@ def up(
     ),
 ) -> None:
     """Run Kafka, Valkey and every part for a spec until Ctrl-C, and print commands to try it."""
+    from headrace.deploy.local.pipeline import PipelineSettings
     from headrace.deploy.local.pipeline_usage import keep_up
 
-    settings = replace(
-        pipeline.settings(model.path, port),
+    settings = PipelineSettings(
+        **asdict(pipeline),
+        model=model.path,
+        port=port,
         collector_port=collector_port,
         deployments=True,
         evaluation_gives_way=False,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import RUNS_FOLDER, TRACK_URI
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import RUNS_FOLDER, TRACK_URI
 from headrace.deploy.terminal.wrapped_text import columns_of
 from headrace.runtime.settings import argument, setting
 

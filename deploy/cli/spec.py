@@ -4,8 +4,8 @@ import json
 
 import click
 
-from headrace.deploy.cli.options import SpecFile
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import SpecFile
 from headrace.ingest.events.json_schema import EventKind
 from headrace.runtime.settings import argument, setting
 

@@ -75,11 +75,6 @@ class LiveStream(threading.Thread):
         self.clicks = 0
 
     @property
-    def rate_s(self) -> float:
-        """Impressions sent per second."""
-        return self._throttle.rate_s
-
-    @property
     def sent(self) -> int:
         """Events sent."""
         return self.impressions + self.clicks

@@ -29,6 +29,7 @@ from headrace.deploy.local.services.ports import free_port, take_port
 from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
+from headrace.deploy.options import PipelineOptions
 from headrace.ingest.broker_rehearsal import BrokerRehearsal
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from headrace.learner.spec.model_spec import load_spec
@@ -48,40 +49,18 @@ PRODUCTION = "production"
 """Alias under which the pipeline serves its model."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineSettings:
-    """The model to run, and the services that exist already."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings(PipelineOptions):
+    """The model to run, the options of the command, and what the command adds to them."""
 
     model: Path
     """The model spec."""
-    kafka: str | None = None
-    """host:port of an existing Kafka. None: start one."""
-    kafka_client: tuple[str, ...] = ()
-    """Settings of the Kafka client, each KEY=VALUE or a JSON object."""
-    redis: str | None = None
-    """URL of an existing Redis or Valkey. None: start a cluster."""
-    kafka_jars: Path | None = None
-    """Directory with the jars of Kafka. None: the Maven cache, which is filled if needed."""
-    state: Path | None = None
-    """Directory for data and logs. None: a temporary directory, removed at the end."""
-    partitions: int = 2
-    """Partitions of each topic. One joiner and one learner read all of them here."""
-    buckets: int = 8
-    """Few, because each bucket is a call in every push and an entry for every follower."""
-    host: str = "127.0.0.1"
-    """Address on which the server listens."""
-    metrics_host: str = "127.0.0.1"
-    """Address on which the parts serve their metrics."""
     port: int = 0
     """Port of the server. 0: any free port."""
     port_may_differ: bool = False
     """Use another free port if `port` is taken."""
     collector_port: int | None = None
     """Port of a collector, which takes events over HTTP. 0: any free port. None: no collector."""
-    evaluated: bool = True
-    """Whether live evaluation runs, for which the server logs its predictions."""
-    evaluation_window_s: int = 60
-    """Shortest window of live evaluation."""
     deployments: bool = False
     """Whether the server loads models and switches aliases as the topic `deployments` says."""
     evaluation_gives_way: bool = True
@@ -113,7 +92,7 @@ class LocalPipeline:
             if settings.collector_port is None
             else _chosen_port(settings.collector_port, settings.host, "--collector-port")
         )
-        watched = ("evaluation",) if settings.evaluated else ()
+        watched = ("evaluation",) if settings.evaluate else ()
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
     def start(self, stop: threading.Event, prepare: Callable[[], object] = lambda: None) -> bool:
@@ -193,17 +172,17 @@ class LocalPipeline:
 
     def _parts(self, kafka: str, redis: str) -> list[SupervisedPart]:
         settings, name = self._settings, ("--instance", "one-machine")
-        client = client_variable(settings.kafka_client)
+        client = client_variable(settings.kafka_client or ())
         # in the environment, because other users can read passwords on command lines
         secrets = {**client, "HEADRACE_REDIS": redis}
         to_kafka = ("--kafka", kafka)
         model = ("--model", str(settings.model.resolve()), *to_kafka)
         listen = ("--host", settings.host, "--port", str(self._port), "--metrics-port", "0")
-        share = "1" if settings.evaluated else "0"
+        share = "1" if settings.evaluate else "0"
         answers = ("--alias", f"{PRODUCTION}={self.spec.name}", "--predictions-share", share)
         follow = ("--deployments",) if settings.deployments else ()
         serve = ("serving", "run", *model, *listen, *answers, *follow)
-        window = ("--window", str(settings.evaluation_window_s))
+        window = ("--window", str(settings.evaluation_window))
         watched: dict[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             "keeper": (("pserver", "keep"), secrets),
             "learner": (("learner", "run", *name), secrets),

@@ -1,7 +1,7 @@
 """A setting, declared once: its default, help, unit, bounds and environment variable.
 
 A setting is a field of a dataclass, or a parameter of a command. `deploy.cli.commands` makes the
-options of the command line from either, and reads the variables. `deploy.cli.options` has the
+options of the command line from either, and reads the variables. `deploy.options` has the
 settings that several commands share; the file of a command has the others.
 """
 

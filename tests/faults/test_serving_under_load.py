@@ -135,7 +135,7 @@ class Site:
     def __init__(self, machine: LocalServices, cluster: ValkeyCluster) -> None:
         self.machine, self.cluster = machine, cluster
         settings = PipelineSettings(
-            model=SPEC, kafka=machine.kafka, redis=machine.redis, evaluated=False
+            model=SPEC, kafka=machine.kafka, redis=machine.redis, evaluate=False
         )
         self.pipeline = LocalPipeline(settings, SetupProgress())
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.cli.runs import run_outputs
+from headrace.deploy.errors import BadOption
+from headrace.deploy.options import (
     METRICS_HOST,
     METRICS_PORT,
     RUNS_FOLDER,
@@ -20,8 +22,6 @@ from headrace.deploy.cli.options import (
     layout_of_tables,
     urls_of_data,
 )
-from headrace.deploy.cli.runs import run_outputs
-from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.deploy.terminal.wrapped_text import columns_of, wrapped
 from headrace.learner.experiments.executors.executor_kind import ExecutorKind

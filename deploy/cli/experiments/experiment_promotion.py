@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import REDIS, TRACK_URI, KafkaOptions
 from headrace.deploy.cli.runs import OFF, run_outputs
 from headrace.deploy.connections import kafka_words, open_store, redis_words
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import REDIS, TRACK_URI, KafkaOptions
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.cli.serving.serving_commands import token_source
+from headrace.deploy.options import (
     HOST,
     INSTANCE,
     METRICS_HOST,
@@ -17,7 +18,6 @@ from headrace.deploy.cli.options import (
     KafkaOptions,
     SpecFile,
 )
-from headrace.deploy.cli.serving.serving_commands import token_source
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, same, setting
 from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang

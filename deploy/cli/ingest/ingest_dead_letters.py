@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KafkaOptions
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import KafkaOptions
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.printable_text import printable

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.cli.run import speed_of
+from headrace.deploy.errors import BadOption
+from headrace.deploy.options import (
     DATA,
     LAYOUT_NAME,
     MODEL,
@@ -19,8 +21,6 @@ from headrace.deploy.cli.options import (
     layout_of,
     token_in,
 )
-from headrace.deploy.cli.run import speed_of
-from headrace.deploy.errors import BadOption
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KafkaOptions, SpecFile
+from headrace.deploy.options import KafkaOptions, SpecFile
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting

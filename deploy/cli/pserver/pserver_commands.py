@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.connections import kafka_settings, open_store
+from headrace.deploy.errors import BadOption
+from headrace.deploy.options import (
     BUCKETS,
     KAFKA_CLIENT,
     METRICS_HOST,
@@ -20,8 +22,6 @@ from headrace.deploy.cli.options import (
     TOPICS_PREFIX,
     SpecFile,
 )
-from headrace.deploy.connections import kafka_settings, open_store
-from headrace.deploy.errors import BadOption
 from headrace.deploy.terminal.waiting_note import waiting_for
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting

@@ -4,10 +4,10 @@ from contextlib import closing
 
 import click
 
-from headrace.deploy.cli.options import MODEL, REDIS, SpecFile
 from headrace.deploy.cli.pserver.pserver_snapshots import EXIT_STOPPED
 from headrace.deploy.connections import open_store
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import MODEL, REDIS, SpecFile
 from headrace.runtime.clock import steady_ms
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import setting

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.cli.learner import EXAMPLES_OF
-from headrace.deploy.cli.options import BUCKETS, KAFKA_CLIENT, MODEL, REDIS, KafkaOptions, SpecFile
 from headrace.deploy.cli.pserver.pserver_snapshots import (
     EXIT_STOPPED,
     PLACE,
@@ -17,6 +16,7 @@ from headrace.deploy.cli.pserver.pserver_snapshots import (
 )
 from headrace.deploy.connections import kafka_settings, open_store
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import BUCKETS, KAFKA_CLIENT, MODEL, REDIS, KafkaOptions, SpecFile
 from headrace.runtime.counted_nouns import counted
 from headrace.runtime.settings import argument, setting
 from headrace.runtime.termination import stopped_by_signals

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import MODEL, REDIS, SpecFile
 from headrace.deploy.connections import open_store
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import MODEL, REDIS, SpecFile
 from headrace.deploy.terminal.waiting_note import waiting_for
 from headrace.runtime.clock import wall_ms
 from headrace.runtime.counted_nouns import counted

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.cli.options import KafkaOptions, SpecFile, token_in
 from headrace.deploy.errors import BadOption
+from headrace.deploy.options import KafkaOptions, SpecFile, token_in
 from headrace.deploy.process_logs import show_warnings_only
 from headrace.runtime.settings import argument, setting
 

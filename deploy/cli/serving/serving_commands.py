@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.connections import kafka_settings
+from headrace.deploy.errors import BadOption
+from headrace.deploy.model_sources import both, deployed, frozen
+from headrace.deploy.options import (
     HOST,
     KAFKA_CLIENT,
     METRICS_HOST,
@@ -18,9 +21,6 @@ from headrace.deploy.cli.options import (
     STATUS_KAFKA,
     SpecFile,
 )
-from headrace.deploy.connections import kafka_settings
-from headrace.deploy.errors import BadOption
-from headrace.deploy.model_sources import both, deployed, frozen
 from headrace.deploy.process_logs import own_formatter
 from headrace.runtime.settings import same, setting
 from headrace.runtime.termination import stopped_by_signals

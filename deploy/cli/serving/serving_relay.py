@@ -4,7 +4,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.connections import open_store
+from headrace.deploy.options import (
     METRICS_HOST,
     METRICS_PORT,
     MODEL,
@@ -12,7 +13,6 @@ from headrace.deploy.cli.options import (
     KafkaOptions,
     SpecFile,
 )
-from headrace.deploy.connections import open_store
 from headrace.runtime.settings import setting
 from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 

@@ -4,7 +4,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.deploy.cli.options import (
+from headrace.deploy.errors import BadOption
+from headrace.deploy.model_sources import frozen, opened
+from headrace.deploy.options import (
     INSTANCE,
     METRICS_HOST,
     METRICS_PORT,
@@ -12,8 +14,6 @@ from headrace.deploy.cli.options import (
     KafkaOptions,
     SpecFile,
 )
-from headrace.deploy.errors import BadOption
-from headrace.deploy.model_sources import frozen, opened
 from headrace.runtime.settings import setting
 from headrace.runtime.termination import stopped_by_signals, stopped_while_calls_hang
 

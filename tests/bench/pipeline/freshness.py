@@ -220,7 +220,7 @@ def main() -> None:
     """Measure and print."""
     parser = bench_parser("freshness", __doc__, quick="seconds instead of ten minutes")
     options = parser.parse_args()
-    road = LocalPipeline(PipelineSettings(model=SPEC, evaluated=False), SetupProgress())
+    road = LocalPipeline(PipelineSettings(model=SPEC, evaluate=False), SetupProgress())
     with road:
         road.start(threading.Event())
         with Traffic(road.kafka) as traffic, httpx.Client(base_url=road.address) as client:

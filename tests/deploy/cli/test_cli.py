@@ -56,7 +56,7 @@ def test_a_wrong_kafka_address_is_named_with_its_setting(
 ) -> None:
     # how long is the usual wait, `run` shows below
     monkeypatch.setattr(
-        "headrace.deploy.cli.options.kafka_settings",
+        "headrace.deploy.options.kafka_settings",
         lambda *to: replace(kafka_settings(*to), connect_timeout_s=0.5),
     )
     address = f"127.0.0.1:{free_port()}"

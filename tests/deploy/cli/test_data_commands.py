@@ -48,7 +48,7 @@ def csv(tmp_path: Path, *, scale: int = 1) -> Path:
 
 
 def run(spec: Path, data: Path, layout: LogLayout | None = None) -> None:
-    settings = RunSettings(PipelineSettings(spec), (data,), None, None, False, layout)
+    settings = RunSettings(PipelineSettings(model=spec), (data,), None, None, False, layout)
     run_log(settings, threading.Event())
 
 

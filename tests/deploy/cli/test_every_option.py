@@ -12,7 +12,7 @@ import pytest
 
 from headrace.deploy.cli.commands import SettingArgument, SettingOption
 from headrace.deploy.cli.main import app
-from headrace.deploy.cli.options import SpecFile
+from headrace.deploy.options import SpecFile
 from tests.deploy.in_process import commands
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.deploy.cli.experiments.experiment_commands import source_of_log
 from headrace.deploy.cli.fit import _source
-from headrace.deploy.cli.options import layout_of_tables
+from headrace.deploy.options import layout_of_tables
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.batch.event_source import EventLogSource
 from headrace.learner.batch.sources import FilePosition, UnreadableData

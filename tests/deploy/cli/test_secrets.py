@@ -97,9 +97,9 @@ PASSWORD_WITH_SPACES = f"{SECRET} and 'more' = \\"
 @pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not evaluated"])
 def test_no_secret_is_on_the_command_line_of_any_part(evaluated: bool) -> None:
     url = f"redis://somebody:{QUOTED}@redis"
-    client = ("sasl.username=headrace", f"sasl.password={PASSWORD_WITH_SPACES}")
+    client = ["sasl.username=headrace", f"sasl.password={PASSWORD_WITH_SPACES}"]
     settings = PipelineSettings(
-        path_of("demo"), redis=url, kafka_client=client, evaluated=evaluated
+        model=path_of("demo"), redis=url, kafka_client=client, evaluate=evaluated
     )
     pipeline = LocalPipeline(settings, SetupProgress())
     parts = pipeline._parts("kafka:9092", url)

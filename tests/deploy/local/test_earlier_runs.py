@@ -37,7 +37,7 @@ def kafka_of_state(kafka: str, fresh_name: Callable[[str], str]) -> KafkaSetting
 def run(tmp_path: Path, kafka: str) -> RunSettings:
     """A run of one log on that Kafka."""
     log = write_directory(tmp_path / "log", [shown(i) for i in range(EVENTS)], [clicked(3)])
-    pipeline = PipelineSettings(tmp_path / "model.toml", kafka=kafka)
+    pipeline = PipelineSettings(model=tmp_path / "model.toml", kafka=kafka)
     return RunSettings(pipeline, (log,), None, None, serve_after=False)
 
 

@@ -30,9 +30,9 @@ def hosts_of_metrics(settings: PipelineSettings) -> dict[str, str]:
 def test_every_part_of_a_local_pipeline_serves_its_metrics_on_loopback_or_the_given_host() -> None:
     parts = ("joiner", "learner", "keeper", "evaluation")
     demo = path_of("demo")
-    assert hosts_of_metrics(PipelineSettings(demo)) == dict.fromkeys(parts, "127.0.0.1")
+    assert hosts_of_metrics(PipelineSettings(model=demo)) == dict.fromkeys(parts, "127.0.0.1")
     for host in ("0.0.0.0", "192.0.2.1"):
-        given = PipelineSettings(demo, metrics_host=host)
+        given = PipelineSettings(model=demo, metrics_host=host)
         assert hosts_of_metrics(given) == dict.fromkeys(parts, host)
 
 
@@ -40,12 +40,12 @@ def test_a_chosen_port_is_taken_or_refused_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(AddressTaken, match=f"127.0.0.1:{port} .*--port"):
-            LocalPipeline(PipelineSettings(path_of("demo"), port=port), SetupProgress())
-        taken = PipelineSettings(path_of("demo"), collector_port=port)
+            LocalPipeline(PipelineSettings(model=path_of("demo"), port=port), SetupProgress())
+        taken = PipelineSettings(model=path_of("demo"), collector_port=port)
         with pytest.raises(AddressTaken, match="--collector-port"):
             LocalPipeline(taken, SetupProgress())
     port = free_port()
-    pipeline = LocalPipeline(PipelineSettings(path_of("demo"), port=port), SetupProgress())
+    pipeline = LocalPipeline(PipelineSettings(model=path_of("demo"), port=port), SetupProgress())
     assert pipeline.address == f"http://127.0.0.1:{port}"
 
 
