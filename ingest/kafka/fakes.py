@@ -236,8 +236,7 @@ def memory_ports(
     transactions: Transactions,
     now_ms: Callable[[], int] = lambda: 0,
     rest: Callable[[float], object] = lambda _: None,
-    give_up_s: float = 60.0,
 ) -> TransactionalPorts[ListReader]:
     """Return the edge of a loop in memory. A clock that never advances never gives up."""
-    aborts = AbortBackoff(give_up_s, now_ms, rest)
+    aborts = AbortBackoff(60.0, now_ms, rest)
     return TransactionalPorts(reader, transactions, now_ms, aborts, retry_for(0.0))

@@ -104,10 +104,6 @@ class PlattScaling:
         self._first_log_odds = first_log_odds
         self.memory = empty_memory(self._levels)
 
-    def forget(self) -> None:
-        """Drop what is remembered of impressions."""
-        self.memory = empty_memory(self._levels)
-
     def apply(
         self,
         view: RowTable,

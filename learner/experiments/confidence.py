@@ -55,14 +55,3 @@ def half_width(
         u = np.where(bounded, (c - 1.0) / np.where(bounded, 1.0 - c * k, 1.0), np.inf)
         width = deviations * np.sqrt((counts - 1.0) * u / counts)
     return np.where(bounded, width, np.inf)
-
-
-def evidence(counts: Reals, means: Reals, deviations: Reals, precision: float | Reals) -> Reals:
-    """Return E_n of (2) against a mean of 0: an e-value. Arguments as of `half_width`, n from 2."""
-    counts = np.asarray(counts, np.float64)
-    k = precision / (precision + counts)
-    ratio = counts * means**2 / np.maximum(deviations, 1e-300) ** 2 / (counts - 1.0)
-    exponent = 0.5 * counts * (np.log1p(ratio) - np.log1p(k * ratio))
-    with np.errstate(over="ignore"):
-        found: Reals = np.sqrt(k) * np.exp(exponent)
-    return found

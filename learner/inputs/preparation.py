@@ -136,10 +136,6 @@ class InputPreparation:
             return features
         return self.histories.filled(view, features, self.features(features), event_ms)
 
-    def forget(self) -> None:
-        """Drop the memory of impressions: their clicks are learned with the rows of that time."""
-        self.memory = empty_memory(self._levels)
-
     def features(self, encoded: Encoded) -> FeatureColumns:
         """Return the features as kernels take them."""
         return FeatureColumns(

@@ -193,12 +193,6 @@ class RowModel(ABC):
     ) -> npt.NDArray[np.float64]:
         """Return the score of every example, before calibration, made before learning it."""
 
-    def forget(self) -> None:
-        """Drop the memory of impressions: their clicks are learned with the rows of that time."""
-        self._inputs.forget()
-        if self._calibrated is not None:
-            self._calibrated.forget()
-
 
 class SequentialModel(RowModel):
     """A model of two compiled kernels, which walk a batch slate by slate."""

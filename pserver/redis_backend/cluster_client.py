@@ -69,10 +69,6 @@ class ClusterClient:
             self._look()
         return answers
 
-    def primaries(self) -> list[str]:
-        """Return `host:port` of every node that has slots."""
-        return sorted({self._node(place).name for place in self._slots if place is not None})
-
     def known(self) -> list[Place]:
         """Return every node in the address or found since, whether it answers or not."""
         return list(dict.fromkeys([*self._address.hosts, *self._nodes]))

@@ -140,18 +140,6 @@ def pack(header: EntryHeader, content: RowDeltas | Deletions) -> bytes:
     return b"".join((struct.pack("<I", len(head)), head, *body))
 
 
-def unpack(blob: bytes) -> tuple[EntryHeader, RowDeltas]:
-    """Return the arguments of `pack`, for an entry of deltas; the arrays are read-only views of
-    `blob`.
-
-    Raises CorruptEntry if the bytes are not such an entry.
-    """
-    header, content = unpack_entry(blob)
-    if isinstance(content, Deletions):
-        raise CorruptEntry(f"log entry: expected deltas, got {header.rows} deletions")
-    return header, content
-
-
 def unpack_entry(blob: bytes) -> tuple[EntryHeader, RowDeltas | Deletions]:
     """Return the arguments of `pack`; the arrays are read-only views of `blob`.
 

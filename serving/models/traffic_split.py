@@ -52,11 +52,6 @@ class TrafficSplit(msgspec.Struct, frozen=True):
         """The models, the one with the largest weight first."""
         return tuple(model for model, _ in self.weights)
 
-    def share(self, model: str) -> float:
-        """Return the share of keys that a model answers: 0 to 1."""
-        total = math.fsum(weight for _, weight in self.weights)
-        return math.fsum(weight for name, weight in self.weights if name == model) / total
-
     def choose(self, key: bytes) -> str:
         """Return the model for the value of a key."""
         return min(self.weights, key=lambda each: _exponential(each[0], key) / each[1])[0]

@@ -92,9 +92,9 @@ def _jars_of(directory: Path) -> list[Path]:
     return jars
 
 
-def read_lock(path: Path = LOCK_PATH) -> list[Jar]:
+def read_lock() -> list[Jar]:
     """Return the locked jars in the order of the class path."""
-    rows = (line.split() for line in path.read_text().splitlines() if not line.startswith("#"))
+    rows = (line.split() for line in LOCK_PATH.read_text().splitlines() if not line.startswith("#"))
     return [Jar(coordinates, sha256, int(size)) for coordinates, sha256, size in rows]
 
 
@@ -184,20 +184,20 @@ def _in_short(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def write_lock(path: Path = LOCK_PATH) -> int:
+def write_lock() -> int:
     """Resolve KAFKA_COORDINATES and write the lock; return the number of jars."""
     maven = _maven(on_chunk=lambda _: None)
     wanted, needed = maven.resolver.resolve(
         [maven.create_dependency(coordinates) for coordinates in KAFKA_COORDINATES]
     )
-    head = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    head = [line for line in LOCK_PATH.read_text().splitlines() if line.startswith("#")]
     lines = []
     for dependency in [*wanted, *needed]:
         artifact = dependency.artifact
         content = artifact.resolve().read_bytes()
         coordinates = f"{artifact.groupId}:{artifact.artifactId}:{artifact.version}"
         lines.append(f"{coordinates} {hashlib.sha256(content).hexdigest()} {len(content)}")
-    path.write_text("\n".join([*head, *lines]) + "\n")
+    LOCK_PATH.write_text("\n".join([*head, *lines]) + "\n")
     return len(lines)
 
 

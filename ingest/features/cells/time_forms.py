@@ -46,9 +46,9 @@ class TimeForm(NamedTuple):
     """A format that reads other times as well: the column is ambiguous."""
 
 
-def guess_time_format(column: pa.Array, least: float = _LEAST) -> str | None:
+def guess_time_format(column: pa.Array) -> str | None:
     """Return the `timestamp_format` that reads a column; "" if it needs none, None if none does."""
-    found = form_of(column, least)
+    found = form_of(column)
     return None if found is None else found.form
 
 

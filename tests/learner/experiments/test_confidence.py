@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from headrace.learner.experiments.confidence import (
-    evidence,
     half_width,
     mixture_precision,
 )
@@ -31,8 +30,11 @@ def test_the_bounds_are_the_means_that_the_e_value_does_not_reject() -> None:
     width = half_width(counts, deviations, 0.05, precision)
     bounded = np.isfinite(width)
     assert bounded[1:].all()
-    found = evidence(counts[bounded], width[bounded], deviations[bounded], precision)
-    np.testing.assert_allclose(found, 20.0, rtol=1e-9)
+    n, means = counts[bounded], width[bounded]
+    k = precision / (precision + n)
+    ratio = n * means**2 / deviations[bounded] ** 2 / (n - 1.0)
+    e_value = np.sqrt(k) * np.exp(0.5 * n * (np.log1p(ratio) - np.log1p(k * ratio)))  # E_n of (2)
+    np.testing.assert_allclose(e_value, 20.0, rtol=1e-9)
 
 
 def test_many_values_give_the_asymptotic_sequence_of_waudby_smith() -> None:

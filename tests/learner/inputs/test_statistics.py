@@ -11,8 +11,9 @@ from headrace.learner.inputs.statistics import (
     statistic_id,
     with_room,
 )
+from headrace.learner.models.factory import open_model
 from tests.effort import seeds
-from tests.learner.streams import Bench, part, random_examples, random_spec
+from tests.learner.streams import BUCKETS, Bench, part, random_examples, random_spec
 
 WINDOW_MS = 1000
 
@@ -90,7 +91,7 @@ def test_right_after_a_restart_a_click_still_finds_the_row_of_its_show() -> None
     shown = examples.impression_ids.to_pylist().index(name)
     for bench in (remembering, restarted):
         bench.learn(part(examples, 0, shown + 1))
-    restarted.model.forget()
+    restarted.model = open_model(spec, BUCKETS)
     for bench in (remembering, restarted):
         bench.learn(part(examples, clicked, clicked + 1))
     for one, other in zip(remembering.rows(), restarted.rows(), strict=True):

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.pserver.errors import MissingBucket, ModelExists
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import RowDeltas, unpack
+from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import Fold, OffsetSpan, PollResult, Push, Shape, Trim
 from tests.pserver.laws.deletion_laws import DeletionLaws
 from tests.pserver.laws.keeper_laws import KeeperLaws
@@ -25,7 +25,7 @@ from tests.pserver.laws.store_world import (
     standing,
     trim_through,
 )
-from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher, blob_of, deltas_of
+from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher, blob_of, deltas_of, unpacked
 
 __all__ = ["BUCKETS", "StoreLaws", "World"]
 
@@ -214,7 +214,7 @@ class StoreLaws(MakingLaws, KeeperLaws, DeletionLaws, ReshardLaws):
         fold_all(world, 0, "k")
         found = [chunk.rows for chunk in world.store.rows(0)]
         assert np.array_equal(np.sort(np.concatenate([rows.ids for rows in found])), ids)
-        assert unpack(polled(world.store, 0, 0).entries[0].blob)[1].values.shape[1] == WIDTH
+        assert unpacked(polled(world.store, 0, 0).entries[0].blob)[1].values.shape[1] == WIDTH
 
     def test_a_bucket_that_came_back_empty_stops_every_call(self, world: World) -> None:
         push = Pusher(1, BUCKETS).next()

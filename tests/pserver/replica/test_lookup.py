@@ -10,7 +10,7 @@ from headrace.pserver.errors import MissingBucket, StoreError
 from headrace.pserver.replica import log_tail as tail
 from headrace.pserver.replica.partial_replica import PartialReplica
 from headrace.pserver.replica.replica import Replica, Stale
-from headrace.pserver.rows.deltas import RowDeltas, unpack
+from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import OffsetSpan, Push
 from tests.effort import seeds
 from tests.pserver.laws.store_world import (
@@ -31,7 +31,7 @@ from tests.pserver.replica.looked_up_rows import (
     by_id,
     expected,
 )
-from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher, blob_of
+from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher, blob_of, unpacked
 
 
 @pytest.fixture(
@@ -140,11 +140,11 @@ def test_the_tail_of_a_partial_replica_holds_the_untrimmed_entries() -> None:
         pushes = [pusher.next() for _ in range(50)]
         answered(world.store, *pushes)
         lookup.poll(limit=64)
-        assert lookup.tail_rows >= sum(unpack(push.blob)[0].rows for push in pushes)
+        assert lookup.tail_rows >= sum(unpacked(push.blob)[0].rows for push in pushes)
         fold = fold_all(world, 0, "k", number)
         world.store.trim([trim_through(fold, fold.version - 1)])
         lookup.poll()
-        assert lookup.tail_rows == unpack(pushes[-1].blob)[0].rows
+        assert lookup.tail_rows == unpacked(pushes[-1].blob)[0].rows
         if number == 10:
             most_bytes = lookup.tail_bytes
     assert lookup.tail_bytes <= most_bytes

@@ -19,14 +19,13 @@ from headrace.pserver.rows.deltas import (
     Deletions,
     EntryHeader,
     pack,
-    unpack,
 )
 from headrace.pserver.rows.row_codec import StoredRows
 from headrace.pserver.store import Delete, Fold, Trim
 from tests.effort import examples
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.replica.followed_logs import ChangingStore, fold_and_trim, following, pushed
-from tests.pserver.rows.entries import Pusher
+from tests.pserver.rows.entries import Pusher, unpacked
 from tests.pserver.rows.truth import rows_of, truth
 
 
@@ -43,7 +42,7 @@ class Following(ChangingStore):
         [answer] = self.store.push([push])
         assert not isinstance(answer, Unreachable)
         self.pushed[bucket].append(push)
-        header, deltas = unpack(push.blob)
+        header, deltas = unpacked(push.blob)
         before = self.replica.position(bucket) if self.replica.copied(bucket) else None
         if self.replica.fold_own(answer, header, deltas):
             assert before is not None

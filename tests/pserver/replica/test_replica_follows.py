@@ -10,13 +10,12 @@ from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import BucketRecopied, Folded, Replica, Stale
 from headrace.pserver.rows.deltas import (
     SourceReached,
-    unpack,
 )
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import PollResult
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.replica.followed_logs import fold_and_trim, following, pushed
-from tests.pserver.rows.entries import WIDTH, Pusher
+from tests.pserver.rows.entries import WIDTH, Pusher, unpacked
 from tests.pserver.rows.truth import rows_of, truth
 
 
@@ -47,7 +46,7 @@ def test_changes_of_a_replica_contain_the_added_deltas() -> None:
     assert [(c.bucket, c.version) for c in changes if isinstance(c, Folded)] == [(0, 1), (0, 2)]
     [change] = replica.poll()
     assert isinstance(change, Folded)
-    header, deltas = unpack(pushes[2].blob)
+    header, deltas = unpacked(pushes[2].blob)
     assert change.header == header
     assert change.size_bytes == len(pushes[2].blob)
     assert np.array_equal(change.deltas.ids, deltas.ids)

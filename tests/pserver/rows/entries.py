@@ -6,7 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from headrace.pserver.rows.deltas import NEVER, EntryHeader, RowDeltas, SourceReached, pack
+from headrace.pserver.rows.deltas import (
+    NEVER,
+    EntryHeader,
+    RowDeltas,
+    SourceReached,
+    pack,
+    unpack_entry,
+)
 from headrace.pserver.store import OffsetSpan, Push
 
 WIDTH = 2
@@ -46,6 +53,13 @@ def blob_of(deltas: RowDeltas, start: int = 0, stop: int = 0, source: str = SOUR
     return pack(
         EntryHeader(width, rows, stop, stop, [SourceReached(source, start, stop, stop)]), deltas
     )
+
+
+def unpacked(blob: bytes) -> tuple[EntryHeader, RowDeltas]:
+    """Return header and deltas of an entry."""
+    header, deltas = unpack_entry(blob)
+    assert isinstance(deltas, RowDeltas)
+    return header, deltas
 
 
 class Pusher:

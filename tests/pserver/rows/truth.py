@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver.rows.deltas import NEVER, unpack
+from headrace.pserver.rows.deltas import NEVER
 from headrace.pserver.store import Push
+from tests.pserver.rows.entries import unpacked
 
 if TYPE_CHECKING:
     from headrace.pserver.replica.replica import Replica
@@ -20,7 +21,7 @@ def truth(pushes: Iterable[Push]) -> dict[int, Row]:
     """Rows by id after these pushes, in this order, without rows that never changed."""
     rows: dict[int, Row] = {}
     for push in pushes:
-        _, deltas = unpack(push.blob)
+        _, deltas = unpacked(push.blob)
         for i, row_id in enumerate(deltas.ids.tolist()):
             nothing = np.zeros(deltas.values.shape[1], np.float32).tobytes()
             shows, clicks, first, last, values = rows.get(row_id, (0, 0, NEVER, 0, nothing))

@@ -8,13 +8,13 @@ from typing import Any
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack, unpack
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
 from headrace.pserver.rows.row_codec import StoredRows
 from headrace.pserver.snapshots.manifest import Manifest
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 from headrace.pserver.store import BucketAnswer, OffsetSpan, Push, Shape, Store
-from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher
+from tests.pserver.rows.entries import SOURCE, WIDTH, Pusher, unpacked
 from tests.pserver.rows.truth import Row, rows_of, truth
 
 BUCKETS = 4
@@ -76,7 +76,7 @@ class History:
 
 
 def _part(push: Push, shape: Shape, bucket: int) -> Push:
-    header, deltas = unpack(push.blob)
+    header, deltas = unpacked(push.blob)
     own = deltas.chosen(shape.bucket_of(deltas.ids) == bucket)
     span = push.spans[0]
     head = EntryHeader(WIDTH, own.ids.shape[0], header.event_ms, header.append_ms, header.reached)

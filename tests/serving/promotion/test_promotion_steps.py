@@ -57,7 +57,8 @@ def served_share(deployments: Deployments) -> float:
     """Return the share of the model under the alias."""
     target = deployments.aliases.get("production", CONTROL)
     split = split_of(target)
-    return float(target == MODEL) if split is None else split.share(MODEL)
+    weights = {target: 1.0} if split is None else dict(split.weights)
+    return weights.get(MODEL, 0.0) / sum(weights.values())
 
 
 NUMBERS = st.one_of(st.none(), st.floats(-0.1, 100.0), st.just(float("nan")))
