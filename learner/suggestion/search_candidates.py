@@ -56,8 +56,11 @@ def candidates_of(
     )[:_MOST_IDS]
     few = sorted(ids, key=lambda name: ids[name].distinct)[:_MOST_CROSSED]
     for name in many:
-        for kind in ("rate", "show", "age") if days else ("rate", "show"):
-            yield _adding((), (statistic(kind, name, draft),))
+        fine = _statistic("rate", name, draft)
+        for each in (rate_of(name), fine._replace(name=f"{name}_fine_rate")):
+            yield _adding((), (each,))
+        for kind in ("show", "age") if days else ("show",):
+            yield _adding((), (_statistic(kind, name, draft),))
     pairs = {
         (one, other): _combinations(ids[one], ids[other])
         for some in (many[:_MOST_PAIRED], few)
@@ -67,7 +70,7 @@ def candidates_of(
         cross = _cross(one, other)
         if count and one in many and other in many:
             for kind in ("show", "rate"):
-                yield _adding((cross,), (statistic(kind, cross.name, draft),))
+                yield _adding((cross,), (_statistic(kind, cross.name, draft),))
         if 0 < count * _ROWS_A_COMBINATION <= draft.shows:
             yield _adding((cross,))
     yield from _periodic(draft, many[:_MOST_PAIRED], days)
@@ -81,14 +84,21 @@ def _periodic(draft: SpecDraft, names: Sequence[str], days: float) -> Iterator[C
         period = DraftInput(f"this_{word}", f'transform = "period", period_s = {period_s}')
         for name in names if days * 86_400 > 3 * period_s else ():
             cross = _cross(name, period.name)
-            yield _adding((period, cross), (statistic("rate", cross.name, draft),))
+            yield _adding((period, cross), (_statistic("rate", cross.name, draft),))
 
 
-def removals(draft: SpecDraft) -> list[Candidate]:
-    """Return the changes that remove one statistic of the draft."""
+def rate_of(name: str) -> DraftInput:
+    """Return the rate of a field, in coarse levels that few clicks suffice for."""
+    return DraftInput(f"{name}_rate", f'statistic = "rate", of = "{name}"')
+
+
+def removals(draft: SpecDraft, rules: SpecDraft) -> list[Candidate]:
+    """Return the changes that remove a statistic of the rules, one that no cross needs."""
     return [
         Candidate(f"without {each.name}", partial(SpecDraft.without, name=each.name))
         for each in draft.statistics
+        if each in rules.statistics
+        and not any(f'"{each.name}"' in other.keys for other in draft.statistics)
     ]
 
 
@@ -126,8 +136,8 @@ def _cross(one: str, other: str) -> DraftInput:
     return DraftInput(f"{one}_x_{other}", f'transform = "cross", of = ["{one}", "{other}"]')
 
 
-def statistic(kind: str, of: str, draft: SpecDraft) -> DraftInput:
-    """Return a statistic of a field. The prior of a rate is the click rate of the log."""
+def _statistic(kind: str, of: str, draft: SpecDraft) -> DraftInput:
+    """Return a statistic of a field; a rate has fine levels and the log's click rate as prior."""
     keys = f'statistic = "{kind}", of = "{of}"'
     if kind == "rate":
         clicks = _PRIOR_SHOWS * max(draft.clicks, 1) / draft.shows

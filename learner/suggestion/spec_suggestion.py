@@ -26,8 +26,8 @@ from headrace.learner.suggestion.request_clicks import RequestClicks, clicks_of_
 from headrace.learner.suggestion.sample_stream import SampleStream
 from headrace.learner.suggestion.search_candidates import (
     candidates_of,
+    rate_of,
     removals,
-    statistic,
     statistic_crosses,
 )
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
@@ -84,7 +84,7 @@ def suggest_spec(
         column = layout.click.column if layout and layout.click else None
         raise SpecError(f"{path}: {all_clicked(sample.rows, column, sample.words)}")
     draft, fields = _drafted(path, sample, name)
-    draft, searched = draft.adding((), _rates(draft, fields)), None
+    draft, searched = draft.adding((), _rates(fields, sample.rows)), None
     if seconds and min(clicks, sample.rows - clicks) >= _LEAST_CLICKS:
         searched = _searched(draft, fields, sample, seconds, tell)
         draft = searched.draft
@@ -157,12 +157,13 @@ def _searched(
     days = max(_span_ms(sample), 0.0) / 86_400_000 if sample.timed else 0.0
     known = sample.requests[sample.requests >= 0]
     requests = bool(known.size) and np.unique(known).size < known.size
-    search.drop(removals(draft))
+    search.drop(removals(draft, draft))
     first = [*candidates_of(draft, fields, requests=requests, days=days)]
     kept = True
     while kept:
         first = [each for each in first if each.name not in search.draft.names]
         kept = search.try_all([*first, *statistic_crosses(search.draft, fields)], 0.85)
+    search.drop(removals(search.draft, draft))
     search.tune("alpha", lambda each, factor: replace(each, alpha_times=each.alpha_times * factor))
     search.tune("l2", lambda each, factor: replace(each, l2_times=each.l2_times * factor))
     found = search.result()
@@ -246,19 +247,17 @@ def _loss_reason(found: RequestClicks) -> tuple[str, ...]:
     )
 
 
-def _rates(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> tuple[DraftInput, ...]:
+def _rates(fields: dict[str, ColumnProfile], rows: int) -> tuple[DraftInput, ...]:
     """Return the click rates of fields whose values have impressions enough."""
     counted = [
         name
         for name, each in fields.items()
         if each.transform == "id"
         and each.distinct >= _LEAST_VALUES
-        and draft.shows >= _SHOWS_A_VALUE * each.distinct
+        and rows >= _SHOWS_A_VALUE * each.distinct
     ]
     return tuple(
-        statistic("rate", name, draft)._replace(
-            comment=f"{draft.shows / fields[name].distinct:,.0f} impressions per value"
-        )
+        rate_of(name)._replace(comment=f"{rows / fields[name].distinct:,.0f} impressions per value")
         for name in sorted(counted, key=lambda name: -fields[name].distinct)[:_MOST_RATES]
     )
 

@@ -11,11 +11,16 @@ import pyarrow.parquet
 import pytest
 
 from headrace.ingest.logs.layout_guess import guess_layout
-from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.log_sample import LogSample
-from headrace.learner.suggestion.sample_stream import SampleStream
-from headrace.learner.suggestion.search_candidates import candidates_of, statistic_crosses
+from headrace.learner.suggestion.sample_stream import Floats, SampleStream
+from headrace.learner.suggestion.search_candidates import (
+    candidates_of,
+    rate_of,
+    removals,
+    statistic_crosses,
+)
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 from headrace.learner.suggestion.spec_search import SpecSearch
 from headrace.learner.suggestion.spec_suggestion import Suggestion, suggest_spec
@@ -77,6 +82,25 @@ def test_a_search_finds_a_cross_and_a_rate_that_lower_the_loss_of_later_impressi
     assert kept <= search.draft.names | {"loss = choice"}
     assert not any("user" in name for name in kept), f"seed {SEED}"
     parse_spec(search.draft.text(), "found")
+
+
+class KnownStream(SampleStream):
+    """A stream in which the rate of an item is worth something, and that of a user is not."""
+
+    def losses(self, spec: ModelSpec, share: float = 1.0) -> Floats:
+        names = {each.name for each in spec.statistics}
+        loss = 1.0 - 0.1 * ("item_rate" in names) + 0.1 * ("user_rate" in names)
+        return np.full(int(share * ROWS), loss)
+
+
+def test_a_rate_of_the_rules_is_removed_unless_it_helps_or_a_cross_needs_it() -> None:
+    log = sample()
+    draft = draft_of(log)[0].adding((), (rate_of("item"), rate_of("user")))
+    search = SpecSearch(draft, KnownStream(log, parse_spec(draft.text(), "draft")), 600.0)
+    search.drop(removals(draft, draft))
+    assert search.draft.names == draft.names - {"user_rate"}
+    crossed = draft.adding((), (DraftInput("both", 'cross = ["item_rate", "device"]'),))
+    assert [each.name for each in removals(crossed, draft)] == ["without user_rate"]
 
 
 def test_a_search_changes_nothing_if_clicks_are_chance() -> None:
