@@ -29,8 +29,6 @@ class Outcomes(ScoredImpressions):
 
     impression_ids: pa.Array  # (n,) large_string, unique
     slices: dict[str, pa.Array]  # raw fields that the spec slices by, each (n,)
-    unscored: int = 0
-    """Shown impressions that no score was found for: none, unless Kafka no longer holds it."""
 
     def named(self, impression_ids: pa.Array) -> Outcomes:
         """Return those of the impressions named."""
@@ -106,7 +104,6 @@ def _join(
         _numbers(shown.weights, np.float64)[once][found] if shown.weights else None,
         impression_ids=ids.filter(kept),
         slices={name: _joined(each).take(once).filter(kept) for name, each in shown.slices.items()},
-        unscored=int((~found).sum()),
     )
 
 

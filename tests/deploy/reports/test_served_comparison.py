@@ -26,7 +26,6 @@ def test_an_impression_has_the_label_of_its_click_and_its_first_score() -> None:
     assert outcomes.scores.tolist() == [0.1, 0.2, 0.3]
     assert outcomes.requests is not None
     assert outcomes.requests[0] == outcomes.requests[1] != outcomes.requests[2]
-    assert outcomes.unscored == 0
 
 
 def test_a_closed_window_carries_its_label_with_it() -> None:
@@ -38,12 +37,11 @@ def test_a_closed_window_carries_its_label_with_it() -> None:
     assert outcomes.figures().auc == 1.0
 
 
-def test_an_impression_without_a_score_is_left_out_and_counted() -> None:
+def test_an_impression_without_a_score_is_left_out() -> None:
     outcomes = join_outcomes(
         [examples([(SHOWN, "a", None), (SHOWN, "b", None)])], [scores([("b", 0.2), ("z", 0.3)])]
     )
     assert outcomes.impression_ids.to_pylist() == ["b"]
-    assert outcomes.unscored == 1
 
 
 def test_the_accuracy_of_a_part_of_the_impressions_is_computed_alone() -> None:

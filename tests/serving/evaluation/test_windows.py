@@ -76,7 +76,8 @@ def test_the_learners_metrics_equal_those_of_the_batch_report() -> None:
     outcomes = join_outcomes(made.examples, made.scores)
     report = outcomes.figures()
     assert hour.scored == len(outcomes)
-    assert hour.shown == len(outcomes) + outcomes.unscored
+    shown = {name for batch in made.examples for name in batch.impression_ids.to_pylist()}
+    assert hour.shown == len(shown)
     assert hour.clicks == outcomes.labels.sum()
     assert hour.auc is not None and hour.auc_error is not None
     assert abs(hour.auc - report.auc) <= hour.auc_error
