@@ -6,7 +6,8 @@ screened on the first third of the impressions. The best candidates are then lea
 one, and judged on the impressions after that third, so the screening is no part of the verdict. A
 candidate is kept if it lowers the loss there by more than chance: the differences to the spec so
 far are paired and averaged by batch, and the bound allows for a hundred verdicts. After a change,
-the other candidates are tried again beside it. Rates of the rules are removed unless they help.
+the other candidates are tried again beside it. A rate of the rules is removed if it surely saves
+less than a thousandth.
 
 The last part of the sample decides nothing, and the gains of the report are those of this part.
 Inputs cost time in every process, so a gain below a thousandth is refused.
@@ -45,6 +46,7 @@ _HOPELESS = -0.001
 _BATCHES = 40
 _LEAST_T = 3.3
 """Of the differences of the batches: chance exceeds it once in a thousand verdicts."""
+_REMOVAL_T = 2.0
 _MOST_KEPT = 12
 _MOST_STEPS = 3
 """Halvings or doublings of a constant."""
@@ -121,7 +123,7 @@ class SpecSearch:
         return len(self._kept) > kept
 
     def drop(self, candidates: Sequence[Candidate]) -> None:
-        """Keep each change that removes an input, unless the loss rises."""
+        """Keep each change that removes an input, if the input is surely worth too little."""
         for each in candidates:
             if not self._over(1.0):
                 self._judge(each, removes=True)
@@ -165,9 +167,13 @@ class SpecSearch:
         first = int(_SCREENED / _CHOSEN * losses.shape[0])
         before, after = self._losses[first:], losses[first:]
         trial.judged = _gain(before, after)
-        if trial.judged < (0.0 if removes else _LEAST_GAIN):
-            return False
-        if not removes and not _surely(before - after):
+        saved, error = _saved(before, after)
+        worth = _LEAST_GAIN * float(before.mean())
+        if removes:
+            better = saved - _REMOVAL_T * error > -worth
+        else:
+            better = saved > max(worth, _LEAST_T * error)
+        if not better:
             return False
         self._steps.append(draft)
         self._kept.append(trial)
@@ -191,8 +197,8 @@ def _gain(before: Floats, after: Floats) -> float:
     return float(1 - after.mean() / before.mean())
 
 
-def _surely(saved: Floats) -> bool:
-    """Whether losses fell by more than chance."""
-    size = saved.shape[0] // _BATCHES
-    means = saved[: size * _BATCHES].reshape(_BATCHES, size).mean(axis=1)
-    return bool(means.mean() > _LEAST_T * means.std(ddof=1) / math.sqrt(_BATCHES))
+def _saved(before: Floats, after: Floats) -> tuple[float, float]:
+    """Return the mean paired difference of losses, and its standard error from batches."""
+    size = before.shape[0] // _BATCHES
+    means = (before - after)[: size * _BATCHES].reshape(_BATCHES, size).mean(axis=1)
+    return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(_BATCHES)
