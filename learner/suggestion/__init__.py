@@ -3,7 +3,7 @@
 `log_sample` reads the first impressions with their labels. `column_profile` decides what each
 column holds, and `digit_ids` tells ids from magnitudes. `outcome_columns` finds columns that are
 known only after the click, `request_clicks` tests whether users choose one candidate of a request,
-and `robust_constants` chooses the constants.
+`user_history` finds what a user clicked before, and `robust_constants` chooses the constants.
 
 `spec_suggestion` makes a `spec_draft` of these rules and writes it with its reasons as comments.
 Before, `spec_search` adds what lowers the log loss: `search_candidates` names the changes, and

@@ -45,6 +45,9 @@ class SpecDraft:
     l2_times: float = 1.0
     constants_reason: str = ""
     architecture: str = LOGISTIC_REGRESSION
+    history: str = ""
+    """Field of a user's earlier items, for architectures that read one, with `target`."""
+    target: str = ""
 
     @property
     def inputs(self) -> int:
@@ -82,6 +85,8 @@ class SpecDraft:
         lines = [*self.head, "[model]", f'name = "{self.name}"']
         if self.architecture != LOGISTIC_REGRESSION:
             lines.append(f'architecture = "{self.architecture}"')
+        if self.history:
+            lines += [f'history = "{self.history}"', f'target = "{self.target}"']
         lines += [*constants.model, *self.loss_reason]
         if self.choice:
             lines.append(f'loss = "{CHOICE}"  # users choose one candidate or none')

@@ -17,7 +17,7 @@ from headrace.ingest.features.fields import LAST_NUMBER
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.survey.findings import all_clicked
-from headrace.learner.spec.architecture import LOGISTIC_REGRESSION
+from headrace.learner.spec.architecture import DIN, LOGISTIC_REGRESSION, SEQUENCE
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.log_sample import LogSample, sample_log
@@ -32,6 +32,7 @@ from headrace.learner.suggestion.search_candidates import (
 )
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 from headrace.learner.suggestion.spec_search import SearchedSpec, SpecSearch, Tell
+from headrace.learner.suggestion.user_history import with_history
 from headrace.runtime.counted_nouns import counted
 
 _ROWS = 300_000
@@ -90,6 +91,8 @@ def suggest_spec(
         draft = searched.draft
     if architecture != LOGISTIC_REGRESSION:  # its constants are others
         draft = replace(draft, architecture=architecture, alpha_times=1.0, l2_times=1.0)
+    if architecture in (DIN, SEQUENCE):
+        draft = with_history(draft, fields, sample)
     text = draft.text()
     parse_spec(text, f"spec suggested for {path}")
     return Suggestion(text, searched)

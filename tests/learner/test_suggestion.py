@@ -116,6 +116,42 @@ def test_the_suggested_constants_of_an_architecture_with_vectors_are_valid(
     assert (spec.optimizers.dense is None) == (architecture == "factorization_machine")
 
 
+def with_histories(kind: str) -> pa.Table:
+    dice = np.random.default_rng(SEED)
+    items = [f"i{each}" for each in dice.integers(0, 50, 4_000)]
+    table = {
+        "time": [T0_MS + 8_000 * (i // 4) for i in range(4_000)],
+        "request_id": [f"r{i // 4}" for i in range(4_000)],
+        "item": items,
+        "place": [f"p{i // 4 % 30}" for i in range(4_000)],
+        "clicked": (dice.random(4_000) < 0.1).tolist(),
+    }
+    if kind == "a column of lists":
+        table["seen"] = [items[max(i - 3, 0) : i] for i in range(4_000)]
+    elif kind == "clicks of users":
+        table["user"] = [f"u{i // 4 % 90}" for i in range(4_000)]
+    return pa.table(table)
+
+
+@pytest.mark.parametrize("architecture", ["din", "sequence"])
+@pytest.mark.parametrize(
+    ("kind", "history"),
+    [("a column of lists", "seen"), ("clicks of users", "recent_clicks"), ("nothing", "")],
+)
+def test_an_architecture_that_reads_a_history_gets_one_if_the_log_has_it(
+    tmp_path: Path, architecture: str, kind: str, history: str
+) -> None:
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(with_histories(kind), path)
+    layout = guess_layout(path).layout
+    if not history:
+        with pytest.raises(SpecError, match="expected a user's history"):
+            suggest_spec(path, layout, "", architecture)
+        return
+    spec = parse_spec(suggest_spec(path, layout, "", architecture).text, "suggested.toml")
+    assert (spec.structure.history, spec.structure.target) == (history, "item")
+
+
 def requests_of(candidates: int, clicks: Callable[[np.random.Generator], Any]) -> pa.Table:
     """Rows of 2,000 requests; clicks: which candidates of a request are clicked."""
     dice, rows = np.random.default_rng(SEED), []
