@@ -199,7 +199,7 @@ def test_a_suggestion_reads_ids_of_64_bits_and_bytes(tmp_path: Path) -> None:
         "clicked": [i % 2 for i in range(200)],
     }
     pa.parquet.write_table(pa.table(columns), path)
-    spec = suggest_spec(path, guess_layout(path).layout)
+    spec = suggest_spec(path, guess_layout(path).layout).text
     assert "# 100 values" in spec
     assert "# not used: row: 200 values: nearly every row has its own" in spec
 
@@ -217,7 +217,9 @@ def test_a_suggestion_has_fields_for_as_many_columns_as_there_are_numbers(tmp_pa
     columns = {f"c{k}": [i % 2 for i in range(40)] for k in range(1_005)}
     times = {"time": [AT_MS + i for i in range(40)], "clicked": [i % 4 // 3 for i in range(40)]}
     pa.parquet.write_table(pa.table(times | columns), path)
-    assert "one of more than 990 useful columns" in suggest_spec(path, guess_layout(path).layout)
+    assert (
+        "one of more than 950 useful columns" in suggest_spec(path, guess_layout(path).layout).text
+    )
 
 
 # ----------------------------------------------------------------------------------------- times
@@ -359,7 +361,7 @@ def test_ids_that_look_like_seconds_are_no_times_unless_they_rise(tmp_path: Path
 def test_a_line_break_in_a_cell_of_the_header_is_a_blank(tmp_path: Path) -> None:
     rows = [f"{AT_MS + i},{i % 5},{i % 2}" for i in range(40)]
     path = csv_file(tmp_path, 'time,"my\nitem",clicked', *rows)
-    assert 'source = "my item"' in suggest_spec(path, guess_layout(path).layout)
+    assert 'source = "my item"' in suggest_spec(path, guess_layout(path).layout).text
 
 
 def test_a_row_of_a_single_format_decides_between_day_and_month(tmp_path: Path) -> None:
@@ -415,7 +417,7 @@ from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
 path = Path(sys.argv[1])
 layout = guess_layout(path).layout
-spec = parse_spec(suggest_spec(path, layout), "spec.toml")
+spec = parse_spec(suggest_spec(path, layout).text, "spec.toml")
 [refused] = survey_log(path, spec.fields, layout).refused
 print(refused.count, refused.place, refused.example)
 """
