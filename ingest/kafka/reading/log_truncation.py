@@ -10,6 +10,12 @@ The Kafka client does this comparison when it starts at an offset with an epoch.
 the epoch to the reader itself. A joiner starts to read long before its position, and a cut between
 the two would go unnoticed.
 
+A position may be behind markers of transactions, which readers do not get: then its epoch is that
+of the record before the markers. A leader that was just elected may write the marker of a
+transaction that began under the leader before. The history of the position's epoch then ends before
+the position, though nothing was lost. So where the client finds a cut, the last committed record
+before the position decides: it has the epoch of the position, or the log was cut.
+
 `log_states` compares the stored positions of a scorer or a feeder at a start: the topic id, the
 leader epoch and the ends of the log. Each of them decides what to do about a log that changed.
 """
@@ -18,7 +24,13 @@ import time
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
-from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import KafkaUnreachable
@@ -127,7 +139,59 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
             f"comparing leader epochs at {settings.bootstrap}: expected an answer for {futures} "
             f"within {settings.connect_timeout_s:g} s, got none"
         )
-    return sorted(found)
+    return [
+        source
+        for source in sorted(found)
+        if _last_epoch(settings, source, positions[source].offset) != positions[source].leader_epoch
+    ]
+
+
+def _last_epoch(settings: KafkaSettings, source: Source, before: int) -> int:
+    """Return the leader epoch of the last committed record before an offset; -1 without one.
+
+    Raises KafkaUnreachable.
+    """
+    config = {
+        **settings.connection(),
+        **membership(settings, None, None),
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+    }
+    topic, found, back = settings.names.physical(source.topic), -1, 4
+    with translated(f"reading {topic}/{source.partition} before {before}", settings.bootstrap):
+        consumer = Consumer(config)
+        try:
+            while found < 0:
+                start = max(before - back, 0)
+                consumer.assign([TopicPartition(topic, source.partition, start)])
+                found = _epoch_before(consumer, before, settings.connect_timeout_s)
+                if start == 0:
+                    break
+                back *= 8
+        finally:
+            consumer.close()
+    return found
+
+
+def _epoch_before(consumer: Consumer, before: int, timeout_s: float) -> int:
+    """Return the leader epoch of the last record that a consumer gets before an offset, or -1.
+
+    -1, too, if the log ends before the offset.
+    """
+    epoch, deadline_s = -1, time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if (message := consumer.poll(0.1)) is None:
+            continue
+        if (error := message.error()) is not None:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                return epoch if (message.offset() or 0) >= before else -1
+            raise KafkaException(error)
+        if (message.offset() or 0) >= before:
+            return epoch
+        epoch = -1 if (own := message.leader_epoch()) is None else own
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
 
 
 def _is_truncation(error: KafkaError) -> bool:

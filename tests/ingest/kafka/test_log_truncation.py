@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from headrace.deploy.local.services.kafka import KafkaNode
@@ -71,6 +72,35 @@ def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(
     assert high_watermarks(settings, SOURCE.topic)[SOURCE] > 10
     assert truncated(settings, learned) == [SOURCE]
     assert truncated(settings, {SOURCE: ReadPosition(5, epoch), OTHER: learned[OTHER]}) == []
+
+
+def test_a_position_behind_the_marker_of_a_new_leader_is_in_a_log_that_lost_nothing(
+    own_kafka: KafkaNode,
+) -> None:
+    settings = KafkaSettings(own_kafka.bootstrap)
+    ensure_topics(settings, [TopicSpec(SOURCE.topic, 1, replicas=1)])
+    _write(settings, SOURCE, 3)
+    client = {"bootstrap.servers": own_kafka.bootstrap, "log_level": 0}
+    producer = Producer(client | {"transactional.id": "writer"})
+    producer.init_transactions(30.0)
+    producer.begin_transaction()
+    producer.produce(SOURCE.topic, b"of the old leader", partition=0)
+    producer.flush(30.0)
+    own_kafka.kill()
+    own_kafka.launch()
+    own_kafka.wait_ready()
+    producer.commit_transaction(60.0)
+    [end] = high_watermarks(settings, SOURCE.topic).values()
+    assert end == 5
+    records = list(read_until(settings, SOURCE.topic, {SOURCE: end}))
+    assert records[-1].offset == 3
+    epoch = records[-1].leader_epoch
+    [at_end] = log_offsets(settings, AdminClient(settings.connection()), [SOURCE]).values()
+    assert at_end.offset == end and at_end.leader_epoch > epoch
+    assert truncated(settings, {SOURCE: ReadPosition(end, epoch)}) == []
+    _write(settings, SOURCE, 1)
+    assert truncated(settings, {SOURCE: ReadPosition(end, epoch)}) == []
+    assert truncated(settings, {SOURCE: ReadPosition(end + 1, epoch)}) == [SOURCE]
 
 
 @pytest.mark.parametrize(
