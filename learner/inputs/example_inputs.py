@@ -89,6 +89,7 @@ class InputScratch(NamedTuple):
     weights: npt.NDArray[np.float32]  # (inputs,) of the same
     squares: npt.NDArray[np.float32]  # (inputs,) n of the same, before the step
     roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)
+    gradients: npt.NDArray[np.float32]  # (inputs,) of a slate, by rows that are not stepped yet
     common: npt.NDArray[np.float32]  # (4, inputs) z and n, in view and pending, of `find_common`
     levels: npt.NDArray[np.int16]  # (levels,) of the same
     counts: npt.NDArray[np.int64]  # (block,) inputs of each example, without statistics
@@ -301,6 +302,19 @@ def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-unt
     if unseen:
         list_reads(columns, gate, unseen, scratch, row, count)
         settle_unseen(columns, gate, labelled, i, unseen, False, scratch, row)
+
+
+@inlined
+def is_stepped_later(scratch, row, k, more):  # type: ignore[no-untyped-def]
+    """Whether the next example of a slate has the row of input k as its input k, too.
+
+    Then the row is stepped with that example, by the sum of their gradients. more: whether the
+    slate has a next example. All examples of the slate are already found.
+    """
+    if not more or k >= scratch.totals[row + 1] or not scratch.live[row + 1, k]:
+        return False
+    place = scratch.places[row, k]
+    return place >= 0 and scratch.live[row, k] and place == scratch.places[row + 1, k]
 
 
 @inlined

@@ -173,6 +173,7 @@ class InputPreparation:
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
+            np.zeros(inputs, np.float32),
             np.empty((4, inputs), np.float32),
             np.empty(self._levels, np.int16),
             np.empty(block, np.int64),

@@ -4,7 +4,8 @@ A server scores all candidates of a request with the same weights and the same s
 that learned each candidate right after scoring it would score the second one after it had learned
 the first one as a negative. Its scores would depend on the order within the request, and would be
 worse than those that users get. So kernels walk a batch slate by slate: they score every example of
-a slate, and then step and count each of them, with the slope at its score.
+a slate, and then step and count each of them, with the slope at its score. A row that several of
+them share is stepped once, by the sum of their gradients.
 
 Examples form a slate if they are neighbours, have the same request id, and were shown within
 `SLATE_SPAN_MS`. A request id that lasts longer, such as that of a session, names several slates. A

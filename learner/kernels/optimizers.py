@@ -125,6 +125,12 @@ def _gain(row, more, first, at, gain):  # type: ignore[no-untyped-def]
     add(more, first, at, gain)
 
 
+@inlined
+def takes_sums(group):  # type: ignore[no-untyped-def]
+    """Whether one step may take the sum of several gradients: the bound of coin would cut it."""
+    return group.kind != _COIN
+
+
 @inlined_ieee_division
 def begin_step(row, more, group):  # type: ignore[no-untyped-def]
     """Count a step of a row where that is needed; return what `step_at` is to correct by.

@@ -51,5 +51,7 @@ class FactorizationMachine(SequentialModel):
             np.empty((block, inputs), np.float32),
             np.empty((block, dimensions), np.float32),
             np.empty(dimensions, np.float32),
+            np.zeros((inputs, dimensions), np.float32),
+            np.full(inputs, -1, np.int64),
         )
         return (work,)

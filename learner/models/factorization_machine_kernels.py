@@ -20,6 +20,7 @@ from headrace.learner.inputs.example_inputs import (
     find_candidate,
     find_common,
     find_example,
+    is_stepped_later,
     settle_unseen,
     weight_of,
 )
@@ -28,7 +29,7 @@ from headrace.learner.inputs.slates import part_end
 from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
 from headrace.learner.kernels.initialization import origin
 from headrace.learner.kernels.loss import compete, probability_of, slope_of
-from headrace.learner.kernels.optimizers import begin_step, shrink_of, step_at
+from headrace.learner.kernels.optimizers import begin_step, shrink_of, step_at, takes_sums
 from headrace.learner.kernels.row_counters import count_row
 from headrace.learner.kernels.row_ids import NUMBER_BITS
 from headrace.learner.kernels.row_lookup import shift_of
@@ -48,6 +49,8 @@ class FactorizationScratch(NamedTuple):
     linear: Floats  # (block, inputs) weights likewise
     totals: Floats  # (block, d) sum of the inputs' vectors, each times its value
     squares: Floats  # (d,) sum of the squares of the same
+    gradients: Floats  # (inputs, d) of a slate, by vectors that are not stepped yet
+    last_seen: npt.NDArray[np.int64]  # (inputs,) before the slate, of these rows; -1 elsewhere
 
 
 @inlined
@@ -92,38 +95,79 @@ def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  
 
 
 @inlined
-def _step_input(taken, more, group, shrink, parts, scaled, x, total, vector, at):  # type: ignore[no-untyped-def]
-    """Step coordinates of the vector of an input."""
-    gradient = scaled * (take(total, 0, at) - take(vector, 0, at) * x)
-    step_at(taken, more, group, shrink, parts, at, gradient)
+def _gradient(scaled, x, total, vector, at):  # type: ignore[no-untyped-def]
+    """Return the gradient by coordinates of the vector of an input: eq. (4)."""
+    return scaled * (take(total, 0, at) - take(vector, 0, at) * x)
+
+
+@inlined
+def _sum_gradients(scaled, x, total, vector, summed):  # type: ignore[no-untyped-def]
+    """Add the gradients by the vector of an input to the sum that its row is stepped by later."""
+    whole = summed.shape[0] - summed.shape[0] % LANES
+    for f in range(0, whole, LANES):
+        add(summed, 0, eight(f), _gradient(scaled, x, total, vector, eight(f)))
+    for f in range(whole, summed.shape[0]):
+        add(summed, 0, f, _gradient(scaled, x, total, vector, f))
+
+
+@inlined
+def _step_vector(taken, gained, group, shrink, parts, scaled, x, total, vector, summed, waited):  # type: ignore[no-untyped-def]
+    """Step the vector of an input by its gradients, and by those summed before if there are any."""
+    whole = vector.shape[0] - vector.shape[0] % LANES
+    for f in range(0, whole, LANES):
+        gradient = _gradient(scaled, x, total, vector, eight(f))
+        if waited:
+            gradient += take(summed, 0, eight(f))
+        step_at(taken, gained, group, shrink, parts, eight(f), gradient)
+    for f in range(whole, vector.shape[0]):
+        gradient = _gradient(scaled, x, total, vector, f)
+        if waited:
+            gradient += take(summed, 0, f)
+        step_at(taken, gained, group, shrink, parts, f, gradient)
+    if waited:
+        for f in range(vector.shape[0]):
+            summed[f] = _ZERO
 
 
 @inlined_ieee_division
-def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):  # type: ignore[no-untyped-def]
-    """Step and count the rows of one example, in the view and in what is pending."""
+def _step(columns, gaining, machine, slope, counted, scratch, work, row, count, more):  # type: ignore[no-untyped-def]
+    """Step and count the rows of one example, in the view and in what is pending.
+
+    more: whether a next example of its slate may share rows with it, which it then steps.
+    """
     values, more_values, seen = columns.values, gaining.values, columns.last_seen
     places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
     vectors, total, dimensions = work.vectors[row], work.totals[row], machine.vectors.coordinates
-    whole = dimensions - dimensions % LANES
     shows, clicks, second = counted
     for k in range(count):
         if not live[k]:
             continue
-        place, scaled = places[k], np.float32(slope) * x[k]
-        taken, more, vector = row_of(values, place), row_of(more_values, place), row_of(vectors, k)
+        place, scaled, vector = places[k], np.float32(slope) * x[k], row_of(vectors, k)
         last_seen = seen[place]
-        group = machine.weights
-        shrink, parts = shrink_of(group, last_seen, second), begin_step(taken, more, group)
-        step_at(taken, more, group, shrink, parts, 0, scaled)
-        if k > 0 and dimensions > 0:
-            of = machine.vectors
-            shrink, parts = shrink_of(of, last_seen, second), begin_step(taken, more, of)
-            for f in range(0, whole, LANES):
-                at = eight(f)
-                _step_input(taken, more, of, shrink, parts, scaled, x[k], total, vector, at)
-            for f in range(whole, dimensions):
-                _step_input(taken, more, of, shrink, parts, scaled, x[k], total, vector, f)
+        waited = work.last_seen[k] >= 0
+        if waited:
+            last_seen = np.uint32(work.last_seen[k])
         count_row(columns, gaining, place, shows, clicks, second)
+        later = is_stepped_later(scratch, row, k, more)
+        work.last_seen[k] = np.int64(last_seen) if later else -1
+        taken, gained, group = row_of(values, place), row_of(more_values, place), machine.weights
+        if later and takes_sums(group):
+            scratch.gradients[k] += scaled
+        else:
+            shrink, parts = shrink_of(group, last_seen, second), begin_step(taken, gained, group)
+            step_at(taken, gained, group, shrink, parts, 0, scratch.gradients[k] + scaled)
+            scratch.gradients[k] = _ZERO
+        if k == 0 or dimensions == 0:
+            continue
+        group, summed = machine.vectors, row_of(work.gradients, k)
+        if later and takes_sums(group):
+            _sum_gradients(scaled, x[k], total, vector, summed)
+        else:
+            shrink, parts = shrink_of(group, last_seen, second), begin_step(taken, gained, group)
+            _step_vector(
+                *(taken, gained, group, shrink, parts),
+                *(scaled, x[k], total, vector, summed, waited),
+            )
 
 
 @inlined
@@ -207,7 +251,8 @@ def learn(  # type: ignore[no-untyped-def]
             slope = slope_of(labelled, i, scores[i])
             slope, counted = slope * weight_of(labelled, i), counts_of(labelled, i)
             count = scratch.totals[row]
-            _step(columns, gaining, machine, slope, counted, scratch, work, row, count)
+            more = i + 1 < stop
+            _step(columns, gaining, machine, slope, counted, scratch, work, row, count, more)
             _step_items(columns, gaining, machine, slope, features, i, scratch, work, row)
         learned = stop
     return learned

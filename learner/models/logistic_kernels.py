@@ -1,4 +1,13 @@
-"""The kernels of logistic regression: forward and step, slate by slate, compiled."""
+"""The kernels of logistic regression: forward and step, slate by slate, compiled.
+
+The candidates of a slate share rows, such as those of the user. Each has its slope at the scores
+before the slate. So a shared row is stepped once, by the sum of its gradients, as in a mini-batch:
+n grows by the square of the sum, and the step shrinks with it (Duchi, Hazan and Singer 2011). One
+step for each candidate overshoots: with 200 candidates, the log loss on generated logs was above
+that of the click rate. *Refused:* slopes computed again before each candidate. Under `immediate`,
+candidates push a shared row down with ever smaller slopes, and the clicks push it up with full
+ones: with 200 candidates, predictions were four times the click rate.
+"""
 
 import math
 
@@ -15,6 +24,7 @@ from headrace.learner.inputs.example_inputs import (
     find_candidate,
     find_common,
     find_example,
+    is_stepped_later,
     settle_unseen,
     weight_of,
 )
@@ -70,14 +80,35 @@ def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
     return probability_of(total + other + ftrl.offset)
 
 
+@inlined
+def _sum_gradients(slope, scratch, row, count, more):  # type: ignore[no-untyped-def]
+    """Take the step back from rows that the next example of the slate has at the same inputs.
+
+    It steps them by the sum of the gradients (`learn`). more: whether there is a next example.
+    """
+    x, zs, squares, summed = scratch.x[row], scratch.zs, scratch.squares, scratch.gradients
+    for k in range(count):
+        if is_stepped_later(scratch, row, k, more):
+            summed[k] += slope * x[k]
+            zs[k] = squares[k] = np.float32(0.0)
+        else:
+            summed[k] = np.float32(0.0)
+
+
 @inlined_ieee_division
-def _step(ftrl, slope, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Replace z and n of each input by what they gain."""
+def _step(ftrl, slope, scratch, row, count, together, more):  # type: ignore[no-untyped-def]
+    """Replace z and n of each input by what they gain.
+
+    together: whether the example is in a slate of several; more: whether one of them follows.
+    """
     x, zs, squares = scratch.x[row], scratch.zs, scratch.squares
-    weights, roots = scratch.weights, scratch.roots
+    weights, roots, summed = scratch.weights, scratch.roots, scratch.gradients
     slope = np.float32(slope)
     for k in range(count):
-        zs[k], squares[k] = step(slope * x[k], weights[k], squares[k], roots[k], ftrl)
+        gradient = summed[k] + slope * x[k]
+        zs[k], squares[k] = step(gradient, weights[k], squares[k], roots[k], ftrl)
+    if together:
+        _sum_gradients(slope, scratch, row, count, more)
 
 
 @inlined
@@ -226,7 +257,7 @@ def learn(  # type: ignore[no-untyped-def]
             elif unseen:
                 settle_unseen(columns, gate, labelled, i, unseen, True, scratch, row)
             slope = slope_of(labelled, i, scores[i]) * weight_of(labelled, i)
-            _step(ftrl, slope, scratch, row, count)
+            _step(ftrl, slope, scratch, row, count, together, i + 1 < stop)
             counted = counts_of(labelled, i)
             _scatter_common(scratch, 0, 1)
             _scatter(columns, gaining, counted, scratch, row, 1, singles)

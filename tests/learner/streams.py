@@ -1,9 +1,11 @@
 """Random specs and random streams of examples, for tests that compare two ways of learning."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
-from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.batch import Examples, Kind, reordered
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
@@ -180,6 +182,21 @@ def random_examples(
         request_ids=pa.nulls(which.shape[0], pa.string()),
         features=Encoder(spec.fields).encode([events[i] for i in which]),
         slices={},
+    )
+
+
+def in_requests(examples: Examples, size: int) -> Examples:
+    """Return the impressions in requests of so many neighbours, which share the first field."""
+    shown = reordered(examples, np.flatnonzero(examples.kinds != Kind.CLICKED))
+    first = np.arange(len(shown)) // size * size
+    ids, times = shown.features.ids.copy(), shown.shown_ms[first]
+    ids[:, 0] = ids[first, 0]
+    return replace(
+        shown,
+        features=replace(shown.features, ids=ids),
+        event_ms=times,
+        shown_ms=times,
+        request_ids=pa.array([f"r{each}" for each in first]),
     )
 
 

@@ -102,6 +102,10 @@ class SlowWeights(SlowFactorization):
             found.append(slope * difference / (2 * step))
         return found
 
+    def learn(self, examples: Examples, inactive: tuple[int, ...] = ()) -> list[float]:
+        """Score, then learn, one by one; NaN for clicks."""
+        return [self._learn_one(examples, i, inactive) for i in range(len(examples))]
+
     def _learn_one(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> float:
         seen, number = self.seen(examples, i, inactive), self.spec.fields["tags"].number
         rows = [self._standing(row_id, seen.second) for row_id in seen.reads]

@@ -8,9 +8,8 @@ import math
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from headrace.ingest.examples.batch import Examples, Kind
 from tests.learner.kernels.slow_optimizers import Coordinate, kept
-from tests.learner.models.slow_logistic import Row, SlowLogistic, mixed, weight_of
+from tests.learner.models.slow_logistic import Row, Seen, SlowLogistic, mixed
 
 _ALL = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -52,32 +51,42 @@ class SlowFactorization(SlowLogistic):
             for start, each in zip(begun, found, strict=True)
         ]
 
-    def _learn_one(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> float:
-        seen = self.seen(examples, i, inactive)
+    def answer(self, seen: Seen) -> tuple[float, list[list[float]]]:
+        """Return the probability of a click, and the derivatives of its log-odds by input."""
         rows = [self._standing(row_id, seen.second) for row_id in seen.reads]
         x = [value for _, value in seen.inputs]
         y = sum(row[0] * value for row, value in zip(rows, x, strict=True))  # eq. (1)
         for j, k in combinations(range(1, len(rows)), 2):
             dot = sum(a * b for a, b in zip(rows[j][1:], rows[k][1:], strict=True))
             y += dot * x[j] * x[k]
-        p = 1.0 / (1.0 + math.exp(-y))
-        slope = self.slope(seen.kind, seen.label, p) * weight_of(examples, i)
-        gradients = []
+        derivatives = []
         for k, row in enumerate(rows):  # eq. (4)
             others = [j for j in range(1, len(rows)) if j != k] if k else []
             vector = [x[k] * sum(rows[j][f] * x[j] for j in others) for f in range(1, len(row))]
-            gradients.append([slope * each for each in (x[k], *vector)])
-        self.place(seen, inactive)
-        for (row_id, _), gradient in zip(seen.inputs, gradients, strict=True):
+            derivatives.append([x[k], *vector])
+        return 1.0 / (1.0 + math.exp(-y)), derivatives
+
+    def step(
+        self, seen: Seen, gradients: list[list[float]], later: list[bool], inactive: tuple[int, ...]
+    ) -> list[list[float]]:
+        """Count an example in its rows, and step those that no next example of its slate shares.
+
+        Coin bounds each gradient, so it steps by each. Return the gradients that are left.
+        """
+        left = []
+        for (row_id, _), gradient, waits in zip(seen.inputs, gradients, later, strict=True):
+            left.append([0.0] * len(gradient))
             if self.bucket(row_id) in inactive:
                 continue
             counters = self.rows.setdefault(row_id, Row())
             found = self.coordinates.setdefault(row_id, self._row(row_id))
-            for coordinate, each in zip(found, gradient, strict=True):
+            for at, (coordinate, each) in enumerate(zip(found, gradient, strict=True)):
                 if counters.last_seen and seen.second > counters.last_seen:
                     coordinate.decay(seen.second - counters.last_seen)
+                if waits and coordinate.optimizer.name != "coin":
+                    left[-1][at] = each
                 # the intercept has no vector in eq. (1)
-                if coordinate is found[0] or row_id != seen.inputs[0][0]:
+                elif coordinate is found[0] or row_id != seen.inputs[0][0]:
                     coordinate.step(each)
             self.count(counters, seen)
-        return math.nan if seen.kind is Kind.CLICKED else p
+        return left

@@ -6,7 +6,7 @@ counted one by one) and Ktena et al. 2019.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import xxhash
 
@@ -130,19 +130,46 @@ class SlowLogistic:
         return [self.rows[row_id].z, self.rows[row_id].n]
 
     def learn(self, examples: Examples, inactive: tuple[int, ...] = ()) -> list[float]:
-        """Score, then learn, one by one; NaN for clicks."""
-        return [self._learn_one(examples, i, inactive) for i in range(len(examples))]
+        """Score, then learn, request by request; NaN for clicks."""
+        scores, slate = [], list[int]()
+        for i in range(len(examples)):
+            request = examples.request_ids[i].as_py()
+            if request is None or not slate or request != examples.request_ids[slate[0]].as_py():
+                scores += self._learn_slate(examples, slate, inactive)
+                slate = []
+            slate.append(i)
+        return scores + self._learn_slate(examples, slate, inactive)
 
-    def _learn_one(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> float:
-        seen = self.seen(examples, i, inactive)
+    def _learn_slate(
+        self, examples: Examples, slate: list[int], inactive: tuple[int, ...]
+    ) -> list[float]:
+        seen = [self.seen(examples, i, inactive) for i in slate]
+        answers = [self.answer(each) for each in seen]
+        for each in seen:
+            self.place(each, inactive)
+        summed: dict[int, list[float]] = {}
+        for at, (i, each, (p, derivatives)) in enumerate(zip(slate, seen, answers, strict=True)):
+            slope = self.slope(each.kind, each.label, p) * weight_of(examples, i)
+            following = seen[at + 1].inputs if at + 1 < len(seen) else []
+            gradients, later = [], []
+            for k, ((row_id, _), derivative) in enumerate(
+                zip(each.inputs, derivatives, strict=True)
+            ):
+                before = summed.pop(k, [0.0] * len(derivative))
+                gradients.append([a + slope * b for a, b in zip(before, derivative, strict=True)])
+                later.append(k < len(following) and following[k][0] == row_id)
+            left = self.step(each, gradients, later, inactive)
+            summed = {k: rest for k, rest in enumerate(left) if later[k]}
+        return [
+            math.nan if each.kind is Kind.CLICKED else p
+            for each, (p, _) in zip(seen, answers, strict=True)
+        ]
+
+    def answer(self, seen: Seen) -> tuple[float, list[list[float]]]:
+        """Return the probability of a click, and the derivatives of its log-odds by input."""
         weights = [self.weight(self.rows.get(row_id, Row())) for row_id in seen.reads]
         total = sum(weight * x for weight, (_, x) in zip(weights, seen.inputs, strict=True))
-        p = 1.0 / (1.0 + math.exp(-total))
-        for k in self.place(seen, inactive):
-            weights[k] = 0.0
-        slope = self.slope(seen.kind, seen.label, p) * weight_of(examples, i)
-        self._step(seen, weights, slope, inactive)
-        return math.nan if seen.kind is Kind.CLICKED else p
+        return 1.0 / (1.0 + math.exp(-total)), [[x] for _, x in seen.inputs]
 
     def seen(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> Seen:
         """Return what an example is to a model, statistics included; keep its levels."""
@@ -188,19 +215,25 @@ class SlowLogistic:
             return (1 + f) * (p - 1)
         return (1 - f) * (1 + f) * p
 
-    def _step(
-        self, seen: Seen, weights: list[float], slope: float, inactive: tuple[int, ...]
-    ) -> None:
-        before = {row_id: self.rows.get(row_id, Row()).n for row_id, _ in seen.inputs}
-        for (row_id, x), weight in zip(seen.inputs, weights, strict=True):
+    def step(
+        self, seen: Seen, gradients: list[list[float]], later: list[bool], inactive: tuple[int, ...]
+    ) -> list[list[float]]:
+        """Count an example in its rows, and step those that no next example of its slate shares.
+
+        Return the gradients that are left to the next example.
+        """
+        before = {row_id: self.rows.get(row_id, Row()) for row_id, _ in seen.inputs}
+        before = {row_id: replace(row) for row_id, row in before.items()}
+        for (row_id, _), [gradient], waits in zip(seen.inputs, gradients, later, strict=True):
             if self.bucket(row_id) in inactive:
                 continue
-            row = self.rows.setdefault(row_id, Row())
-            gradient, n = slope * x, before[row_id]
-            sigma = (math.sqrt(n + gradient**2) - math.sqrt(n)) / self.spec.optimizer.alpha
-            row.z += gradient - sigma * weight
-            row.n += gradient**2
+            row, old = self.rows.setdefault(row_id, Row()), before[row_id]
+            if not waits:
+                more = math.sqrt(old.n + gradient**2) - math.sqrt(old.n)
+                row.z += gradient - more / self.spec.optimizer.alpha * self.weight(old)
+                row.n += gradient**2
             self.count(row, seen)
+        return gradients
 
     def count(self, row: Row, seen: Seen) -> None:
         """One more example in a row."""

@@ -16,6 +16,7 @@ from tests.learner.streams import (
     PROBABILITY,
     Bench,
     counted,
+    in_requests,
     of_ids_alone,
     part,
     random_examples,
@@ -94,6 +95,26 @@ def test_rows_and_scores_equal_a_slow_reference(
     assert_same_rows(bench, slow, rtol=5e-3)
     for mine, view in zip(bench.gained(), bench.rows(), strict=True):
         np.testing.assert_array_equal(mine, view)
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize(
+    "kinds", ["ftrl", "coin", "adam", "ftrl adagrad", "coin ftrl", "sgd sgd", "ftrl adam"]
+)
+def test_a_row_that_a_request_shares_is_stepped_once_by_the_sum_of_its_gradients(
+    policy: str, kinds: str
+) -> None:
+    random = np.random.default_rng(23)
+    spec = _spec(random, policy, statistics=True, kinds=kinds)
+    examples = in_requests(random_examples(random, spec, 300, closed=policy == "window"), 5)
+    slow = (SlowLogistic if kinds == "ftrl" else SlowFactorization)(spec, BUCKETS)
+    bench = Bench(spec)
+    for begin in range(0, len(examples), 50):
+        batch = part(examples, begin, begin + 50)
+        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 3, replace=False))
+        found, expected = bench.learn(batch, inactive), slow.learn(batch, inactive)
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
+    assert_same_rows(bench, slow, rtol=5e-3)
 
 
 @pytest.mark.parametrize("kinds", ["ftrl", "ftrl adagrad"])

@@ -112,7 +112,7 @@ class TorchReference(SlowFactorization):
             loss = loss + (positive if each.label else negative) * entropy
         return loss
 
-    def _step(self, tables: dict[int, torch.Tensor]) -> None:  # type: ignore[override]
+    def _step(self, tables: dict[int, torch.Tensor]) -> None:
         assert self.module is not None
         for row_id, table in tables.items():
             found = self.coordinates.setdefault(row_id, self._row(row_id))
