@@ -159,7 +159,8 @@ def _last_epoch(settings: KafkaSettings, source: Source, before: int) -> int:
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
     }
-    topic, found, back = settings.names.physical(source.topic), -1, 4
+    topic = settings.names.physical(source.topic)
+    found, back = -1, 4
     with translated(f"reading {topic}/{source.partition} before {before}", settings.bootstrap):
         consumer = Consumer(config)
         try:

@@ -321,5 +321,5 @@ def test_a_refused_connection_to_kafka_is_reported_with_its_reason(
 def test_a_collector_that_cannot_start_names_the_setting_to_change() -> None:
     with pytest.raises(BadTokens, match=r"0\.0\.0\.0.*--tokens / HEADRACE_COLLECT_TOKENS"):
         start(replace(SETTINGS, host="0.0.0.0", tokens=()), KafkaSettings("127.0.0.1:9"))
-    with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9 .*--kafka"):
+    with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9: .*--kafka"):
         start(SETTINGS, KafkaSettings("127.0.0.1:9", connect_timeout_s=0.5))

@@ -40,7 +40,7 @@ def test_a_wrong_kafka_address_is_refused_with_its_name() -> None:
         lambda: ensure_topics(nowhere, topics_for("model")),
         lambda: list(read_all(nowhere, "topic")),
     ):
-        with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9 .*--kafka.*HEADRACE_KAFKA"):
+        with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9: .*--kafka.*HEADRACE_KAFKA"):
             connect()
 
 
