@@ -305,16 +305,25 @@ def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-unt
 
 
 @inlined
-def is_stepped_later(scratch, row, k, more):  # type: ignore[no-untyped-def]
+def inputs_of_next(scratch, row, count, more):  # type: ignore[no-untyped-def]
+    """Return how many of the inputs of an example the next one of its slate has, too.
+
+    more: whether the slate has a next example. All examples of the slate are already found.
+    """
+    return min(count, scratch.totals[row + 1]) if more else 0
+
+
+@inlined
+def is_stepped_later(scratch, row, k):  # type: ignore[no-untyped-def]
     """Whether the next example of a slate has the row of input k as its input k, too.
 
-    Then the row is stepped with that example, by the sum of their gradients. more: whether the
-    slate has a next example. All examples of the slate are already found.
+    Then the row is stepped with that example, by the sum of their gradients. k: below
+    `inputs_of_next`.
     """
-    if not more or k >= scratch.totals[row + 1] or not scratch.live[row + 1, k]:
-        return False
-    place = scratch.places[row, k]
-    return place >= 0 and scratch.live[row, k] and place == scratch.places[row + 1, k]
+    at = np.uint64(k)  # unsigned: never from the end
+    place, live = scratch.places[row, at], scratch.live
+    same = place >= 0 and place == scratch.places[row + 1, at]
+    return same and live[row, at] and live[row + 1, at]
 
 
 @inlined

@@ -20,6 +20,7 @@ from headrace.learner.inputs.example_inputs import (
     find_candidate,
     find_common,
     find_example,
+    inputs_of_next,
     is_stepped_later,
     settle_unseen,
     weight_of,
@@ -139,6 +140,7 @@ def _step(columns, gaining, machine, slope, counted, scratch, work, row, count, 
     places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
     vectors, total, dimensions = work.vectors[row], work.totals[row], machine.vectors.coordinates
     shows, clicks, second = counted
+    following = inputs_of_next(scratch, row, count, more)
     for k in range(count):
         if not live[k]:
             continue
@@ -148,7 +150,7 @@ def _step(columns, gaining, machine, slope, counted, scratch, work, row, count, 
         if waited:
             last_seen = np.uint32(work.last_seen[k])
         count_row(columns, gaining, place, shows, clicks, second)
-        later = is_stepped_later(scratch, row, k, more)
+        later = k < following and is_stepped_later(scratch, row, k)
         work.last_seen[k] = np.int64(last_seen) if later else -1
         taken, gained, group = row_of(values, place), row_of(more_values, place), machine.weights
         if later and takes_sums(group):

@@ -3,10 +3,9 @@
 The candidates of a slate share rows, such as those of the user. Each has its slope at the scores
 before the slate. So a shared row is stepped once, by the sum of its gradients, as in a mini-batch:
 n grows by the square of the sum, and the step shrinks with it (Duchi, Hazan and Singer 2011). One
-step for each candidate overshoots: with 200 candidates, the log loss on generated logs was above
-that of the click rate. *Refused:* slopes computed again before each candidate. Under `immediate`,
-candidates push a shared row down with ever smaller slopes, and the clicks push it up with full
-ones: with 200 candidates, predictions were four times the click rate.
+step for each candidate overshoots in long requests. *Refused:* slopes computed again before each
+candidate. Under `immediate`, candidates push a shared row down with ever smaller slopes, and the
+clicks push it up with full ones, so that predictions exceed the click rate.
 """
 
 import math
@@ -24,6 +23,7 @@ from headrace.learner.inputs.example_inputs import (
     find_candidate,
     find_common,
     find_example,
+    inputs_of_next,
     is_stepped_later,
     settle_unseen,
     weight_of,
@@ -84,15 +84,18 @@ def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
 def _sum_gradients(slope, scratch, row, count, more):  # type: ignore[no-untyped-def]
     """Take the step back from rows that the next example of the slate has at the same inputs.
 
-    It steps them by the sum of the gradients (`learn`). more: whether there is a next example.
+    That example steps them by the sum of the gradients. more: whether there is a next example.
     """
     x, zs, squares, summed = scratch.x[row], scratch.zs, scratch.squares, scratch.gradients
-    for k in range(count):
-        if is_stepped_later(scratch, row, k, more):
+    following = inputs_of_next(scratch, row, count, more)
+    for k in range(following):
+        if is_stepped_later(scratch, row, k):
             summed[k] += slope * x[k]
             zs[k] = squares[k] = np.float32(0.0)
         else:
             summed[k] = np.float32(0.0)
+    for k in range(following, count):
+        summed[k] = np.float32(0.0)
 
 
 @inlined_ieee_division
@@ -121,8 +124,9 @@ def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: igno
         k = np.uint64(i)
         if live[k]:
             place, z_gain, n_gain = places[k], zs[k], squares[k]
-            add_two(seen, place, z_gain, n_gain)
-            add_two(pending, place, z_gain, n_gain)
+            if n_gain != 0.0:  # 0: no step, as in a row that is stepped later
+                add_two(seen, place, z_gain, n_gain)
+                add_two(pending, place, z_gain, n_gain)
             count_row(columns, gaining, place, shows, clicks, second)
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.features.cells.values import texts_of
+from headrace.learner.validation.progressive import log_losses
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.bool_]
@@ -93,9 +94,7 @@ def later_losses(rates: Floats, labels: Labels) -> Floats:
     """Return the log loss of each row of the later half; shape (rows - rows // 2,)."""
     half = labels.shape[0] // 2
     least = 1 / (half + 2)
-    rates, clicked = np.clip(rates[half:], least, 1 - least), labels[half:]
-    losses: Floats = -np.log(np.where(clicked, rates, 1 - rates))
-    return losses
+    return log_losses(labels[half:].view(np.uint8), np.clip(rates[half:], least, 1 - least))
 
 
 def _leading_zeros(column: pa.Array) -> bool:

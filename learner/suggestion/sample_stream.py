@@ -7,7 +7,7 @@ and each column is hashed once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -128,7 +128,7 @@ class SampleStream:
         count = len(self._examples)
         if share < 1.0:
             count = int(shown[int(share * shown.shape[0])])
-        features = Encoder(spec.fields).encode_columns(count, self._columns.first(count))
+        features = Encoder(spec.fields).encode_columns(count, replace(self._columns, count=count))
         examples = replace(part_of(self._examples, 0, count), features=features)
         ends = slate_ends(examples)
         begins = [*cut_between_slates(ends, _BATCH), count]
@@ -139,43 +139,40 @@ class SampleStream:
         return log_losses(self._labels[: shown.shape[0]], scores[shown])
 
 
+@dataclass(frozen=True)
 class _KnownColumns:
     """Raw columns of a stream, each hashed once for all specs."""
 
-    def __init__(self, columns: Mapping[str, pa.Array], which: pa.Array, count: int) -> None:
-        """which: (examples,) the row of each example. count: examples that are read."""
-        self._columns, self._which, self._count = columns, which, count
-        self._hashes: dict[str, Ids] = {}
-        self._reals: dict[str, Floats] = {}
-        self._items: dict[str, tuple[Ids, Ints]] = {}
-
-    def first(self, count: int) -> _KnownColumns:
-        """Return the columns of the first examples, with what is known of all."""
-        found = _KnownColumns(self._columns, self._which, count)
-        found._hashes, found._reals, found._items = self._hashes, self._reals, self._items
-        return found
+    columns: Mapping[str, pa.Array]
+    which: pa.Array
+    """(examples,) the row of each example."""
+    count: int
+    """Examples that are read."""
+    known_hashes: dict[str, Ids] = field(default_factory=dict)
+    known_reals: dict[str, Floats] = field(default_factory=dict)
+    known_items: dict[str, tuple[Ids, Ints]] = field(default_factory=dict)
 
     def _of(self, source: str) -> ArrowColumns:
-        column = self._columns.get(source)
-        known = {} if column is None else {source: column.take(self._which)}
-        return ArrowColumns(len(self._which), known)
+        column = self.columns.get(source)
+        known = {} if column is None else {source: column.take(self.which)}
+        return ArrowColumns(len(self.which), known)
 
     def hashes(self, source: str) -> Ids:
         """See `RawColumns`."""
-        if source not in self._hashes:
-            self._hashes[source] = self._of(source).hashes(source)
-        return self._hashes[source][: self._count]
+        if source not in self.known_hashes:
+            self.known_hashes[source] = self._of(source).hashes(source)
+        return self.known_hashes[source][: self.count]
 
     def reals(self, source: str) -> Floats:
         """See `RawColumns`."""
-        if source not in self._reals:
-            self._reals[source] = self._of(source).reals(source)
-        return self._reals[source][: self._count]
+        if source not in self.known_reals:
+            self.known_reals[source] = self._of(source).reals(source)
+        return self.known_reals[source][: self.count]
 
     def items(self, source: str) -> tuple[Ids, Ints]:
         """See `RawColumns`."""
-        if source not in self._items:
-            self._items[source] = self._of(source).items(source)
-        items, lengths = self._items[source]
-        lengths = lengths[: self._count]
+        if source not in self.known_items:
+            self.known_items[source] = self._of(source).items(source)
+        items, lengths = self.known_items[source]
+        lengths = lengths[: self.count]
         return items[: int(lengths.sum())], lengths

@@ -23,6 +23,7 @@ leader epoch and the ends of the log. Each of them decides what to do about a lo
 import time
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
+from typing import Any
 
 from confluent_kafka import (
     Consumer,
@@ -97,11 +98,7 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
 
     Raises KafkaUnreachable.
     """
-    config = {
-        **settings.connection(),
-        **membership(settings, None, None),
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
+    config = _config(settings) | {
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": 10,
         "fetch.message.max.bytes": 1,  # the answer matters, not the records
@@ -146,16 +143,23 @@ def truncated(settings: KafkaSettings, positions: Mapping[Source, ReadPosition])
     ]
 
 
-def _last_epoch(settings: KafkaSettings, source: Source, before: int) -> int:
-    """Return the leader epoch of the last committed record before an offset; -1 without one.
-
-    Raises KafkaUnreachable.
-    """
-    config = {
+def _config(settings: KafkaSettings) -> dict[str, Any]:
+    """Return what a consumer without a group needs to report the end of each log."""
+    return {
         **settings.connection(),
         **membership(settings, None, None),
         "enable.auto.commit": False,
         "enable.partition.eof": True,
+    }
+
+
+def _last_epoch(settings: KafkaSettings, source: Source, before: int) -> int:
+    """Return the leader epoch of the last committed record before an offset; -1 without one.
+
+    `records_before` would give it the epoch of the last record that came with it. Raises
+    KafkaUnreachable.
+    """
+    config = _config(settings) | {
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
     }

@@ -1,6 +1,6 @@
 """Compares all models on the sample week: ids alone and with statistics, under both label policies.
 
-    python -m tests.bench.week_table [--quick] [--json] [--choice] [--data DIR]
+    python -m tests.bench.week_table [--quick] [--json] [--choice | --suggest] [--data DIR]
 
 It learns in one process, each impression scored before it is learned (`tests.bench.ebnerd.week`).
 The second half of the week is reported. Inputs are those of
@@ -17,6 +17,9 @@ these columns. `--quick` runs the models that need no torch.
 `--choice` measures `loss = "choice"` beside the logistic loss, with the constants of the latter:
 logistic regression and DCN-V2, with statistics and with more of them (the article's number of
 shows, and its click rate on a page, on a device and for a user), under `immediate`.
+
+`--suggest` measures the specs that `headrace suggest` writes for the week: by its rules alone, and
+with a search of a minute.
 """
 
 import itertools
@@ -31,6 +34,7 @@ from rich.progress import Progress
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import Field
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.learner.suggestion.spec_suggestion import suggest_spec
 from tests.bench.bench_options import bench_parser, print_figures
 from tests.bench.ebnerd.week import WEEK, encode, learn, leave_without, read_events
 from tests.bench.ebnerd.week_history import RECENT
@@ -217,23 +221,38 @@ def runs_of(*, choice: bool, quick: bool) -> list[tuple[str, str, str, str]]:
     return list(itertools.product(models, INPUTS, POLICIES, ("logistic",)))
 
 
+def suggested(data: Path) -> dict[tuple[str, str, str, str], ModelSpec]:
+    """Return the specs that are suggested for the week, by what the table calls them."""
+    found: dict[tuple[str, str, str, str], ModelSpec] = {}
+    for name, seconds in (("rules alone", 0.0), ("a search", 60.0)):
+        text = suggest_spec(data, seconds=seconds).text
+        spec = parse_spec(text, f"suggested by {name}")
+        found["logistic regression", name, spec.fields.label.policy, spec.structure.loss] = spec
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = bench_parser("week_table", __doc__, quick="only models that need no torch")
-    parser.add_argument("--choice", action="store_true", help="the loss of a choice")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--choice", action="store_true", help="the loss of a choice")
+    which.add_argument("--suggest", action="store_true", help="what `headrace suggest` writes")
     parser.add_argument("--data", type=Path, default=WEEK)
     chosen = parser.parse_args(arguments)
     leave_without(chosen.data)
     console = Console(stderr=chosen.json)
-    runs = runs_of(choice=chosen.choice, quick=chosen.quick)
+    if chosen.suggest:
+        runs = suggested(chosen.data)
+    else:
+        names = runs_of(choice=chosen.choice, quick=chosen.quick)
+        runs = {run: spec_of(*run) for run in names}
     events = read_events(chosen.data)
     found = []
     encoded: dict[tuple[Field, ...], Encoded] = {}  # alike under both policies, and of most models
     with Progress(console=console) as progress:
         task = progress.add_task("", total=len(runs))
-        for run in runs:
+        for run, spec in runs.items():
             progress.update(task, description=", ".join(run))
-            spec = spec_of(*run)
             read = spec.fields.singles + spec.fields.bags
             if read not in encoded:
                 encoded[read] = encode(spec, events)

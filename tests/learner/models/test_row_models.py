@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.models.model_laws import check_batches_do_not_matter, check_scores_are_answers
@@ -55,6 +55,21 @@ def _spec(
     return parse_spec(of_ids_alone(text) if "coin" in kinds else text, "test.toml")
 
 
+def _learned_as_slowly(
+    random: np.random.Generator, spec: ModelSpec, kinds: str, examples: Examples
+) -> Bench:
+    """Learn the examples, some buckets at a time, and compare with a slow reference."""
+    slow = (SlowLogistic if kinds == "ftrl" else SlowFactorization)(spec, BUCKETS)
+    bench = Bench(spec)
+    for begin in range(0, len(examples), 50):
+        batch = part(examples, begin, begin + 50)
+        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 3, replace=False))
+        found, expected = bench.learn(batch, inactive), slow.learn(batch, inactive)
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
+    assert_same_rows(bench, slow, rtol=5e-3)
+    return bench
+
+
 @pytest.mark.parametrize(
     ("policy", "statistics", "kinds", "growth"),
     [
@@ -85,14 +100,7 @@ def test_rows_and_scores_equal_a_slow_reference(
     random = np.random.default_rng(len(kinds) + statistics)
     spec = _spec(random, policy, statistics, kinds, growth)
     examples = random_examples(random, spec, 300, closed=policy == "window")
-    slow = (SlowLogistic if kinds == "ftrl" else SlowFactorization)(spec, BUCKETS)
-    bench = Bench(spec)
-    for begin in range(0, len(examples), 50):
-        batch = part(examples, begin, begin + 50)
-        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 3, replace=False))
-        found, expected = bench.learn(batch, inactive), slow.learn(batch, inactive)
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
-    assert_same_rows(bench, slow, rtol=5e-3)
+    bench = _learned_as_slowly(random, spec, kinds, examples)
     for mine, view in zip(bench.gained(), bench.rows(), strict=True):
         np.testing.assert_array_equal(mine, view)
 
@@ -107,14 +115,7 @@ def test_a_row_that_a_request_shares_is_stepped_once_by_the_sum_of_its_gradients
     random = np.random.default_rng(23)
     spec = _spec(random, policy, statistics=True, kinds=kinds)
     examples = in_requests(random_examples(random, spec, 300, closed=policy == "window"), 5)
-    slow = (SlowLogistic if kinds == "ftrl" else SlowFactorization)(spec, BUCKETS)
-    bench = Bench(spec)
-    for begin in range(0, len(examples), 50):
-        batch = part(examples, begin, begin + 50)
-        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 3, replace=False))
-        found, expected = bench.learn(batch, inactive), slow.learn(batch, inactive)
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
-    assert_same_rows(bench, slow, rtol=5e-3)
+    _learned_as_slowly(random, spec, kinds, examples)
 
 
 @pytest.mark.parametrize("kinds", ["ftrl", "ftrl adagrad"])
