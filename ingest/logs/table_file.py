@@ -13,15 +13,18 @@ rows are refused.
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +53,23 @@ _COLUMN_NUMBER = re.compile(r"column #(\d+)")
 """From 0, in Arrow's messages."""
 _NO_NUMBER = (b"NaN", b"Infinity")
 """Numbers of Python's writer that JSON lacks; absent, as in Parquet."""
+
+
+_handlers: WeakSet[Callable[[Any], str]] = WeakSet()
+"""Handlers of odd rows that readers of Arrow hold."""
+_RELEASE_S = 5.0
+
+
+@atexit.register
+def handlers_released() -> bool:
+    """Wait until Arrow holds no handler; return whether it did within five seconds.
+
+    A thread of Arrow that releases a Python object while the interpreter ends aborts the process.
+    """
+    deadline_s = time.monotonic() + _RELEASE_S
+    while _handlers and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    return not _handlers
 
 
 class UnreadableRow(NamedTuple):
@@ -123,9 +143,9 @@ class TableFile:
             if self._kind == "parquet":
                 yield from self._parquet()
                 return
-            with self.path.open("rb") as file:
+            with pa.OSFile(str(self.path)) as file:
                 read = self._csv if self._kind == "csv" else self._ndjson
-                for block in read(unpacked(pa.PythonFile(file, mode="r"), self.path)):
+                for block in read(unpacked(file, self.path)):
                     if not file.closed:  # Arrow closes a file that it has read to the end
                         self.bytes_read = file.tell()
                     yield block
@@ -187,8 +207,10 @@ class TableFile:
             skipped.append(row.number)
             return "skip"
 
+        _handlers.add(note)
         with _no_traceback():
             reader = _parsed(stream, self._layout, note)
+        del note
         # blanks and line breaks in a cell of the header are its format, and the index of a data
         # frame has no name
         names = [

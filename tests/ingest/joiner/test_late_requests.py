@@ -95,7 +95,7 @@ class History:
         self.joined = Joined.fresh(broker.bootstrap, fresh_name, 1)
         self.proxy, self.sent = broker.proxy, Counter[str]()
         self.proxy.producer = f"{joiner_group(self.joined.name)}.a".encode()
-        self.joiner: Joiner | None = None
+        self._committed: dict[str, int] | None = None
         self._hung, self._stop = threading.Event(), threading.Event()
         self._killed = False
 
@@ -109,7 +109,8 @@ class History:
         self.sent.update({topics.impressions: len(part.shown), topics.clicks: len(part.clicked)})
 
     def start(self) -> None:
-        self.joiner, self._hung, self._stop = None, threading.Event(), threading.Event()
+        self._committed = None
+        self._hung, self._stop = threading.Event(), threading.Event()
         self._killed = False
         self._running = Future[None]()
         arguments = self._running, self._stop, self._hung
@@ -148,12 +149,7 @@ class History:
         self.wait(self._settled)
 
     def _settled(self) -> bool:
-        if self.joiner is None:
-            return False
-        parts = list(self.joiner.partitions.values())
-        dirty = any(part.dirty_since_ms is not None for part in parts)
-        positions = {source.topic: at for source, at in self.joiner.positions().items()}
-        return bool(parts) and not dirty and positions == self.sent
+        return self._committed == self.sent
 
     def _ran(self, running: Future[None], *events: threading.Event) -> None:
         try:
@@ -175,11 +171,21 @@ class History:
         ):
             aborts = AbortBackoff(60.0, steady_ms, stop.wait)
             ports = TransactionalPorts(reader, transactions, steady_ms, aborts, retry_for(60.0))
-            joiner = self.joiner = Joiner(ports, joined.name, joined.fields, joined.topics, PACE)
+            joiner = Joiner(ports, joined.name, joined.fields, joined.topics, PACE)
             while not stop.is_set():
                 joiner.step(0.01)
+                if not hung.is_set():  # else another joiner has taken over
+                    # between steps: another thread would see positions before they are dirty
+                    self._committed = _committed(joiner)
             if not self._killed:
                 joiner.finish()
+
+
+def _committed(joiner: Joiner) -> dict[str, int] | None:
+    """Return the positions of a joiner in each topic if it has committed them."""
+    if any(part.dirty_since_ms is not None for part in joiner.partitions.values()):
+        return None
+    return {source.topic: offset for source, offset in joiner.positions().items()}
 
 
 def run(

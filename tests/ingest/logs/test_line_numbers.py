@@ -107,3 +107,13 @@ def test_quotes_inside_of_a_value_without_quotes_are_text(tmp_path: Path) -> Non
     assert isinstance(block, TableBlock)
     assert block.arrow["size"].to_pylist() == ['5" screen', '7" screen']
     assert block.place(1) == "line 3"
+
+
+def test_no_thread_of_arrow_holds_a_python_object_once_a_process_ends(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("a,b\n" + "1,2\n" * 5_000_000)
+    blocks = TableFile(path, "csv", FileLayout()).blocks()
+    next(blocks)
+    assert table_file._handlers, "the handler of odd rows is held while rows are left"
+    del blocks
+    assert table_file.handlers_released()
