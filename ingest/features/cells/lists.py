@@ -5,6 +5,7 @@ programs write them into a CSV. White space around an item is not a part of it.
 """
 
 import ast
+import re
 
 import orjson
 import pyarrow as pa
@@ -12,7 +13,10 @@ import pyarrow.compute as pc
 
 from headrace.ingest.features.cells.values import array_of, event_value, text_of
 
-_BRACKETED = r"^\s*\[.*\]\s*$"
+_BRACKETED = r"(?s)^\s*\[.*\]\s*$"
+_QUOTED = r"""b?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_QUOTED_BY_NUMPY = re.compile(rf"\[\s*{_QUOTED}(?:\s+{_QUOTED})*\s*\]", re.DOTALL)
+"""Texts without commas between them. Python would read `'a' 'b'` as one text."""
 
 
 def split(column: pa.Array, separator: str) -> pa.Array:
@@ -55,6 +59,8 @@ def _offsets(parts: pa.Array) -> pa.Array:
 def _items(text: str, separator: str) -> list[str]:
     if not (text.startswith("[") and text.endswith("]")):
         return [item for part in text.split(separator) if (item := part.strip())]
+    if _QUOTED_BY_NUMPY.fullmatch(text):
+        text = f"[{','.join(re.findall(_QUOTED, text, re.DOTALL))}]"
     for read in (orjson.loads, ast.literal_eval):
         try:
             found = event_value(list(read(text)))

@@ -68,8 +68,10 @@ def quarantine_reason(letter: str) -> tuple[int, str]:
 
     (0, the text itself) if it is another letter. Older versions wrote "held back".
     """
-    found = re.match(r"batch of (\d+) examples (?:quarantined|held back): (.*)", letter, re.DOTALL)
-    return (int(found[1]), found[2]) if found else (0, letter)
+    found = re.match(
+        r"batch of ([\d,]+) examples? (?:quarantined|held back): (.*)", letter, re.DOTALL
+    )
+    return (int(found[1].replace(",", "")), found[2]) if found else (0, letter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,18 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
-from headrace.learner.loop.guard.batch_guard import BatchGuard, MiniBatchGuard, Verdict
+from headrace.learner.loop.guard.batch_guard import (
+    BatchGuard,
+    MiniBatchGuard,
+    Verdict,
+    quarantine_letter,
+    quarantine_reason,
+)
 from headrace.learner.loop.guard.stream_change import GuardLimits
 from headrace.learner.loop.guard.surprise import Suspect
 from headrace.learner.loop.merging import ExampleBatch
@@ -47,6 +54,14 @@ def _warm(guard: BatchGuard) -> BatchGuard:
     for offset in range(LIMITS.warm_up_examples // BATCH + 1):
         assert guard.judge("warm-up", offset, _negatives(), good, 0.0) is None
     return guard
+
+
+@pytest.mark.parametrize("examples", [1, 2, 999, 1_000, 1_234_567])
+def test_the_dead_letter_of_a_quarantine_gives_its_count_and_its_reason_back(examples: int) -> None:
+    reason = "expected finite numbers,\ngot NaN"
+    assert quarantine_reason(quarantine_letter(examples, reason)) == (examples, reason)
+    assert quarantine_reason(f"batch of {examples} examples held back: {reason}")[0] == examples
+    assert quarantine_reason("expected an object, got 7") == (0, "expected an object, got 7")
 
 
 def test_a_new_process_does_not_judge_labels_before_it_has_learned_enough() -> None:
