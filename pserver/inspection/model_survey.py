@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.pserver.errors import StoreError
@@ -61,10 +62,11 @@ def survey(
 def drop_leftovers(store: RedisStore, found: Sequence[NodeSurvey]) -> None:
     """Remove the remaining keys of a model's buckets, for a model whose shape is lost.
 
-    Raises Unreachable.
+    A primary that neither answers nor has slots was replaced: its keys belong to another. Raises
+    StoreError.
     """
     for node in found:
-        if not node.replica:
+        if not node.replica and (node.answers or node.member.slots):
             keys = list(_scan(store, node))
             for reply in store.nodes.run([Call(key, ("UNLINK", key)) for key in keys]):
                 if isinstance(reply, StoreError):
@@ -90,7 +92,7 @@ def _guess(store: RedisStore, found: Sequence[NodeSurvey]) -> _Guess:
     marks, buckets, subs = Counter[int](), Counter[int](), Counter[int]()
     for node in found:
         if node.answers and not node.replica:
-            for key in _scan(store, node):
+            for key in _readable_keys(store, node):
                 if match := _KEY.fullmatch(key):
                     generation = int(match["generation"] or 0)
                     marks[generation] += match["name"] == b"marks"
@@ -104,16 +106,20 @@ def _guess(store: RedisStore, found: Sequence[NodeSurvey]) -> _Guess:
     )
 
 
+def _readable_keys(store: RedisStore, node: NodeSurvey) -> Iterator[bytes]:
+    """Yield keys until the node fails or does not permit it."""
+    with suppress(StoreError):
+        yield from _scan(store, node)
+
+
 def _scan(store: RedisStore, node: NodeSurvey) -> Iterator[bytes]:
+    """Yield the keys of the model's buckets on a node. Raises StoreError."""
     pattern = store.keys_of_buckets
     place, cursor = node.member.place, b"0"
     while True:
-        try:
-            cursor, keys = store.nodes.ask(
-                place, "SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE
-            )
-        except StoreError:  # died meanwhile, or does not permit it
-            return
+        cursor, keys = store.nodes.ask(
+            place, "SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE
+        )
         yield from keys
         if cursor == b"0":
             return

@@ -59,7 +59,7 @@ def next_promotion(state: Promotion, figures: PromotionFigures, now_ms: int) -> 
         return state.moved(PromotionStage.ABANDONED, reason, now_ms)
     lasted_s = max(0, now_ms - state.since_ms) / 1000
     checks = promotion_checks(state.rules, figures.served)
-    reason = _reason_to_roll_back(state, figures, checks, lasted_s)
+    reason = _reason_to_roll_back(state, figures, checks, now_ms)
     if reason:
         return state.moved(PromotionStage.ROLLED_BACK, reason, now_ms)
     match state.stage:
@@ -94,9 +94,10 @@ def waits_for(state: Promotion, figures: PromotionFigures, now_ms: int) -> str:
 
 
 def _reason_to_roll_back(
-    state: Promotion, figures: PromotionFigures, checks: list[PromotionCheck], lasted_s: float
+    state: Promotion, figures: PromotionFigures, checks: list[PromotionCheck], now_ms: int
 ) -> str:
     rules = state.rules
+    lasted_s = max(0, now_ms - state.since_ms) / 1000
     if state.stage in (PromotionStage.SHADOW, PromotionStage.CANARY):
         violated = [each for each in checks if each.result is PromotionResult.VIOLATED]
         if violated:
@@ -104,7 +105,7 @@ def _reason_to_roll_back(
         if state.stage is PromotionStage.CANARY and figures.age_ms > 1000 * rules.blind_s:
             return f"figures: {figures.age_ms / 1000:.0f} s old, expected at most {rules.blind_s}"
     if lasted_s > rules.longest_s:
-        waiting = _waiting(state, figures, checks, lasted_s)
+        waiting = waits_for(state, figures, now_ms)
         return f"{state.stage} lasted {lasted_s:.0f} s, expected {rules.longest_s}: {waiting}"
     return ""
 

@@ -198,9 +198,21 @@ def test_servers_that_do_not_follow_deployments_are_named_with_the_way_to_change
     assert "do not follow" not in waits_for(state, figures(state, servers_ready=0), 1)
 
 
-def test_an_arm_whose_learner_never_catches_up_is_rolled_back() -> None:
-    state = at(PromotionStage.CATCHING_UP)
-    late = figures(state, behind_s=100.0)
+@pytest.mark.parametrize(
+    ("stage", "missing", "waiting"),
+    [
+        (PromotionStage.PREPARING, {"rows_ready": False}, "rows in the parameter server"),
+        (PromotionStage.CATCHING_UP, {"behind_s": 100.0}, "learners, 100.0 s behind"),
+    ],
+)
+def test_an_arm_that_never_gets_rows_or_catches_up_is_rolled_back_with_what_it_waited_for(
+    stage: PromotionStage, missing: dict[str, Any], waiting: str
+) -> None:
+    state = at(stage)
+    late = figures(state, ServedFigures(), **missing)
     assert next_promotion(state, late, 600_000) is state
-    assert waits_for(state, late, 1) == "learners, 100.0 s behind"
-    assert next_promotion(state, late, 601_000).stage is PromotionStage.ROLLED_BACK
+    assert waits_for(state, late, 1) == waiting
+    ended = next_promotion(state, late, 601_000)
+    assert ended.stage is PromotionStage.ROLLED_BACK
+    reason = ended.decisions[-1].reason
+    assert reason == f"{state.stage} lasted 601 s, expected 600: {waiting}"
