@@ -15,44 +15,41 @@ from typing import TYPE_CHECKING
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
+    from headrace.learner.spec.model_spec import ModelSpec
     from headrace.serving.models.loading import SnapshotModel, StoreModel
 
 log = logging.getLogger(__name__)
 
 
-def both(
+def served_models(
     files: list[Path], places: list[str], modules: Sequence[str], redis: str, stack: ExitStack
 ) -> list[StoreModel | SnapshotModel]:
     """Return the models of these specs and snapshots. `stack` closes the stores.
 
     modules: torch modules that the snapshots may import.
     """
-    return [*opened(stack, files, redis), *frozen(places, modules)]
-
-
-def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
-    """Return the models of these specs. `stack` closes their stores."""
-    from headrace.deploy.connections import open_store
     from headrace.learner.spec.model_spec import load_spec
+
+    stored = [store_model(load_spec(path), redis, stack) for path in files]
+    return [*stored, *snapshot_models(places, modules)]
+
+
+def store_model(spec: ModelSpec, redis: str, stack: ExitStack) -> StoreModel:
+    """Return the model of this spec. `stack` closes its store. Raises StoreError."""
+    from headrace.deploy.connections import open_store
     from headrace.serving.models.loading import StoreModel
 
-    models = []
-    for path in files:
-        spec = load_spec(path)
-        store = open_store(redis, spec.name, read_only=True)
-        stack.callback(store.close)
-        models.append(StoreModel(spec, store))
-    return models
+    store = open_store(redis, spec.name, read_only=True)
+    stack.callback(store.close)
+    return StoreModel(spec, store)
 
 
-def deployed(modules: Sequence[str], redis: str, text: str, stack: ExitStack) -> StoreModel:
+def deployed_model(modules: Sequence[str], redis: str, text: str, stack: ExitStack) -> StoreModel:
     """Return the model of the text of a spec. `stack` closes its store.
 
     modules: torch modules that it may import. Raises SpecError, BadOption, StoreError.
     """
-    from headrace.deploy.connections import open_store
     from headrace.learner.spec.model_spec import parse_spec
-    from headrace.serving.models.loading import StoreModel
 
     spec = parse_spec(text, "topic deployments")
     module = spec.structure.module
@@ -61,29 +58,28 @@ def deployed(modules: Sequence[str], redis: str, text: str, stack: ExitStack) ->
             f"model {spec.name}: its spec imports the torch module {module}, which runs its code: "
             f"expected --allow-module {module}, got {', '.join(modules) or 'no module allowed'}"
         )
-    store = open_store(redis, spec.name, read_only=True)
-    stack.callback(store.close)
-    return StoreModel(spec, store)
+    return store_model(spec, redis, stack)
 
 
-def frozen(given: Sequence[str], modules: Sequence[str] = ()) -> list[SnapshotModel]:
+def snapshot_models(given: Sequence[str], modules: Sequence[str] = ()) -> list[SnapshotModel]:
     """Return the snapshots of NAME=PLACE. Raises BadOption, ServingError, SnapshotError.
 
     modules: torch modules that they may import.
     """
     from headrace.serving.models.loading import find_frozen
 
-    pairs = [each.partition("=") for each in given]
-    for name, equals, place in pairs:
-        if not (name and equals and place):
+    for each in given:
+        name, _, place = each.partition("=")
+        if not (name and place):
             raise BadOption(
-                f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, got {name!r}"
+                f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, got {each!r}"
             )
-    models = [find_frozen(name, place, modules) for name, _, place in pairs]
-    for each in models:
-        if each.spec.name != each.manifest.model:
+    pairs = (each.split("=", 1) for each in given)
+    models = [find_frozen(name, place, modules) for name, place in pairs]
+    for model in models:
+        if model.spec.name != model.manifest.model:
             log.info(
                 "%s is the name here of the model %s, of which %s is a snapshot (--snapshot)",
-                *(each.spec.name, each.manifest.model, each.place),
+                *(model.spec.name, model.manifest.model, model.place),
             )
     return models

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from headrace.deploy.errors import BadOption
 from headrace.deploy.options import (
     INSTANCE,
@@ -13,8 +11,10 @@ from headrace.deploy.options import (
     MODEL,
     KafkaOptions,
     SpecFile,
+    divides_a_minute,
 )
 from headrace.deploy.process_logs import show_warnings_only
+from headrace.deploy.terminal.json_lines import print_json_lines
 from headrace.runtime.settings import argument, setting
 from headrace.runtime.termination import stopped_by_signals
 
@@ -39,7 +39,7 @@ class EvaluateRunOptions:
     """Topic of the served predictions."""
     examples_of: str = setting("", env="HEADRACE_EXAMPLES_OF", metavar="NAME")
     """Model whose examples the learner learns. Default: the model itself."""
-    window: int = setting(60, metavar="SECONDS", least=1, most=60)
+    window: int = setting(60, metavar="SECONDS", least=1, most=60, check=divides_a_minute)
     """Shortest window; two more are 10 and 60 times as long. Use one value in all processes of a
     model, and never change it. It must divide 60."""
 
@@ -56,8 +56,6 @@ def run(
     from headrace.serving.evaluation.evaluation_process import EvaluationSettings, run_evaluation
     from headrace.serving.evaluation.windows import Windows
 
-    if 60 % options.window:
-        raise BadOption(f"--window: expected a divisor of 60, got {options.window}")
     with stopped_by_signals() as stop:
         run_evaluation(
             EvaluationSettings(
@@ -86,10 +84,7 @@ def show(
     show_warnings_only()
     found = _published(kafka.settings(), only, slices=slices)
     if as_json:
-        import msgspec
-
-        for each in found:
-            click.echo(msgspec.json.encode(each).decode())
+        print_json_lines(found)
         return
     from rich.console import Console
 
@@ -115,6 +110,8 @@ class EvaluateCompareOptions:
     other."""
     alpha: float = setting(0.05, least=1e-6, most=0.5)
     """Probability that at least one interval of the table misses the true value."""
+    window: int = setting(60, metavar="SECONDS", least=1, most=60, check=divides_a_minute)
+    """Shortest window: --window of `headrace evaluate run`."""
 
 
 def compare(
@@ -128,8 +125,6 @@ def compare(
     they hold at all comparisons at once. The verdict is `better` or `worse` than the control, or
     `undecided`. It changes no traffic.
     """
-    import msgspec
-
     from headrace.serving.evaluation.served_arms import compare_arms
     from headrace.serving.evaluation.windows import read_minutes
 
@@ -138,7 +133,7 @@ def compare(
             "--batch, --cycle: expected a batch of whole minutes and a cycle of whole batches, "
             f"got {options.batch} s and {options.cycle} s"
         )
-    minutes = list(read_minutes(kafka.settings(), options.alias))
+    minutes = list(read_minutes(kafka.settings(), options.alias, window_s=options.window))
     found = compare_arms(
         minutes,
         options.alias,
@@ -146,10 +141,10 @@ def compare(
         options.alpha,
         1000 * options.batch,
         1000 * options.cycle,
+        1000 * options.window,
     )
     if as_json:
-        for each in found:
-            click.echo(msgspec.json.encode(each).decode())
+        print_json_lines(found)
         return
     from rich.console import Console
 

@@ -1,9 +1,10 @@
 """The command line of headrace, and the edge of every process.
 
-Only here and in the other files of `deploy/cli` is the environment read, are signals handled and
-do errors become text. An error that an operator can fix (a spec, an address, a model of another
-spec) ends in one message on standard error and exit status 2. If Kafka or the store is unreachable,
-the status is 75. Any other error is a bug and keeps its traceback.
+Only in the files of `deploy/cli` are signals handled and do errors become text. Only they and
+`deploy.connections` read the environment. An error that an operator can fix (a spec, an address, a
+model of another spec) ends in one message on standard error and exit status 2. If Kafka or the
+store is unreachable, or the model was resharded, the status is 75, and another start can help. Any
+other error is a bug and keeps its traceback.
 
 Commands import the modules they need when they are called. Help is plain text: rendering it with
 Rich takes longer than all imports together.

@@ -10,6 +10,7 @@ import click
 
 from headrace.deploy.errors import BadOption
 from headrace.deploy.options import RUNS_FOLDER, TRACK_URI
+from headrace.deploy.terminal.json_lines import print_json_lines
 from headrace.deploy.terminal.wrapped_text import columns_of
 from headrace.runtime.settings import argument, setting
 
@@ -23,14 +24,12 @@ OFF = "off"
 
 
 def registry_of(folder: str) -> "RunRegistry | None":
-    """Return the registry of `--runs`; None if runs are not recorded.
+    """Return the registry of `--runs`; None if runs are not recorded (off).
 
     A user of a container may have no home. Runs are then recorded with --runs only.
     """
     from headrace.deploy.reports.tracking.run_registry import RunRegistry
 
-    if folder == OFF:
-        return None
     try:
         return RunRegistry(folder_of(folder))
     except BadOption:
@@ -47,6 +46,11 @@ def run_outputs(runs: str, track: str) -> "RunOutputs":
 
 def folder_of(folder: str) -> Path:
     """Return the folder of `--runs`, by default in the user's folder of state. Raises BadOption."""
+    if folder == OFF:
+        raise BadOption(
+            "--runs / HEADRACE_RUNS: expected the folder of recorded runs, got off. Give "
+            '--runs DIR, or --runs "" for the default folder'
+        )
     if folder:
         return Path(folder).expanduser()
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
@@ -104,7 +108,7 @@ def runs(
 
 def _list(found: "list[TrackedRun]", runs: str, *, as_json: bool) -> None:
     if as_json:
-        _print_json(found)
+        print_json_lines(found)
         return
     width = max((len(run.id) for run in found), default=0)
     # a pipe gets one line for each run
@@ -120,7 +124,7 @@ def _show(found: "TrackedRun", runs: str, *, as_json: bool) -> None:
     from headrace.deploy.reports.tracking.run_comparison import described
 
     if as_json:
-        _print_json([found])
+        print_json_lines([found])
         return
     lines = {"begun": _moment(found.begun_ms), **described(found)}
     lines |= {name: f"{value:,.6g}" for name, value in found.figures.items()}
@@ -156,13 +160,6 @@ def _export(found: "list[TrackedRun]", runs: str, track: str, patience_s: float)
     sent = [tracker.export(run, folder_of(runs) / run.id, patience_s) for run in found]
     if not all(sent):
         raise click.exceptions.Exit(1)
-
-
-def _print_json(found: "list[TrackedRun]") -> None:
-    import msgspec
-
-    for run in found:
-        click.echo(msgspec.json.encode(run).decode())
 
 
 def in_columns(head: str, brief: str, columns: int | None) -> str:

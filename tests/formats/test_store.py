@@ -96,7 +96,7 @@ def test_a_recorded_relay_gives_the_recorded_predictions() -> None:
 
 
 def test_a_recorded_snapshot_is_served_with_the_recorded_predictions() -> None:
-    models = model_sources.frozen([f"test={golden.V1 / 'snapshots'}"])
+    models = model_sources.snapshot_models([f"test={golden.V1 / 'snapshots'}"])
     request = {"candidates": PREDICTIONS["candidates"]}
     with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: ready(server.url))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.connections import kafka_settings
 from headrace.deploy.errors import BadOption
-from headrace.deploy.model_sources import both, deployed, frozen
+from headrace.deploy.model_sources import deployed_model, served_models, snapshot_models
 from headrace.deploy.options import (
     HOST,
     KAFKA_CLIENT,
@@ -174,14 +174,14 @@ def _serve(
         stop = stack.enter_context(stopped_by_signals())
         if workers > 1:
             # resolve the newest snapshot once, so that a restarted worker loads the same one
-            places = [f"{each.spec.name}={each.place}" for each in frozen(*snapshots)]
-            opened = partial(both, paths, places, snapshots[1], redis)
+            places = [f"{each.spec.name}={each.place}" for each in snapshot_models(*snapshots)]
+            opened = partial(served_models, paths, places, snapshots[1], redis)
             run_workers(settings, opened, workers, stop, formatter=own_formatter())
         else:
-            deploying = partial(deployed, snapshots[1], redis)
+            deploying = partial(deployed_model, snapshots[1], redis)
             for file in files:
                 warm_server(file.spec)  # the first request would wait for it
-            models = both(paths, *snapshots, redis, stack)
+            models = served_models(paths, *snapshots, redis, stack)
             run_server(settings, models, stop, deploying=deploying)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import BadOption
-from headrace.deploy.model_sources import frozen, opened
+from headrace.deploy.model_sources import snapshot_models, store_model
 from headrace.deploy.options import (
     INSTANCE,
     METRICS_HOST,
@@ -81,11 +81,10 @@ def score(
 def _model_at(
     stack: ExitStack, model: SpecFile | None, snapshot: str | None, modules: list[str], redis: str
 ) -> "StoreModel | SnapshotModel":
-    models: list[StoreModel | SnapshotModel] = [
-        *opened(stack, [model.path] if model else [], redis),
-        *frozen([snapshot] if snapshot else [], modules),
-    ]
-    if len(models) != 1:
-        got = "both" if models else "neither"
-        raise BadOption(f"expected --model / HEADRACE_MODEL or --snapshot, got {got}")
-    return models[0]
+    if model and not snapshot:
+        return store_model(model.spec, redis, stack)
+    if snapshot and not model:
+        [found] = snapshot_models([snapshot], modules)
+        return found
+    got = "both" if model else "neither"
+    raise BadOption(f"expected --model / HEADRACE_MODEL or --snapshot, got {got}")

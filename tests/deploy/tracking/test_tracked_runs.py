@@ -232,3 +232,5 @@ def test_runs_are_listed_shown_and_compared(tmp_path: Path, headrace: Commands) 
     assert arms["ids"] == ["rates/control", "rates/slow", "rates/fast"]
     assert "one that has arms" in headrace("runs", first, "--arms", *given).err
     assert headrace("runs", "--runs", str(tmp_path / "none")).out == ""
+    off = headrace("runs", HEADRACE_RUNS="off")
+    assert off.code != 0 and "expected the folder of recorded runs, got off" in off.err

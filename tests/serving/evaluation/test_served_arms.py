@@ -138,6 +138,38 @@ def test_the_command_compares_the_minutes_that_the_topic_has(
     assert "A verdict changes no traffic." in table
 
 
+def test_the_command_compares_shorter_windows_than_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = [
+        msgspec.structs.replace(
+            each, window="10s", begin_ms=each.begin_ms // 6, end_ms=each.end_ms // 6
+        )
+        for each in stream(720, -0.05, share=0.2)
+    ]
+    records = [
+        Record(Source("evaluation", 0), offset, 0, msgspec.json.encode(each), each.key.encode())
+        for offset, each in enumerate(published)
+    ]
+    monkeypatch.setattr(windows, "read_all", lambda *_: iter(records))
+    words = ["evaluate", "compare", "production", "--control", "news", "--cycle", "600", "--json"]
+    found = {}
+    for window in ("10", "60"):
+        said = CliRunner().invoke(app, [*words, "--window", window])
+        assert said.exit_code == 0, said.output
+        arms = [msgspec.json.decode(line, type=ServedArm) for line in said.output.splitlines()]
+        found[window] = [(each.model, each.verdict, each.impressions > 0) for each in arms]
+    assert found == {
+        "10": [("news", "control", True), ("news-2", "worse", True)],
+        "60": [("news", "control", False)],
+    }
+
+
+@pytest.mark.parametrize("command", [["run"], ["compare", "production", "--control", "news"]])
+def test_a_window_that_does_not_divide_a_minute_is_refused(command: list[str]) -> None:
+    said = CliRunner().invoke(app, ["evaluate", *command, "--window", "7"])
+    assert said.exit_code != 0
+    assert "expected a divisor of 60, got 7" in str(said.exception) + said.output
+
+
 def test_a_batch_of_part_of_a_minute_is_refused() -> None:
     words = ["evaluate", "compare", "production", "--control", "news", "--batch", "90"]
     said = CliRunner().invoke(app, words)

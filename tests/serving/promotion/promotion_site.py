@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import httpx
 
-from headrace.deploy.model_sources import deployed
+from headrace.deploy.model_sources import deployed_model
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
 from headrace.learner.experiments.promotion_rules import PromotionRules
@@ -58,7 +58,7 @@ class Site:
                 deployments_from=self.kafka,
             )
             models = [StoreModel(self.control, store)]
-            opening = partial(deployed, [], self.valkey)
+            opening = partial(deployed_model, [], self.valkey)
             run_server(settings, models, self.stop, self.ports.append, opening)
 
     def start(self) -> None:

@@ -62,7 +62,10 @@ def test_a_snapshot_answers_unchanged_beside_the_live_model_and_by_its_name(
     store = learned(news())
     name = snapshot_of(store, tmp_path).name
     with caplog.at_level(logging.INFO):
-        models: Any = [StoreModel(news(), store), *model_sources.frozen([f"frozen={tmp_path}"])]
+        models: Any = [
+            StoreModel(news(), store),
+            *model_sources.snapshot_models([f"frozen={tmp_path}"]),
+        ]
     assert "frozen is the name here of the model news, of which " in caplog.text
     with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: ready(server.url))
@@ -147,5 +150,12 @@ def test_a_missing_snapshot_or_model_is_named_in_the_error(
     assert nothing.code != 0 and "expected a snapshot of 'frozen'" in nothing.err
     neither = run("serving", "run")
     assert neither.code != 0 and "--snapshot" in neither.err
-    bare = run("serving", "run", HEADRACE_SERVING_SNAPSHOT="frozen")
-    assert bare.code != 0 and "expected NAME=PLACE, got 'frozen'" in bare.err
+    for given in ("frozen", "frozen=", "=there"):
+        bare = run("serving", "run", HEADRACE_SERVING_SNAPSHOT=given)
+        assert bare.code != 0 and f"expected NAME=PLACE, got '{given}'" in bare.err
+    spec = tmp_path / "news.toml"
+    spec.write_text(SPEC)
+    for both in ((), ("--model", str(spec), "--snapshot", "news=there")):
+        unclear = run("serving", "score", *both)
+        got = "both" if both else "neither"
+        assert f"expected --model / HEADRACE_MODEL or --snapshot, got {got}" in unclear.err
