@@ -15,6 +15,14 @@ this is the share of the clicks of one second that arrive in the same second. So
 cancel from the first example on, exactly where p is the click rate. The weight changes the rate of
 learning and not the optimum, and it is 1 once clicks arrive as fast as they are caused.
 
+Most delays are not exponential: half of the clicks come within a minute, and the mean is an hour.
+With the mean alone, such a model predicts too much. A list
+
+    click_delay_s = [30.0, 30.0, 5000.0, 20000.0]
+
+has the means of groups of equally many clicks, each exponential, and the weight is the mean of
+theirs. `suggest` fits it to the delays of a log (`learner.suggestion.delay_mixture`).
+
 The first example is `first_seen` of the intercept's row. It is folded by minimum, so it is the same
 for several learners and after a restart, and a restored or copied model is not new. *Refused:* an
 estimate of the delays from the stream. It would know the long delays last, when they are over.
@@ -36,21 +44,25 @@ _SETTLED = 17.0
 """Delays after which the weight is 1 in single precision."""
 
 
-def weigh_shows(view: RowTable, labelled: LabelledColumns, delay_s: float) -> LabelledColumns:
+def weigh_shows(
+    view: RowTable, labelled: LabelledColumns, delays_s: tuple[float, ...]
+) -> LabelledColumns:
     """Return the examples with lighter shows, as long as the model in `view` is new.
 
-    delay_s: mean time from show to click; 0 if shows weigh the same at any age.
+    delays_s: mean times from show to click of groups of equally many clicks; empty if shows weigh
+    the same at any age.
     """
-    if not delay_s or not labelled.kinds.shape[0]:
+    if not delays_s or not labelled.kinds.shape[0]:
         return labelled
     seconds, columns = labelled.event_ms // 1000, view.columns
     begin, place = int(seconds.min()), find(columns.slots, columns.ids, np.uint64(INTERCEPT))
     if place >= 0 and columns.first_seen[place] != NEVER:
         seen = int(columns.first_seen[place])
-        if begin - seen > _SETTLED * delay_s:
+        if begin - seen > _SETTLED * max(delays_s):
             return labelled
         begin = min(begin, seen)
     shown = labelled.kinds == Kind.SHOWN
     weights = np.ones(shown.shape[0]) if not labelled.weights.shape[0] else labelled.weights
-    arrived = -np.expm1(-(labelled.event_ms / 1000.0 - begin) / delay_s)
+    ages_s = labelled.event_ms / 1000.0 - begin
+    arrived = np.mean([-np.expm1(-ages_s / each) for each in delays_s], axis=0)
     return labelled._replace(weights=np.where(shown, weights * arrived, weights).astype(np.float32))

@@ -43,6 +43,9 @@ _HISTORY = "= the name of a field of transform bag or history"
 _TARGET = "= the name of a single-valued field"
 
 
+_LONGEST_DELAY_S = 604_800.0
+
+
 class Structure(Struct, frozen=True):
     """The section `[model]`. Keys that the architecture does not take keep their default."""
 
@@ -58,10 +61,16 @@ class Structure(Struct, frozen=True):
     )
     """`logistic`: the user clicks each candidate or not, independently. `choice`: the user clicks
     one candidate of a request, or none."""
-    click_delay_s: Annotated[float, Meta(ge=0.0, le=604_800.0)] = 0.0
-    """Mean seconds from an impression to its click, for the policy `immediate`. As long as a model
-    is not much older than this, many clicks are still missing, and impressions count less. At 0,
-    impressions always count fully."""
+    click_delay_s: Annotated[
+        Annotated[float, Meta(ge=0.0, le=_LONGEST_DELAY_S)]
+        | Annotated[
+            tuple[Annotated[float, Meta(gt=0.0, le=_LONGEST_DELAY_S)], ...], Meta(min_length=1)
+        ],
+        expected(f"from 0 to {_LONGEST_DELAY_S:.0f}, or a list of such numbers"),
+    ] = 0.0
+    """Mean seconds from an impression to its click, for the policy `immediate`, or a list: the
+    means of groups of equally many clicks. As long as a model is not much older than this, many
+    clicks are still missing, and impressions count less. At 0, impressions always count fully."""
     dimensions: Annotated[int, Meta(ge=1, le=256)] = 16
     """Floats of each vector."""
     init_scale: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.01
@@ -113,6 +122,12 @@ class Structure(Struct, frozen=True):
         if self.architecture in DEEP:
             return (EMBEDDINGS, DENSE)
         return (EMBEDDINGS,) if self.dimensions else ()
+
+    @property
+    def click_delays_s(self) -> tuple[float, ...]:
+        """The mean delays of groups of equally many clicks; empty if clicks come at once."""
+        delays = self.click_delay_s
+        return delays if isinstance(delays, tuple) else (delays,) if delays else ()
 
     @property
     def first_log_odds(self) -> float:

@@ -61,15 +61,16 @@ def robust_constants(
     shows: int,
     clicks: int,
     inputs: float,
-    delay_s: float = 0.0,
+    delays_s: tuple[float, ...] = (),
     *,
     alpha_times: float = 1.0,
     l2_times: float = 1.0,
 ) -> RobustConstants:
     """Return constants for a log of this many shows and clicks.
 
-    inputs: of an example, on average: fields and statistics; a bag is one. delay_s: mean time from
-    a show to its click, 0 if unknown. alpha_times, l2_times: multiply those of the weights.
+    inputs: of an example, on average: fields and statistics; a bag is one. delays_s: mean times
+    from a show to its click of groups of equally many clicks, empty if unknown. alpha_times,
+    l2_times: multiply those of the weights.
     """
     rate = min(max((clicks + 0.5) / (shows + 1.0), 1e-6), 0.999)
     inputs = max(inputs, 1.0)
@@ -94,6 +95,11 @@ def robust_constants(
         f'kind = "{SHRINKAGE}"  # limits the damage of an inaccurate model',
     ]
     model = [f"base_rate = {rate:.4g}  # the click rate of the log"]
-    if delay_s >= _LEAST_DELAY_S:
-        model.append(f"click_delay_s = {delay_s:.4g}  # mean time until a click")
+    if delays_s and sum(delays_s) / len(delays_s) >= _LEAST_DELAY_S:
+        listed = ", ".join(f"{each:.4g}" for each in delays_s)
+        model.append(
+            f"click_delay_s = [{listed}]  # mean times of groups of equally many clicks"
+            if len(delays_s) > 1
+            else f"click_delay_s = {listed}  # mean time until a click"
+        )
     return RobustConstants(model, lines, calibration)

@@ -31,8 +31,8 @@ class SpecDraft:
     """The section `[label]`."""
     shows: int
     clicks: int
-    delay_s: float
-    """Mean time from a show to its click, 0 if unknown."""
+    delays_s: tuple[float, ...]
+    """Mean times from a show to its click of groups of equally many clicks; empty if unknown."""
     fields: tuple[DraftInput, ...]
     left_out: tuple[str, ...]
     """Comments on columns that are no fields."""
@@ -78,7 +78,7 @@ class SpecDraft:
     def text(self) -> str:
         """Return the spec as TOML."""
         constants = robust_constants(
-            *(self.architecture, self.shows, self.clicks, self.inputs, self.delay_s),
+            *(self.architecture, self.shows, self.clicks, self.inputs, self.delays_s),
             alpha_times=self.alpha_times,
             l2_times=self.l2_times,
         )

@@ -20,6 +20,7 @@ from headrace.ingest.survey.findings import all_clicked
 from headrace.learner.spec.architecture import DIN, LOGISTIC_REGRESSION, SEQUENCE
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
+from headrace.learner.suggestion.delay_mixture import delay_mixture
 from headrace.learner.suggestion.log_sample import LogSample, sample_log
 from headrace.learner.suggestion.outcome_columns import without_outcomes
 from headrace.learner.suggestion.request_clicks import RequestClicks, clicks_of_requests
@@ -119,7 +120,6 @@ def _drafted(
     if sample.timed and _span_ms(sample) > _HOURS_MS and "hour" not in names.values():
         said = "of timestamp_ms, in UTC; utc_offset_h shifts it"
         fields.append(DraftInput("hour", 'transform = "hour"', said))
-    delay_s = float(sample.delays_ms.mean()) / 1000.0 if sample.delays_ms.size else 0.0
     found = clicks_of_requests(sample.requests, sample.labels)
     draft = SpecDraft(
         name or _name(path.name.partition(".")[0]),
@@ -127,7 +127,7 @@ def _drafted(
         tuple(_window(sample)),
         sample.rows,
         int(sample.labels.sum()),
-        min(delay_s, float(_WINDOWS_S[-1])),
+        delay_mixture(np.minimum(sample.delays_ms / 1000.0, float(_WINDOWS_S[-1]))),
         tuple(fields),
         tuple(
             f"# not used: {each.source}: {each.reason}" for each in profiles if not each.transform

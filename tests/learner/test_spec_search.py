@@ -60,7 +60,7 @@ def draft_of(log: LogSample) -> tuple[SpecDraft, dict[str, ColumnProfile]]:
         DraftInput(name, f'transform = "{each.transform}"') for name, each in fields.items()
     )
     clicks = int(log.labels.sum())
-    return SpecDraft("m", (), (), log.rows, clicks, 2.5, inputs, ()), fields
+    return SpecDraft("m", (), (), log.rows, clicks, (2.5,), inputs, ()), fields
 
 
 def searched(log: LogSample, seconds: float = 600.0) -> SpecSearch:

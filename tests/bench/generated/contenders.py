@@ -21,6 +21,7 @@ from headrace.ingest.examples.splitting import part_of
 from headrace.learner.local.table_examples import TableEncoder
 from headrace.learner.loop.guard.batch_guard import BatchGuard
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.learner.suggestion.delay_mixture import delay_mixture
 from headrace.learner.suggestion.robust_constants import robust_constants
 from headrace.learner.suggestion.sample_stream import Clicks, joined
 from tests.bench.generated.log_generator import GeneratedLog
@@ -65,8 +66,8 @@ def spec_text(log: GeneratedLog, name: str, optimizer: str | None = None) -> str
     plan, clicks = log.plan, int(log.labels[:FIRST].sum())
     inputs = log.ids.shape[1] + bool(plan.bag_items)
     late_ms = (log.click_ms - log.shown_ms)[:FIRST][log.click_ms[:FIRST] >= 0]
-    delay_s = float(late_ms.mean()) / 1000.0 if clicks else 0.0
-    constants = robust_constants(ARCHITECTURES[name], FIRST, clicks, float(inputs), delay_s)
+    delays_s = delay_mixture(late_ms / 1000.0)
+    constants = robust_constants(ARCHITECTURES[name], FIRST, clicks, float(inputs), delays_s)
     lines = ["[model]", 'name = "generated"', f'architecture = "{ARCHITECTURES[name]}"']
     lines += [*constants.model, "[label]", f"window_s = {plan.window_s}", "[fields]"]
     for field in range(log.ids.shape[1]):

@@ -81,8 +81,12 @@ def generated(plan: LogPlan, count: int, model: str, policy: str, rate: float) -
         f'policy = "{policy}"\nwindow_s = {max(plan.window_s * factor, 0.001)}',
     )
     text = re.sub(
-        r"click_delay_s = ([0-9.]+)",
-        lambda found: f"click_delay_s = {float(found[1]) * factor}",
+        r"click_delay_s = .*",
+        lambda found: re.sub(
+            r"\d[0-9.]*(e[+][0-9]+)?",
+            lambda each: str(float(each[0]) * factor),
+            found[0].partition("#")[0],
+        ),
         text,
     )
     text = text.replace("[fields]", f'[fields]\n{NUMBER} = {{ number = 99, transform = "number" }}')

@@ -6,7 +6,15 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from msgspec.inspect import BoolType, EnumType, FloatType, IntType, Metadata, VarTupleType
+from msgspec.inspect import (
+    BoolType,
+    EnumType,
+    FloatType,
+    IntType,
+    Metadata,
+    UnionType,
+    VarTupleType,
+)
 
 from headrace.ingest.features.fields import FIELDS, ExampleOptions, LabelPolicy
 from headrace.ingest.features.spec_sections import Variants, bounds_of
@@ -167,7 +175,10 @@ def _described(kind: Any, phrase: str = "") -> tuple[str, Any]:
 def _type_name(kind: object) -> str:
     if isinstance(kind, VarTupleType):
         item = kind.item_type.type if isinstance(kind.item_type, Metadata) else kind.item_type
-        return "list of whole numbers" if isinstance(item, IntType) else "list of names"
+        lists = {IntType: "list of whole numbers", FloatType: "list of numbers"}
+        return lists.get(type(item), "list of names")
+    if isinstance(kind, UnionType):
+        return " or ".join(_type_name(_described(each)[1]) for each in kind.types)
     names: dict[type, str] = {
         FloatType: "number",
         IntType: "whole number",
