@@ -183,6 +183,7 @@ def _brief(run: "TrackedRun") -> str:
             "auc",
             "difference",
             "share",
+            "scored_after_ms",
         )
         if name in run.figures
     ]

@@ -47,7 +47,7 @@ from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.opening import open_log
 from headrace.ingest.replay.backfill import check_backfill
 from headrace.ingest.replay.named_replay import begun_name, model_of, replay_name
-from headrace.ingest.survey.findings import LogSurvey
+from headrace.ingest.survey.findings import LogSurvey, duration
 from headrace.ingest.survey.log_survey import survey_log
 from headrace.learner.loop.marks.parked_requests import read_parked
 from headrace.learner.models.factory import open_model
@@ -244,7 +244,7 @@ def _report(
             "p99": server.p99_ms if server else None,
         },
         seconds=seconds,
-    )
+    ) | {"scored_after_ms": pipeline.spec.fields.label.delay_ms}
 
 
 _COUNTED = (
@@ -306,6 +306,11 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         )
     if earlier.get("impressions"):
         lines.append(f"with the {counted(earlier['impressions'], 'impression')} of earlier runs:")
+    if accuracies and (late_ms := report.get("scored_after_ms")):
+        accuracies += (
+            f" (by scores made {duration(late_ms)} after the impression, as the policy window "
+            "learns; headrace evaluate measures served scores)"
+        )
     lines.append(accuracies)
     if (report["progressive"]["normalized_entropy"] or 0.0) > 1.0:
         lines.append(_WORSE_THAN_THE_RATE)

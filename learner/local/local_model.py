@@ -205,8 +205,9 @@ class LocalModel:
     def metrics(self) -> ProgressiveValidation:
         """Return the accuracy of the scores that were made before learning.
 
-        An impression without a click so far counts as not clicked. A figure is NaN where it is
-        undefined: without impressions, or with one of the two labels only.
+        An impression without a click so far counts as not clicked. With the policy `window`, a
+        score is made when the label window closes, and knows more than a served one. A figure is
+        NaN where it is undefined: without impressions, or with one of the two labels only.
         """
         return self.outcomes().figures()
 

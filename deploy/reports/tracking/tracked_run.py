@@ -102,6 +102,7 @@ def report_figures(report: Mapping[str, Any]) -> dict[str, float]:
     return figures | defined(
         {
             "calibration_error": report.get("calibration_error"),
+            "scored_after_ms": report.get("scored_after_ms") or None,
             "freshness_p50_ms": freshness.get("p50"),
             "freshness_p99_ms": freshness.get("p99"),
         }

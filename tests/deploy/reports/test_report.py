@@ -199,6 +199,9 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
         *("impressions", "clicks", "learned_clicks", "late_clicks", "unmatched_clicks"),
         "duplicates",
     ]
+    assert "after the impression" not in in_words(report, None)
+    late = in_words(report | {"scored_after_ms": 600_000}, None)
+    assert "(by scores made 10 minutes after the impression" in late
     words = in_words(report, None)
     assert (
         "parked, not learned so far: 120 examples at 3@7 (numbers) (headrace learner parked)"
