@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from headrace.ingest.events.contract import Reason, read_event
 from headrace.runtime.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import Candidates, CheckedRequest
 from headrace.serving.requests.limits import RequestLimits
@@ -100,6 +101,43 @@ def test_an_invalid_request_is_refused_naming_the_field(
     assert refusal.field == field
     assert expected in refusal.expected
     assert found in refusal.found
+
+
+@pytest.mark.parametrize(
+    ("digits", "refused"),
+    [
+        (b"9" * 308, False),
+        (b"1" + b"0" * 308, False),
+        (b"2" + b"0" * 308, True),
+        (b"9" * 310, True),
+        (b"9" * 4_300, True),
+        (b"9" * 4_301, True),
+    ],
+    ids=["308", "1e308", "2e308", "310", "4300", "4301"],
+)
+@pytest.mark.parametrize("blanks", [0, 1, 13, 31])
+@pytest.mark.parametrize("form", [b"%s", b"-%s"])
+def test_a_whole_number_that_is_refused_in_an_event_is_refused_in_a_request(
+    decoder: RequestDecoder, digits: bytes, refused: bool, blanks: int, form: bytes
+) -> None:
+    number = form % digits
+    event = b'{"timestamp_ms":%d,"impression_id":"i","price":%s}' % (NOW_MS, number)
+    assert (read_event(event, 0) is Reason.NOT_JSON) == refused
+    for field, asked in (
+        ("context.price", b'{"context":{"price":%s},"candidates":[{}]}'),
+        ("candidates[1].article_id", b'{"candidates":[{},{"article_id":%s}]}'),
+        ("candidates[0].topics", b'{"candidates":[{"topics":["a",%s]}]}'),
+        ("instances[0].user_id", b'{"instances":[{"user_id":%s}]}'),
+    ):
+        raw = b" " * blanks + asked % number
+        if not refused:
+            decoder.decode(raw)
+            continue
+        with pytest.raises(RequestRefused) as error:
+            decoder.decode(raw)
+        assert error.value.status == 422
+        assert error.value.refusal.field.startswith(field)
+        assert error.value.refusal.expected == "a number in the range of 64-bit floats"
 
 
 @pytest.mark.parametrize(
