@@ -1,7 +1,8 @@
 """Options that several commands share, each with its environment variable.
 
-A flag overrides its HEADRACE_* variable, which overrides the default. Settings on which all
-processes of a model must agree are not options: they are in the model spec.
+A flag overrides its HEADRACE_* variable, which overrides the default; `cli/commands.py` reads the
+variables. Settings on which all processes of a model must agree are not options: they are in the
+model spec.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,12 @@
 """Measures by how much the clocks of Kafka's brokers are ahead of this machine's. Writes nothing.
 
-Kafka says its time only as the append time of a message, so this waits at the ends of the topics
-for messages of others. One that was not there when the ends were asked for, and has arrived now,
-was appended between the two. So its leader's clock is ahead by at most the append time less the
-time of the question, and by at least the append time less the present. While no message comes,
-nothing is known. *Refused:* to write a message, which needs the right to write events.
+Kafka shows a broker's time only as the append time of a message. So `read_clocks` asks for the ends
+of the topics and waits for messages of other processes behind them. Such a message was appended
+between the question and its arrival. Its leader's clock is therefore ahead by at most the append
+time less the time of the question, and by at least the append time less the time of arrival.
+Without messages, nothing is known.
+
+*Refused:* to write a message, which needs the right to write events.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

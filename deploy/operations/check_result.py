@@ -4,8 +4,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 SUBJECTS = (
-    *("servers", "functions", "memory", "persistence", "replication", "cluster", "layout"),
-    *("model", "buckets", "keepers", "kafka", "snapshots", "clocks"),
+    "servers",
+    "functions",
+    "memory",
+    "persistence",
+    "replication",
+    "cluster",
+    "layout",
+    "model",
+    "buckets",
+    "keepers",
+    "kafka",
+    "snapshots",
+    "clocks",
 )
 """Subjects of `doctor`, in the order of its output."""
 

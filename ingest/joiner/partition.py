@@ -23,7 +23,7 @@ from headrace.ingest.features.fields import FieldSet
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide
-from headrace.ingest.joiner.core.join import DeadEvents, PartitionJoiner
+from headrace.ingest.joiner.core.join import DeadEvent, PartitionJoiner
 from headrace.ingest.joiner.core.rules import NEVER
 from headrace.ingest.joiner.core.watermark import reached_ms
 from headrace.ingest.joiner.last_position import LastPosition
@@ -53,7 +53,7 @@ class JoinerPartition:
         """The counters as of the last commit."""
         self.uncommitted = 0
         """Examples not yet committed."""
-        self.dead: list[DeadEvents] = []
+        self.dead: list[DeadEvent] = []
         self._passed_ms = self._next_passed_ms = NEVER
         """Event time of examples that readers know to be passed, as of the last commit and the next
         one. A reader takes an example once all partitions have passed it."""

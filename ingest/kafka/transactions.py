@@ -7,8 +7,8 @@ no transaction is open while the joiner reads, and a stop or a revoked partition
 
 Kafka aborts a transaction that takes longer than its timeout. From then on it refuses the producer
 with the same error as one fenced by a successor. So after an outage during a transaction the
-process creates a new producer. If there was a successor, the new producer fences it, and it stops:
-one of the two goes on in either case.
+process creates a new producer. If there was a successor, the new producer fences the successor,
+which stops: one of the two goes on in either case.
 
 After every aborted transaction the process creates a new producer, too, and after every transaction
 during which the client lost a connection. Requests about transactions have no sequence numbers. One

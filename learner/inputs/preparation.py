@@ -58,10 +58,10 @@ class InputPreparation:
             )
         self.program = spec.program
         self.window_ms = spec.fields.label.window_ms
-        self.bags = len(spec.fields.bags)
+        self.bag_count = len(spec.fields.bags)
         self._bag_weights = BagWeights(spec.fields.bags)
         self.histories = ClickHistories(spec.fields)
-        self.fixed = 1 + len(spec.fields.singles) + len(spec.fields.numbers)
+        self.fixed_count = 1 + len(spec.fields.singles) + len(spec.fields.numbers)
         """Inputs that every example has, statistics aside."""
         self.number_ids = read_only(spec.fields.number_ids, np.uint64)
         """(numbers,) of the rows that plain numbers are weighed with."""
@@ -81,14 +81,14 @@ class InputPreparation:
         return AdmissionCounts(*self.gate.tally.tolist())
 
     @property
-    def statistics(self) -> int:
+    def statistic_count(self) -> int:
         """Inputs that are statistics of rows."""
         return int(self.program.numbers.shape[0])
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that the inputs of these examples add."""
         common = 1 + self.number_ids.shape[0]  # the same rows in every example
-        each = self.fixed - common + self.statistics
+        each = self.fixed_count - common + self.statistic_count
         items = int(examples.features.bag_ids.shape[0])
         items += self.histories.rows_needed(len(examples))
         return int(common + len(examples) * each + items)
@@ -156,10 +156,10 @@ class InputPreparation:
         return kept
 
     def lacking(self, scratch: InputScratch) -> npt.NDArray[np.uint64]:
-        """Return the ids of the statistics of an example that a kernel stopped before; a copy."""
+        """Return a copy of the statistic ids of the example at which the kernel stopped."""
         row = int(scratch.stopped[0])
         fixed = scratch.counts[row]
-        return scratch.ids[row, fixed : fixed + self.statistics].copy()
+        return scratch.ids[row, fixed : fixed + self.statistic_count].copy()
 
     def _scratch(self, inputs: int, block: int) -> InputScratch:
         return InputScratch(
@@ -185,10 +185,10 @@ class InputPreparation:
     def most_inputs(self, encoded: Encoded) -> int:
         """Return how many inputs the longest of these examples has."""
         longest = 0
-        if self.bags and len(encoded):
-            ends = encoded.bag_offsets[:: self.bags]
+        if self.bag_count and len(encoded):
+            ends = encoded.bag_offsets[:: self.bag_count]
             longest = int(np.diff(ends).max())
-        return self.fixed + longest + self.statistics
+        return self.fixed_count + longest + self.statistic_count
 
     def _open_gate(self, active: npt.NDArray[np.bool_]) -> None:
         if self._admission is None:

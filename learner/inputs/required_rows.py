@@ -53,7 +53,7 @@ class RequiredRows:
     @property
     def statistics(self) -> bool:
         """Whether the model has statistics or histories, whose ids depend on other rows."""
-        return self._inputs.statistics > 0 or self._inputs.histories.on
+        return self._inputs.statistic_count > 0 or self._inputs.histories.on
 
     @property
     def rare(self) -> bool:
@@ -97,7 +97,7 @@ class RequiredRows:
         inputs, bags = self._inputs, features.bag_ids
         if self.histories:
             bags = inputs.filled(view, features, event_ms).bag_ids
-        ids = np.empty((len(features), inputs.statistics), np.uint64)
+        ids = np.empty((len(features), inputs.statistic_count), np.uint64)
         if ids.shape[1]:
             _list_statistics(
                 view.columns,

@@ -138,8 +138,14 @@ class HeadraceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         spec = self.spec
         if spec is None:
             options = SpecOptions(
-                *(self.architecture, self.crosses, self.numbers, self.optimizer),
-                *(self.alpha, self.l2, self.dimensions, self.random_state),
+                architecture=self.architecture,
+                crosses=self.crosses,
+                numbers=self.numbers,
+                optimizer=self.optimizer,
+                alpha=self.alpha,
+                l2=self.l2,
+                dimensions=self.dimensions,
+                seed=self.random_state,
             )
             spec = derive_spec({name: values.type for name, values in columns.items()}, options)
         else:

@@ -83,8 +83,8 @@ class ExampleQueue:
         """decode: None skips the message. `accept_topic`, `accept_gap`: see LearnerPorts."""
         self._reader, self._cursors, self._decode = reader, cursors, decode
         self._accept_topic = accept_topic
-        self._accept_gaps = accept_topic
-        """The same, until every bucket has learned from it."""
+        self._topic_with_gaps = accept_topic
+        """`accept_topic`, until every bucket has learned from it."""
         self._accept_gap = accept_gap
         self._gap_stops: dict[str, int] = {}  # name -> end of its counted gaps
         self.gap_offsets = 0
@@ -166,7 +166,7 @@ class ExampleQueue:
         marks = {answer.bucket: answer.marks for answer in answers}
         for topic in sorted(topics):
             identity = self._reader.topic_id(topic)
-            if identity != self._accept_gaps:
+            if identity != self._topic_with_gaps:
                 check_topic_marks(topic, identity, marks)
 
     def check_topics(self) -> None:
@@ -266,11 +266,12 @@ class ExampleQueue:
         """
         self.committed = self._offsets()
         self._reader.commit(self.committed)
-        if self._accept_gaps and any(
-            topic_of(partition.name) == self._accept_gaps and self._cursors.begun(partition.name)
+        if self._topic_with_gaps and any(
+            topic_of(partition.name) == self._topic_with_gaps
+            and self._cursors.begun(partition.name)
             for partition in self._partitions.values()
         ):
-            self._accept_gaps = ""
+            self._topic_with_gaps = ""
 
     def _offsets(self) -> dict[Source, int]:
         return {s: self._cursors.resume_at(p.name) for s, p in self._partitions.items()}

@@ -67,7 +67,7 @@ class Learner:
         """`replica` must be complete. `group`: of a model whose layers several learners step."""
         clocks = clocks or LearnerClocks()
         self._store, self.replica, self._model, self._pace = ports.store, replica, model, pace
-        self._steady_ms, self._rest = clocks.steady_ms, clocks.rest
+        self._steady_ms, self._sleep = clocks.steady_ms, clocks.sleep
         self._guard, self._group = guard or NoGuard(), group or SyncGroup()
         self._group.inspect_with(self._guard.inspect)
         self._outputs = ports.outputs
@@ -166,7 +166,7 @@ class Learner:
             if not self._pushes.awaited:
                 self._push()
             self._answer()
-            self._rest(0.002)
+            self._sleep(0.002)
         return True
 
     def _poll_timeout(self, timeout_s: float) -> float:

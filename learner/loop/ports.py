@@ -57,7 +57,7 @@ class LearnerClocks:
 
     steady_ms: Callable[[], int] = steady_ms
     """A clock that never steps back; its origin is arbitrary."""
-    rest: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = time.sleep
     """Waits this many seconds."""
     draw_nonce: Callable[[], bytes] = _draw_nonce
     """Returns the 8 bytes that identify a push."""

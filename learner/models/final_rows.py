@@ -7,7 +7,8 @@ relayed rows like all others.
 
 Beside the weight, a row keeps the sum from which `uncertainty` computes a rate: n of FTRL and
 AdaGrad, the sizes of coin. With `half`, it is 65,504 at most, the greatest number of 16 bits. Rates
-of ids with more evidence are then not below 1/256 of alpha, so the uncertainty is never too small.
+of ids with more evidence are then not below alpha / (beta + 256), so the uncertainty is never too
+small.
 
 Counters are relayed where the forward pass reads them: the rows that statistics read, the slots of
 click histories, and `last_seen` if values decay or an admission asks whether an id has its row.
@@ -36,6 +37,8 @@ Floats = npt.NDArray[np.float32]
 _WHOLE, _PLAIN, _COUNTED, _LAYERS = range(4)
 """Kinds of rows: as they are; inputs; inputs whose counters are read; layers."""
 _NUMBERS = np.uint64(1023)
+_EVIDENCE = 1
+"""The float of this sum in a row, behind the weight."""
 _WITH_EVIDENCE = (FTRL, ADAGRAD, COIN)
 
 
@@ -62,7 +65,7 @@ class FinalRows:
     def form(self) -> RelayForm:
         """The form in which a relay writes rows."""
         optimizers, first = self._spec.optimizers, self._vectors.offset
-        evidence = (1,) if self._names[0] in _WITH_EVIDENCE else ()
+        evidence = (_EVIDENCE,) if self._names[0] in _WITH_EVIDENCE else ()
         vectors, items = range(first, first + self._vectors.coordinates), self._items
         importances = range(items.offset, items.offset + items.coordinates)
         kept = (0, *evidence, *vectors, *importances)
@@ -92,22 +95,19 @@ class FinalRows:
         """Return rows with weights in the place of the sums that they are computed from."""
         values, inputs = rows.values.copy(), self._inputs(rows)
         some = values[inputs]
-        first, end = self._weights.offset, self._weights.offset + self._weights.coordinates
         groups = (self._weights, self._vectors, self._items)
         for group, name in zip(groups, self._names, strict=True):
             columns = slice(group.offset, group.offset + group.coordinates)
             some[:, columns] = _final(some, group, name)
         if self._half and self._names[0] in _WITH_EVIDENCE:
-            some[:, end : 2 * end - first] = np.minimum(
-                some[:, end : 2 * end - first], np.float32(LARGEST_HALF)
-            )
+            some[:, _EVIDENCE] = np.minimum(some[:, _EVIDENCE], np.float32(LARGEST_HALF))
         values[inputs] = some
         return rows._replace(values=values)
 
     def _groups(self, values: Floats) -> tuple[tuple[ParameterGroup, str, Floats], ...]:
         """Return each group, its optimizer, and the sums of evidence that its rows keep."""
         nothing = np.zeros((values.shape[0], 1), np.float32)
-        kept = values[:, 1:2] if self._names[0] in _WITH_EVIDENCE else nothing
+        kept = values[:, _EVIDENCE : _EVIDENCE + 1] if self._names[0] in _WITH_EVIDENCE else nothing
         return (
             (self._weights, self._names[0], kept),
             (self._vectors, self._names[1], nothing),

@@ -1,4 +1,4 @@
-"""The changes of a spec that a search tries."""
+"""Proposes changes of a drafted spec (loss, statistics, crosses); `spec_search` tries them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -7,17 +7,20 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.learner.suggestion.column_profile import ColumnProfile
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 
+Codes = npt.NDArray[np.int32]
+
 _LEAST_VALUES = 10
-"""Values of a field whose statistics are tried."""
+"""Fewest values of a field whose statistics are tried."""
 _MOST_IDS = 6
-"""Fields with the most values, whose statistics are tried."""
+"""Most fields whose statistics are tried: those with the most values."""
 _MOST_PAIRED = 5
 _MOST_CROSSED = 12
-"""Fields with the fewest values, whose crosses are tried."""
+"""Most fields whose crosses are tried: those with the fewest values."""
 _ROWS_A_COMBINATION = 5.0
 _LEAST_MORE_COMBINATIONS = 1.05
 """Combinations for each value of the larger column. With fewer, nearly every value of one column
@@ -61,8 +64,10 @@ def candidates_of(
             yield _adding((), (each,))
         for kind in ("show", "age") if days else ("show",):
             yield _adding((), (_statistic(kind, name, draft),))
+    codes = {name: each.codes for name, each in ids.items() if each.codes is not None}
+    values = {name: np.unique(codes[name]).size for name in {*many[:_MOST_PAIRED], *few}}
     pairs = {
-        (one, other): _combinations(ids[one], ids[other])
+        (one, other): _combinations(codes[one], codes[other], max(values[one], values[other]))
         for some in (many[:_MOST_PAIRED], few)
         for one, other in combinations([name for name in ids if name in some], 2)
     }
@@ -117,13 +122,13 @@ def statistic_crosses(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Ite
             yield _adding((), (cross,))
 
 
-def _combinations(one: ColumnProfile, other: ColumnProfile) -> int:
-    """Return how many combinations of two columns' values there are; 0 if they say nothing new."""
-    assert one.codes is not None
-    assert other.codes is not None
-    mixed = one.codes.astype(np.int64) * (int(other.codes.max()) + 1) + other.codes
+def _combinations(one: Codes, other: Codes, larger: int) -> int:
+    """Return how many combinations of two columns' values there are; 0 if they say nothing new.
+
+    larger: values of the column that has more.
+    """
+    mixed = one.astype(np.int64) * (int(other.max()) + 1) + other
     count = np.unique(mixed).size
-    larger = max(np.unique(each).size for each in (one.codes, other.codes))
     return 0 if count < _LEAST_MORE_COMBINATIONS * larger else int(count)
 
 

@@ -43,13 +43,13 @@ class ClusterClient:
     """The nodes of one store, found from its address. Safe for use from several threads."""
 
     def __init__(
-        self, address: RedisAddress, waiting: WaitLimits, *, read_only: bool = False
+        self, address: RedisAddress, limits: WaitLimits, *, read_only: bool = False
     ) -> None:
         """Connect. Unless `read_only`, load the functions and check the eviction policy of nodes.
 
         Raises StoreError.
         """
-        self._address, self._waiting, self._read_only = address, waiting, read_only
+        self._address, self._limits, self._read_only = address, limits, read_only
         self._lock = threading.Lock()
         self._nodes: dict[Place, NodeConnections] = {}
         self._slots: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
@@ -60,10 +60,10 @@ class ClusterClient:
         """Send all calls; return for each its reply or a StoreError, in order."""
         answers: list[Any] = [None] * len(calls)
         asking: dict[int, Place] = {}
-        waiting: Sequence[int] = range(len(calls))
+        unsent: Sequence[int] = range(len(calls))
         for _ in range(_ROUNDS):
-            waiting = self._round(calls, waiting, asking, answers)
-            if not waiting:
+            unsent = self._round(calls, unsent, asking, answers)
+            if not unsent:
                 break
         if any(isinstance(answer, Unreachable) for answer in answers):
             self._look()
@@ -87,13 +87,13 @@ class ClusterClient:
     def _round(
         self,
         calls: Sequence[Call],
-        waiting: Sequence[int],
+        unsent: Sequence[int],
         asking: dict[int, Place],
         answers: list[Any],
     ) -> list[int]:
-        """Send the waiting commands, note their answers; return those to be sent again."""
+        """Send the unsent commands, note their answers; return those to be sent again."""
         by_place: dict[Place, list[tuple[int, Call, bool]]] = {}
-        for index in waiting:
+        for index in unsent:
             redirect = asking.pop(index, None)
             place = redirect or self._slots[key_slot(calls[index].key)]
             if place is None:
@@ -176,7 +176,7 @@ class ClusterClient:
     def _node(self, place: Place) -> NodeConnections:
         with self._lock:
             if place not in self._nodes:
-                self._nodes[place] = NodeConnections(place, self._address, self._waiting)
+                self._nodes[place] = NodeConnections(place, self._address, self._limits)
             return self._nodes[place]
 
     def ask(self, place: Place, *words: bytes | str | int) -> Any:

@@ -6,7 +6,9 @@ examples that they push to a bucket after its copy are not in the new buckets; b
 are older, too, so learners read these examples again after the switch. Each example is therefore
 learned once in the buckets that remain, and nothing has to be frozen.
 
-A reshard that is interrupted before the switch has changed nothing for other processes.
+A reshard that is interrupted before the switch has changed nothing for other processes. The switch
+is `redis_backend.bucket_successor.BucketSuccessor.switch`; `bucket_generations.may_replace` decides
+whether a reshard that paused may still switch.
 
 *Refused:* fewer buckets. Rows could be joined, but marks of different buckets cannot.
 """

@@ -108,8 +108,11 @@ class DeployedModels:
         if self._at_end:
             self._wanted = self._taken
 
-    def read(self) -> None:
-        """Note that the topic was read to its end. Earlier records may be out of date."""
+    def reached_end(self) -> None:
+        """Act on the records from now on: the topic was read to its end.
+
+        Before that, they may be out of date.
+        """
         self._wanted, self._at_end, self._read = self._taken, True, True
 
     def step(self) -> None:

@@ -95,7 +95,7 @@ class TopicFollower(BackgroundThread):
                     self._follow(reader)
             except MissingTopic:  # the first change creates it
                 self._deployed.begin()
-                self._deployed.read()
+                self._deployed.reached_end()
                 self._wait()
             except StreamError as error:
                 if str(error) != said:
@@ -114,5 +114,5 @@ class TopicFollower(BackgroundThread):
                 if isinstance(event, Record):
                     self._deployed.take(event.key, event.value)
                 else:
-                    self._deployed.read()
+                    self._deployed.reached_end()
             self._deployed.step()

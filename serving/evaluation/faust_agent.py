@@ -34,7 +34,7 @@ from headrace.serving.evaluation.windows import (
     RESULTS,
     WindowMetrics,
     Windows,
-    figures,
+    newest_windows,
     settled_between,
 )
 
@@ -129,7 +129,7 @@ class EvaluationAgent:
         if self.evaluation is None:
             return {}
         enough_s = time.monotonic() + _SHARE * self.publish_s
-        self.figures = figures(
+        self.figures = newest_windows(
             *(self.evaluation, self.model, self._windows), lambda: time.monotonic() > enough_s
         )
         now = {each.key: msgspec.json.encode(each) for each in self.figures}

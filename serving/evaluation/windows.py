@@ -105,7 +105,7 @@ class WindowMetrics(msgspec.Struct, frozen=True):
         return f"{self.model}/{self.alias}/{self.window}/{self.until}/{self.slice}"
 
 
-def figures(
+def newest_windows(
     evaluation: Evaluator,
     model: str,
     windows: Windows,
@@ -119,8 +119,8 @@ def figures(
     if not panes:
         return []
     pane_ms = evaluation.rules.pane_ms
-    shown = [begin for begin, summary in panes.items() if summary.seen] or list(panes)
-    ends = {OPEN: max(shown) + pane_ms}
+    seen = [begin for begin, summary in panes.items() if summary.seen] or list(panes)
+    ends = {OPEN: max(seen) + pane_ms}
     if evaluation.closed:
         ends[SETTLED] = max(evaluation.closed) + pane_ms
     metrics: list[WindowMetrics] = []
@@ -139,10 +139,10 @@ def figures(
 def settled_between(
     evaluation: Evaluator, model: str, windows: Windows, after_ms: int
 ) -> list[WindowMetrics]:
-    """Return the settled first windows that `figures` leaves out: it has the newest one alone.
+    """Return the settled windows of the shortest length, except the newest.
 
-    After a pause, many minutes close at once. after_ms: end of the newest one at the time of the
-    last call.
+    `newest_windows` returns that one. After a pause, many minutes close at once. after_ms: end of
+    the newest one at the time of the last call.
     """
     length_ms, metrics = windows.lengths_ms[0], list[WindowMetrics]()
     newest_ms = max(evaluation.closed, default=0) + evaluation.rules.pane_ms

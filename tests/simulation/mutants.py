@@ -174,8 +174,8 @@ MUTANTS = (
     Mutant(
         "a learner's intervals run on the wall clock",
         "headrace.learner.loop.learner:Learner.__init__",
-        "clocks.steady_ms, clocks.rest",
-        "clocks.wall_ms, clocks.rest",
+        "clocks.steady_ms, clocks.sleep",
+        "clocks.wall_ms, clocks.sleep",
     ),
     Mutant(
         "a learner does not compare the topic before a push",
@@ -187,7 +187,7 @@ MUTANTS = (
     Mutant(
         "a learner begins a topic made again without its operator",
         "headrace.learner.loop.example_queue:ExampleQueue.check_marks",
-        "if identity != self._accept_gaps:",
+        "if identity != self._topic_with_gaps:",
         "if False:",
         about="made again",
     ),
@@ -243,7 +243,7 @@ MUTANTS = (
     Mutant(
         "an accepted topic is accepted for as long as the learner runs",
         "headrace.learner.loop.example_queue:ExampleQueue.commit",
-        'self._accept_gaps = ""',
+        'self._topic_with_gaps = ""',
         "pass",
         about="restored before",
     ),

@@ -41,6 +41,10 @@ class ServerProcess(ABC):
     def launch(self) -> None:
         """Start the server without waiting for it."""
 
+    @abstractmethod
+    def wait_ready(self) -> None:
+        """Return once the server answers. Raises DeployError."""
+
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
         self._launched().kill()

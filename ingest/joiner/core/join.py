@@ -56,7 +56,7 @@ _COUNTERS = {
 }
 
 
-class DeadEvents(NamedTuple):
+class DeadEvent(NamedTuple):
     """An unusable message."""
 
     record: Record
@@ -67,7 +67,7 @@ class Joined(NamedTuple):
     """The output of one `advance`."""
 
     examples: Examples
-    dead: list[DeadEvents]
+    dead: list[DeadEvent]
     taken: int
     """Events taken, of any kind."""
 
@@ -201,7 +201,7 @@ class PartitionJoiner:
         that never goes back.
         """
         parts: list[Examples] = []
-        dead: list[DeadEvents] = []
+        dead: list[DeadEvent] = []
         taken, examples, capacity = 0, 0, limit
         if self._restoring is not None:
             self._read_again()
@@ -299,7 +299,7 @@ class PartitionJoiner:
         self._restoring = None
 
     def _run(
-        self, joined: JoinedRows, rule: JoinRule, stops: list[int], dead: list[DeadEvents]
+        self, joined: JoinedRows, rule: JoinRule, stops: list[int], dead: list[DeadEvent]
     ) -> int:
         shown, clicked = self._sources
         cursor = np.array([shown.next, stops[0], clicked.next, stops[1]], np.int64)
@@ -312,7 +312,7 @@ class PartitionJoiner:
             place = int(joined.dead_places[i])
             assert chunk.block is not None
             reason = chunk.refused.get(place, Reason.TOO_LATE)
-            dead.append(DeadEvents(chunk.block.record(place), reason))
+            dead.append(DeadEvent(chunk.block.record(place), reason))
         shown.moved(int(cursor[0]))
         clicked.moved(int(cursor[2]))
         return answer

@@ -1,6 +1,8 @@
 """The compiled loop of the joiner core: takes events in the order of event time, makes examples.
 
-The rules, and the reasons for them, are in `rules`.
+The rules, and the reasons for them, are in `rules`. `_take_clicked` matches a click with an earlier
+impression, and `_match_waiting_clicks` an impression with earlier clicks, which waited for it. Late
+clicks are counted in `_take_clicked`, in `_count_click` and in `window_eviction.forget_clicks`.
 """
 
 import numpy as np

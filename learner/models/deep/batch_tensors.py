@@ -32,7 +32,7 @@ class BatchTensors:
 
     def __init__(self, spec: ModelSpec, inputs: InputPreparation) -> None:
         fields, structure = spec.fields, spec.structure
-        self._each, self._bags = inputs.fixed + inputs.statistics, inputs.bags
+        self._each, self._bags = inputs.fixed_count + inputs.statistic_count, inputs.bag_count
         self._history, target = -1, -1
         if structure.history:
             self._history = [each.name for each in fields.bags].index(structure.history)

@@ -144,7 +144,7 @@ class DeepModel(RowModel):
             inputs.gate,
             inputs.features(features),
             read_only(event_ms, np.int64),
-            inputs.fixed,
+            inputs.fixed_count,
             inputs.scratch(features, 1),
             gathered,
         )
@@ -186,7 +186,7 @@ class DeepModel(RowModel):
     ) -> npt.NDArray[np.float64]:
         """Learn a mini-batch; return its scores. counted: see `_counts`."""
         view, inputs, count = whole.view, self._inputs, end - begin
-        offsets = whole.features.bag_offsets[begin * inputs.bags : end * inputs.bags + 1]
+        offsets = whole.features.bag_offsets[begin * inputs.bag_count : end * inputs.bag_count + 1]
         offsets = (offsets - offsets[0]).astype(np.int64)
         gathered = self._gathered(count, int(offsets[-1]))
         touched = int(whole.gaining.count[0])
@@ -236,7 +236,7 @@ class DeepModel(RowModel):
                 inputs.gate,
                 whole.features,
                 whole.labelled,
-                BatchSpan(begin, end, inputs.fixed),
+                BatchSpan(begin, end, inputs.fixed_count),
                 whole.scratch,
                 turns,
                 gathered,
@@ -285,7 +285,7 @@ class DeepModel(RowModel):
         return self._learning
 
     def _gathered(self, count: int, items: int) -> GatheredInputs:
-        positions = count * (self._inputs.fixed + self._inputs.statistics) + items
+        positions = count * (self._inputs.fixed_count + self._inputs.statistic_count) + items
         return GatheredInputs(
             np.empty(positions, np.float32),
             np.empty((positions - count, self._dimensions), np.float32),

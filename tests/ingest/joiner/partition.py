@@ -10,7 +10,7 @@ from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
 from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide
-from headrace.ingest.joiner.core.join import DeadEvents, PartitionJoiner
+from headrace.ingest.joiner.core.join import DeadEvent, PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
 
 T0_MS = 1_700_000_000_000
@@ -80,7 +80,7 @@ class Partition:
         self.reader = ChunkReader(self.fields)
         self.joiner = PartitionJoiner(self.fields)
         self.made: list[tuple[str, str, int]] = []
-        self.dead: list[DeadEvents] = []
+        self.dead: list[DeadEvent] = []
 
     def offer(self, side: EventSide, found: Sequence[Record]) -> None:
         if found:

@@ -104,7 +104,7 @@ class Server:
     def read(self, *changes: DeploymentChange) -> Server:
         for each in changes:
             self.deployed.take(*each)
-        self.deployed.read()
+        self.deployed.reached_end()
         self.deployed.step()
         return self
 
@@ -138,7 +138,7 @@ STEPS = st.one_of(CHANGES, st.sampled_from(["step", "work", "complete", "again"]
 @given(st.lists(STEPS, max_size=30))
 def test_an_alias_never_points_at_a_model_that_is_not_ready(steps: list[Any]) -> None:
     server, log = Server(), []
-    server.deployed.read()
+    server.deployed.reached_end()
     for each in steps:
         if isinstance(each, DeploymentChange):
             log.append(each)

@@ -21,7 +21,7 @@ from headrace.serving.evaluation.windows import (
     SETTLED,
     WindowMetrics,
     Windows,
-    figures,
+    newest_windows,
     settled_between,
     total,
 )
@@ -70,7 +70,7 @@ def test_the_learners_metrics_equal_those_of_the_batch_report() -> None:
     made = traffic(11, 6, 60)
     evaluation = folded(made, 11)
     hour = only(
-        figures(evaluation, "news", Windows()),
+        newest_windows(evaluation, "news", Windows()),
         alias=LEARNED, window="1h", until=OPEN, slice="all",
     )  # fmt: skip
     outcomes = join_outcomes(made.examples, made.scores)
@@ -90,7 +90,7 @@ def test_the_learners_metrics_equal_those_of_the_batch_report() -> None:
 
 def test_a_settled_window_ends_before_the_minutes_that_wait_for_clicks() -> None:
     evaluation = evaluated(8)
-    found = figures(evaluation, "news", Windows(lengths_ms=(MINUTE_MS, 3 * MINUTE_MS)))
+    found = newest_windows(evaluation, "news", Windows(lengths_ms=(MINUTE_MS, 3 * MINUTE_MS)))
     last = max(evaluation.open)
     settled, opened = (
         only(found, alias=LEARNED, window="3m", until=until, slice="all")
@@ -106,7 +106,7 @@ def test_a_settled_window_ends_before_the_minutes_that_wait_for_clicks() -> None
 
 
 def test_slices_are_bounded_and_rare_values_share_one() -> None:
-    found = figures(evaluated(6), "news", Windows(most_values=2))
+    found = newest_windows(evaluated(6), "news", Windows(most_values=2))
     hour = [e for e in found if e.alias == LEARNED and e.window == "1h" and e.until == OPEN]
     names = {each.slice for each in hour}
     assert len(names) == 4
@@ -119,7 +119,7 @@ def test_slices_are_bounded_and_rare_values_share_one() -> None:
 def test_metrics_count_impressions_without_scores_and_scores_without_impressions() -> None:
     evaluation = evaluated(6)
     hour = only(
-        figures(evaluation, "news", Windows()),
+        newest_windows(evaluation, "news", Windows()),
         alias=ALIASES[0], window="1h", until=OPEN, slice="all",
     )  # fmt: skip
     assert hour.scored < hour.shown, "shown and never served"
@@ -132,16 +132,16 @@ def test_metrics_count_impressions_without_scores_and_scores_without_impressions
 
 def test_drift_compares_a_window_with_the_previous_one() -> None:
     evaluation = evaluated(8, requests=200)
-    found = figures(evaluation, "news", Windows(lengths_ms=(2 * MINUTE_MS,)))
+    found = newest_windows(evaluation, "news", Windows(lengths_ms=(2 * MINUTE_MS,)))
     settled = only(found, alias=LEARNED, until=SETTLED, slice="all")
     assert settled.score_drift is not None and 0 <= settled.score_drift < 0.1
-    alone = figures(evaluated(1), "news", Windows())
+    alone = newest_windows(evaluated(1), "news", Windows())
     assert only(alone, alias=LEARNED, window="1h", slice="all").score_drift is None
 
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_metrics_are_readable_in_a_terminal_of_any_width(width: int) -> None:
-    found = figures(evaluated(6), "news", Windows())
+    found = newest_windows(evaluated(6), "news", Windows())
     lines = printed(found, width)
     assert max(map(len, lines)) <= width
     aliases = "|".join((LEARNED, *ALIASES))
@@ -155,9 +155,9 @@ def test_metrics_are_readable_in_a_terminal_of_any_width(width: int) -> None:
 
 
 def test_an_empty_evaluation_publishes_nothing_and_undefined_metrics_are_null() -> None:
-    assert figures(Evaluator(RULES, SOURCES), "news", Windows()) == []
+    assert newest_windows(Evaluator(RULES, SOURCES), "news", Windows()) == []
     assert total(Evaluator(RULES, SOURCES)).seen == {}
-    for each in figures(evaluated(1, 2, 1), "news", Windows()):
+    for each in newest_windows(evaluated(1, 2, 1), "news", Windows()):
         for value in msgspec.structs.astuple(each):
             assert not (isinstance(value, float) and np.isnan(value))
 
@@ -172,7 +172,7 @@ def test_minutes_that_close_together_are_all_published() -> None:
             before = max(evaluation.closed) + MINUTE_MS
     missed = settled_between(evaluation, "news", windows, before)
     newest = only(
-        figures(evaluation, "news", windows),
+        newest_windows(evaluation, "news", windows),
         alias=LEARNED, window="1m", until=SETTLED, slice="all",
     )  # fmt: skip
     ends = [each.end_ms for each in missed if each.alias == LEARNED]
