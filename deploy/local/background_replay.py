@@ -68,7 +68,7 @@ class BackgroundReplay(threading.Thread):
         self.failure: BaseException | None = None
 
     def abandon(self) -> None:
-        """Stop sending. The thread ends within a moment."""
+        """Stop sending. The thread ends within a moment, or once a call to Kafka has failed."""
         self._stop_it.set()
 
     def run(self) -> None:
@@ -100,6 +100,9 @@ class BackgroundReplay(threading.Thread):
 
 LOOK_S = 0.05
 LINE_EVERY_S = 5.0
+_ENDED_WITHIN_S = 5.0
+"""A replay that was stopped takes a moment, or twice as long as this if Kafka does not answer. The
+next replay sends again what its transaction has."""
 
 
 def watch_replay(
@@ -131,7 +134,9 @@ def watch_replay(
                     console.print(line, highlight=False)
         finally:
             replaying.abandon()
-            replaying.join()
+            replaying.join(_ENDED_WITHIN_S)
+    if replaying.is_alive():
+        return False
     if replaying.failure is not None:
         raise replaying.failure
     return not replaying.replayed.stopped

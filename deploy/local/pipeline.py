@@ -36,6 +36,7 @@ from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.store import Shape, Store
 from headrace.runtime.http.server import listening_socket
 from headrace.runtime.kernels.kernel_cache import compilations_reported
+from headrace.runtime.restart_policy import RestartPolicy
 from headrace.serving.observers.prediction_log import ensure_predictions
 
 _LOOK_S = 0.05
@@ -85,15 +86,20 @@ class LocalPipeline:
             steps=steps,
         )
         self._cleanup = contextlib.ExitStack()
+        self._parts_running = contextlib.ExitStack()
         self.rehearsal: BrokerRehearsal | None = None
-        self._port = _port(settings)
+        self._port = self._server_port()
         self._collector_port = (
             None
             if settings.collector_port is None
-            else _chosen_port(settings.collector_port, settings.host, "--collector-port")
+            else self._chosen_port("collector", settings.collector_port, "--collector-port")
         )
         watched = ("evaluation",) if settings.evaluate else ()
-        self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
+        ports = self._machine.ports
+        self._metrics = {
+            name: ports.take(f"{name} metrics")
+            for name in ("joiner", "learner", "keeper", *watched)
+        }
 
     def start(self, stop: threading.Event, prepare: Callable[[], object] = lambda: None) -> bool:
         """Start everything; return True once all parts work, False if `stop` is set before.
@@ -103,6 +109,14 @@ class LocalPipeline:
         """
         steps, spec, settings = self._steps, self.spec, self._settings
         machine = self._cleanup.enter_context(self._machine)
+        self.supervisor = self._parts_running.enter_context(
+            Supervisor(
+                machine.directory / "logs", remove=machine.remove, on_restart=self._restarted
+            )
+        )
+        for server in machine.started:
+            policy = RestartPolicy(quick_s=server.start_timeout_s)
+            self.supervisor.adopt(server, policy)
         if stop.is_set():
             return False
         self.kafka_address = machine.kafka
@@ -123,11 +137,6 @@ class LocalPipeline:
         if stop.is_set():
             return False
         prepare()
-        self.supervisor = self._cleanup.enter_context(
-            Supervisor(
-                machine.directory / "logs", remove=machine.remove, on_restart=self._restarted
-            )
-        )
         for part in self._parts(machine.kafka, machine.redis):
             self.supervisor.start(part)
         steps.step(f"logs in {machine.directory / 'logs'}", long=True)
@@ -168,7 +177,9 @@ class LocalPipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cleanup.close()
+        # first, because clients take seconds to close while a server is down
+        with self._cleanup:
+            self._parts_running.close()
 
     def _parts(self, kafka: str, redis: str) -> list[SupervisedPart]:
         settings, name = self._settings, ("--instance", "one-machine")
@@ -237,26 +248,25 @@ class LocalPipeline:
                 stop.wait(_LOOK_S)
         return not stop.is_set()
 
+    def _server_port(self) -> int:
+        settings = self._settings
+        if settings.port and settings.port_may_differ:
+            return settings.port if take_port(settings.port, settings.host) else free_port()
+        return self._chosen_port("server", settings.port, "--port / HEADRACE_PORT")
+
+    def _chosen_port(self, name: str, port: int, setting: str) -> int:
+        """Return this port; for 0, the one of earlier runs or a free one. Raises AddressTaken.
+
+        Without this check, the server would refuse to start a minute later. Until then, another
+        server on the port would answer in its place.
+        """
+        if not port:
+            return self._machine.ports.take(name)
+        with listening_socket(self._settings.host, port, setting):
+            return port
+
     def _restarted(self, restart: Restart) -> None:
-        self._steps.step(f"{restart.part} died (status {restart.status}) and was restarted")
-
-
-def _port(settings: PipelineSettings) -> int:
-    if settings.port and settings.port_may_differ:
-        return settings.port if take_port(settings.port, settings.host) else free_port()
-    return _chosen_port(settings.port, settings.host, "--port / HEADRACE_PORT")
-
-
-def _chosen_port(port: int, host: str, setting: str) -> int:
-    """Return this port, or a free one for 0. Raises AddressTaken.
-
-    Without this check, the server would refuse to start a minute later. Until then, another server
-    on the port would answer in its place.
-    """
-    if not port:
-        return free_port()
-    with listening_socket(host, port, setting):
-        return port
+        self._steps.step(restart.in_words())
 
 
 def _reachable(host: str) -> str:

@@ -2,7 +2,8 @@
 
 Every part of headrace survives being killed, because its state is in Kafka and in the parameter
 server. A supervisor therefore only has to restart what died. This one serves `headrace run`,
-`up` and `demo`. On a cluster the orchestrator does this work.
+`up` and `demo`. On a cluster the orchestrator does this work. A Kafka and a Valkey of this machine
+keep their data and their ports, so the supervisor restarts them too (`adopt`).
 
 Each part is a `ChildProcess`, so no part outlives this process. One thread a part waits for its end
 and then decides:
@@ -18,8 +19,8 @@ A failed part stays down. `check` raises its failure with the end of its log. Th
 until the caller, who calls `check` wherever it waits, stops them.
 """
 
-import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -30,16 +31,17 @@ from typing import Self
 
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.services.child_process import ChildProcess
+from headrace.deploy.local.services.server_process import ServerProcess
 from headrace.runtime.restart_policy import RestartHistory, RestartPolicy
 from headrace.runtime.termination import REFUSED, UNREACHABLE
-
-logger = logging.getLogger(__name__)
 
 HEADRACE = (sys.executable, "-P", "-m", "headrace")
 _LOW_PRIORITY = ("nice", "-n", "10")
 """POSIX: runs the command behind it with lower priority."""
 _LOG_LINES = 20
 """Lines of the log that a failure shows."""
+_IN_ORDER_S = 2.0
+"""Parts stop one after another for this time, then all at once. Each usually takes under 1 s."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,22 @@ class Restart:
     part: str
     status: int
     """Exit status of the dead process; negative for a signal."""
+    died: int
+    """The dead process."""
     pid: int
     """The new process."""
+    log_path: Path
+    last_line: str
+    """The end of the log when the process died."""
+
+    def in_words(self) -> str:
+        """Return a line for the terminal. It quotes the log of a process that ended by itself."""
+        how = signal.Signals(-self.status).name if self.status < 0 else f"status {self.status}"
+        said = f" ends with: {self.last_line}" if self.status > 0 and self.last_line else ""
+        return (
+            f"{self.part} (process {self.died}) died ({how}) and was restarted; its log "
+            f"{self.log_path}{said}"
+        )
 
 
 class Supervisor:
@@ -95,6 +111,7 @@ class Supervisor:
         self._remove = remove
         self._on_restart = on_restart
         self._kept: dict[str, _PartThread] = {}
+        self._adopted: list[_PartThread] = []
 
     def start(self, part: SupervisedPart) -> None:
         """Start `part` and keep it running. Raises OSError if the command cannot be executed."""
@@ -110,7 +127,20 @@ class Supervisor:
                 remove=self._remove,
             )
 
-        self._kept[part.name] = _PartThread(part, launch, self._policy, self._on_restart)
+        self._kept[part.name] = _PartThread(
+            part.name, launch(), launch, self._policy, self._on_restart
+        )
+
+    def adopt(self, server: ServerProcess, policy: RestartPolicy) -> None:
+        """Restart a launched server on its data and its port when it dies. Its owner stops it."""
+
+        def launch() -> ChildProcess:
+            server.launch()
+            return server.launched()
+
+        self._adopted.append(
+            _PartThread(server.program, server.launched(), launch, policy, self._on_restart)
+        )
 
     def pid(self, name: str) -> int:
         """The process id of part `name`, or of its last process."""
@@ -130,22 +160,31 @@ class Supervisor:
 
     def check(self) -> None:
         """Raise PartFailed if a part has failed. Callers check this wherever they wait."""
-        for kept in self._kept.values():
+        for kept in (*self._adopted, *self._kept.values()):
             if kept.failure is not None:
                 raise kept.failure
 
     def stop(self, *names: str) -> None:
         """Stop these parts one after another in this order, or all in reverse order of start.
 
-        A part has ended before the next is stopped. A part that was stopped before is skipped.
+        No part is restarted from now on. A part has ended before the next is stopped, unless that
+        takes seconds. A part that was stopped before is skipped.
         """
-        for name in names or tuple(reversed(self._kept)):
-            self._kept[name].stop()
+        stopped = [self._kept[name] for name in names or tuple(reversed(self._kept))]
+        for kept in stopped:
+            kept.end_restarts()
+        in_order_until_s = time.monotonic() + _IN_ORDER_S
+        for kept in stopped:
+            kept.ask_to_stop(max(0.0, in_order_until_s - time.monotonic()))
+        for kept in stopped:
+            kept.stop()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for adopted in self._adopted:
+            adopted.end_restarts()
         self.stop()
 
 
@@ -154,23 +193,24 @@ class _PartThread:
 
     def __init__(
         self,
-        part: SupervisedPart,
+        name: str,
+        process: ChildProcess,
         launch: Callable[[], ChildProcess],
         policy: RestartPolicy,
         on_restart: Callable[[Restart], None],
     ) -> None:
-        self._part = part
+        self._name = name
         self._launch = launch
         self._history = RestartHistory(policy)
         self._on_restart = on_restart
         self._stopping = threading.Event()
         self._turn = threading.Lock()  # a restart and a stop exclude each other
-        self._process = launch()
+        self._process = process
         self._started_s = time.monotonic()
         self.restarts = 0
         self._worked = False  # once, for longer than `quick_s`
         self.failure: PartFailed | None = None
-        self._thread = threading.Thread(target=self._keep, name=f"keep {part.name}", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name=f"keep {name}", daemon=True)
         self._thread.start()
 
     @property
@@ -181,10 +221,17 @@ class _PartThread:
     def alive(self) -> bool:
         return self._process.alive
 
-    def stop(self) -> None:
+    def end_restarts(self) -> None:
         with self._turn:
             self._stopping.set()
-            self._process.stop()
+
+    def ask_to_stop(self, wait_s: float) -> None:
+        """Ask the process to stop, and wait for its end for so long at most."""
+        self._process.ask_to_stop()
+        self._process.wait(wait_s)
+
+    def stop(self) -> None:
+        self._process.stop()
         self._thread.join()
 
     def _keep(self) -> None:
@@ -212,13 +259,12 @@ class _PartThread:
             return None
         tail = self._process.log_tail(_LOG_LINES)
         return PartFailed(
-            f"{self._part.name} {why} (status {status}); the end of {self._process.log_path}:\n"
-            f"{tail}"
+            f"{self._name} {why} (status {status}); the end of {self._process.log_path}:\n{tail}"
         )
 
     def _restart(self, status: int) -> bool:
         """Pause, then start; return False if stopped meanwhile."""
-        logger.warning("%s ended with status %d: restarting", self._part.name, status)
+        died, last_line = self._process, self._process.log_tail(1)
         if self._stopping.wait(self._history.pause_s):
             return False
         with self._turn:
@@ -227,9 +273,18 @@ class _PartThread:
             try:
                 self._process = self._launch()
             except OSError as error:
-                self.failure = PartFailed(f"{self._part.name} could not be restarted: {error}")
+                self.failure = PartFailed(f"{self._name} could not be restarted: {error}")
                 return False
             self._started_s = time.monotonic()
             self.restarts += 1
-        self._on_restart(Restart(self._part.name, status, self._process.pid))
+        self._on_restart(
+            Restart(
+                part=self._name,
+                status=status,
+                died=died.pid,
+                pid=self._process.pid,
+                log_path=died.log_path,
+                last_line=last_line,
+            )
+        )
         return True

@@ -3,8 +3,7 @@
 Demos and tests use it; it is no example for production. Broker and controller are one process.
 Kafka's own tool formats the storage when a directory is first used, in the same shell command that
 then becomes the broker, so that a launch never blocks. The broker is ready when its log says so and
-its listener accepts connections. A directory that was used before keeps its topics; the ports are
-new.
+its listener accepts connections. A directory that was used before keeps its topics, on any port.
 
 The settings are those of a single node (every replication factor is one) that starts fast and lets
 consumer groups resume fast: few internal partitions, no initial rebalance delay, sessions of six
@@ -66,12 +65,14 @@ class KafkaNode(ServerProcess):
         jars: Sequence[Path],
         settings: KafkaNodeSettings | None = None,
         *,
+        port: int | None = None,
         remove: Path | None = None,
     ) -> None:
+        """`port`: None takes any free port. `remove` is that of `ChildProcess`."""
         self.directory = directory.resolve()
         self.settings = settings or KafkaNodeSettings()
         super().__init__(self.settings.start_timeout_s)
-        self.port = free_port()
+        self.port = port or free_port()
         self.controller_port = free_port()
         self._cluster_id = new_cluster_id()
         self._jars = list(jars)
@@ -127,7 +128,7 @@ class KafkaNode(ServerProcess):
         self.wait_for(self._is_ready, "a broker that serves clients")
 
     def _is_ready(self) -> bool:
-        with self._launched().log_path.open("rb") as log:
+        with self.launched().log_path.open("rb") as log:
             log.seek(self._log_start_bytes)
             if READY_LINE.encode() not in log.read():
                 return False

@@ -10,10 +10,13 @@ A server may start to listen a minute after its port was chosen, and a restarted
 its port. A process therefore reserves its ports for its lifetime, by a lock on one byte of a file
 that all processes of a user share in the directory of temporary files. If that file cannot be
 opened, there is no reservation between processes.
+
+`KeptPorts` gives a pipeline that starts again on its data the ports that its clients know.
 """
 
 import fcntl
 import functools
+import json
 import os
 import secrets
 import socket
@@ -41,6 +44,45 @@ def free_port() -> int:
         f"expected a free port in {LOWEST_PORT}..{PAST_HIGHEST_PORT - 1} of {HOST}, "
         f"got none in {TRIES} tries"
     )
+
+
+class KeptPorts:
+    """Ports by name, which a directory keeps for the next process. Call `save` once it is ours."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """directory: None keeps nothing."""
+        self._path = None if directory is None else directory / "ports.json"
+        self._ports = _read_ports(self._path)
+        self.moved: list[str] = []
+        """A line for each port that another process has taken meanwhile."""
+
+    def take(self, name: str) -> int:
+        """Reserve the kept port of this name, or a free one if it is taken or unknown."""
+        kept = self._ports.get(name)
+        if kept is None or not take_port(kept):
+            self._ports[name] = free_port()
+            if kept is not None:
+                self.moved.append(
+                    f"port {kept} of {name} is taken: {name} now listens on port "
+                    f"{self._ports[name]}"
+                )
+        return self._ports[name]
+
+    def save(self) -> None:
+        """Write the ports into the directory."""
+        if self._path is not None:
+            unfinished = self._path.with_suffix(".part")
+            unfinished.write_text(json.dumps(self._ports))
+            unfinished.replace(self._path)
+
+
+def _read_ports(path: Path | None) -> dict[str, int]:
+    """Return the ports in a file; none if it cannot be read, because any free port works."""
+    try:
+        found = json.loads(path.read_text()) if path is not None else {}
+        return {str(name): port for name, port in found.items() if isinstance(port, int)}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def take_port(port: int, host: str = HOST) -> bool:

@@ -19,7 +19,7 @@ class ServerProcess(ABC):
     """Name of the server in messages."""
 
     def __init__(self, start_timeout_s: float) -> None:
-        self._start_timeout_s = start_timeout_s
+        self.start_timeout_s = start_timeout_s
         self._process: ChildProcess | None = None
 
     @property
@@ -30,7 +30,7 @@ class ServerProcess(ABC):
     @property
     def pid(self) -> int:
         """Process id of the server. Requires `launch`."""
-        return self._launched().pid
+        return self.launched().pid
 
     @property
     def alive(self) -> bool:
@@ -47,7 +47,7 @@ class ServerProcess(ABC):
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
-        self._launched().kill()
+        self.launched().kill()
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM and return at once."""
@@ -61,22 +61,23 @@ class ServerProcess(ABC):
 
     def wait_for(self, ready: Callable[[], bool], expected: str) -> None:
         """Return once `ready`. Raises DeployError, which names what was `expected`."""
-        process = self._launched()
-        if wait_until(ready, self._start_timeout_s, lambda: process.alive):
+        process = self.launched()
+        if wait_until(ready, self.start_timeout_s, lambda: process.alive):
             return
         self.fail(expected)
 
     def fail(self, expected: str) -> NoReturn:
         """Raise DeployError with the state of the server and the end of its log."""
-        process = self._launched()
+        process = self.launched()
         state = "running" if process.alive else f"ended with status {process.poll()}"
         raise DeployError(
             f"expected {expected} from {self.program} at {self.address} within "
-            f"{self._start_timeout_s:g} s, got a server that is {state}; the end of "
+            f"{self.start_timeout_s:g} s, got a server that is {state}; the end of "
             f"{process.log_path}:\n{process.log_tail()}"
         )
 
-    def _launched(self) -> ChildProcess:
+    def launched(self) -> ChildProcess:
+        """Return the process of the server. Requires `launch`."""
         if self._process is None:
             raise RuntimeError(f"expected a launched {self.program} at {self.address}, got none")
         return self._process

@@ -18,11 +18,17 @@ from pathlib import Path
 from typing import Self
 
 from headrace.deploy.errors import DeployError
-from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka import KafkaNode, KafkaNodeSettings
 from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.deploy.local.services.ports import KeptPorts
 from headrace.deploy.local.services.progress import SetupProgress
-from headrace.deploy.local.services.valkey import ValkeyNode
+from headrace.deploy.local.services.server_process import ServerProcess
+from headrace.deploy.local.services.valkey import ValkeyNode, ValkeySettings
 from headrace.pserver.redis_backend.address import without_login
+
+_GRACE_S = 6.0
+"""From SIGTERM to SIGKILL, so that a pipeline ends within the 20 s that it announces. A Kafka that
+is killed checks its logs at the next start."""
 
 
 class LocalServices:
@@ -30,7 +36,7 @@ class LocalServices:
 
     A given `kafka` (`host:port`) or `redis` (URL) is used without being started, checked or
     stopped. `jars_directory` has the jars of Kafka; None uses the Maven cache and fetches missing
-    jars. `directory` keeps data and logs; None uses a temporary one.
+    jars. `directory` keeps data, logs and ports; None uses a temporary one.
     `__enter__` raises DeployError, with everything stopped again.
     """
 
@@ -51,6 +57,7 @@ class LocalServices:
         self._cleanup = contextlib.ExitStack()
         self.kafka_node: KafkaNode | None = None
         self.valkey_node: ValkeyNode | None = None
+        self.ports = KeptPorts(directory)
         self.temporary = directory is None
         self.directory: Path = directory or Path()
 
@@ -67,6 +74,12 @@ class LocalServices:
         return self._redis
 
     @property
+    def started(self) -> list[ServerProcess]:
+        """The servers that this object started."""
+        nodes = self.valkey_node, self.kafka_node
+        return [node for node in nodes if node is not None]
+
+    @property
     def remove(self) -> Path | None:
         """The directory to remove if this process dies: the temporary one, or None."""
         return self.directory if self.temporary else None
@@ -81,14 +94,25 @@ class LocalServices:
             self.directory = self._made_directory()
             started.enter_context(_claimed(self.directory))
             if self._redis is None:
-                self.valkey_node = ValkeyNode(self.directory / "valkey", remove=self.remove)
+                self.valkey_node = ValkeyNode(
+                    self.directory / "valkey",
+                    ValkeySettings(grace_s=_GRACE_S),
+                    port=self.ports.take("Valkey"),
+                    remove=self.remove,
+                )
                 started.callback(self.valkey_node.stop)
                 self._steps.step("starting Valkey", long=True)
                 self.valkey_node.launch()
                 self._redis = self.valkey_node.url
             if self._kafka is None:
                 jars = kafka_jars(self._jars_directory, self._steps.fetched)
-                self.kafka_node = KafkaNode(self.directory / "kafka", jars, remove=self.remove)
+                self.kafka_node = KafkaNode(
+                    self.directory / "kafka",
+                    jars,
+                    KafkaNodeSettings(grace_s=_GRACE_S),
+                    port=self.ports.take("Kafka"),
+                    remove=self.remove,
+                )
                 started.callback(self.kafka_node.stop)
                 self._steps.step("starting Kafka", long=True)
                 self.kafka_node.launch()
@@ -99,6 +123,9 @@ class LocalServices:
                 self.valkey_node.wait_ready()
             if self.kafka_node is not None:
                 self.kafka_node.wait_ready()
+            self.ports.save()
+            for line in self.ports.moved:
+                self._steps.step(line)
             shown = without_login(self.redis)
             self._steps.step(f"Kafka at {self.kafka}, Redis or Valkey at {shown}")
             self._cleanup = started.pop_all()

@@ -70,12 +70,14 @@ class ValkeyNode(ServerProcess):
         directory: Path,
         settings: ValkeySettings | None = None,
         *,
+        port: int | None = None,
         remove: Path | None = None,
     ) -> None:
+        """`port`: None takes any free port. `remove` is that of `ChildProcess`."""
         self.directory = directory
         self.settings = settings or ValkeySettings()
         super().__init__(self.settings.start_timeout_s)
-        self.port = free_port()
+        self.port = port or free_port()
         self.launcher: tuple[str, ...] = ()
         """A command that executes the command behind it, for example with other limits."""
         self._remove = remove

@@ -14,7 +14,7 @@ import pytest
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.services import ports
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
+from headrace.deploy.local.services.ports import HOST, KeptPorts, free_port, is_free, take_port
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.valkey import ValkeyNode
 from tests.deploy.local.processes import descendants, parent, still_running
@@ -155,3 +155,35 @@ def test_a_chosen_port_is_reserved_only_once() -> None:
         server.bind((HOST, 0))
         server.listen()
         assert not take_port(server.getsockname()[1])
+
+
+_TAKING = """
+import pathlib, sys
+from headrace.deploy.local.services.ports import KeptPorts
+ports = KeptPorts(pathlib.Path(sys.argv[1]))
+print(ports.take("Kafka"), ports.take("Valkey"), *ports.moved, flush=True)
+ports.save()
+"""
+
+
+def test_a_directory_keeps_its_ports_and_names_one_that_is_taken(tmp_path: Path) -> None:
+    def taken() -> list[str]:
+        command = [sys.executable, "-c", _TAKING, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(
+            maxsplit=2
+        )
+
+    kafka, valkey = taken()
+    assert taken() == [kafka, valkey]
+    with socket.create_server((HOST, int(kafka))):
+        moved, kept, line = taken()
+    assert kept == valkey
+    assert moved != kafka
+    assert line == f"port {kafka} of Kafka is taken: Kafka now listens on port {moved}\n"
+    assert taken() == [moved, valkey], "the new port is kept too"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"Kafka": "1"}', "\xff"])
+def test_a_damaged_file_of_ports_gives_free_ports(text: str, tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text(text)
+    assert is_free(KeptPorts(tmp_path).take("Kafka"))

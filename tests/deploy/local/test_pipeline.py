@@ -1,6 +1,9 @@
 """The parts of a local pipeline: their command lines."""
 
+import contextlib
+import json
 import socket
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -47,6 +50,25 @@ def test_a_chosen_port_is_taken_or_refused_before_anything_starts() -> None:
     port = free_port()
     pipeline = LocalPipeline(PipelineSettings(model=path_of("demo"), port=port), SetupProgress())
     assert pipeline.address == f"http://127.0.0.1:{port}"
+
+
+def test_a_pipeline_on_kept_data_listens_on_the_ports_of_its_last_run(tmp_path: Path) -> None:
+    parts = ("joiner", "learner", "keeper", "evaluation")
+    names = ("server", "collector", *(f"{part} metrics" for part in parts))
+    with contextlib.ExitStack() as stack:  # free, but not yet given out by this process
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        ports = {name: each.getsockname()[1] for name, each in zip(names, servers, strict=True)}
+    (tmp_path / "ports.json").write_text(json.dumps(ports))
+    settings = PipelineSettings(model=path_of("demo"), state=tmp_path, collector_port=0)
+    pipeline = LocalPipeline(settings, SetupProgress())
+    assert pipeline.address == f"http://127.0.0.1:{ports['server']}"
+    assert pipeline.collector == f"http://127.0.0.1:{ports['collector']}"
+    started = pipeline._parts("kafka:9092", "redis://redis")
+    words = {each.name: each.arguments for each in started}
+    assert {
+        f"{part} metrics": int(words[part][words[part].index("--metrics-port") + 1])
+        for part in parts
+    } == {name: port for name, port in ports.items() if name.endswith(" metrics")}
 
 
 @pytest.mark.parametrize("words", [["up"], RUN, [*RUN, "--serve-after"]])

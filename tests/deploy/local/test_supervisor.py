@@ -4,12 +4,14 @@ import os
 import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headrace.deploy.errors import PartFailed
+from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
 from headrace.runtime.restart_policy import RestartPolicy
@@ -19,6 +21,7 @@ from tests.deploy.local.processes import (
     process_of,
     still_running,
 )
+from tests.running_server import running_server
 
 PYTHON = (sys.executable, "-c")
 SLEEP = "import time; time.sleep(1000)"
@@ -167,3 +170,100 @@ time.sleep(1000)
         assert eventually(lambda: supervisor.restarts("learner") == 8)
         supervisor.check()
         assert supervisor.alive("learner")
+
+
+def test_a_part_that_ends_while_the_others_stop_is_not_restarted(tmp_path: Path) -> None:
+    """The first to stop takes until the second has died, which its supervisor must not restart."""
+    dead = tmp_path / "dead"
+    lingers = f"""
+import pathlib, signal, sys, time
+def stopped(*_):
+    while not pathlib.Path({str(dead)!r}).exists():
+        time.sleep(0.01)
+    time.sleep(0.5)  # longer than the pause before a restart
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stopped)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+    told: queue.SimpleQueue[Restart] = queue.SimpleQueue()
+    policy = RestartPolicy(first_pause_s=0.01)
+    with Supervisor(tmp_path, policy, command=PYTHON, on_restart=told.put) as supervisor:
+        supervisor.start(SupervisedPart("learner", (SLEEP,)))
+        supervisor.start(SupervisedPart("joiner", (lingers,)))
+        assert eventually(lambda: "ready" in supervisor.log_path("joiner").read_text())
+        stopping = threading.Thread(target=supervisor.stop)
+        stopping.start()
+        os.kill(supervisor.pid("learner"), signal.SIGKILL)
+        assert eventually(lambda: not supervisor.alive("learner"))
+        dead.touch()
+        stopping.join()
+    assert told.empty()
+    assert supervisor.restarts("learner") == 0
+
+
+def test_parts_that_take_long_to_stop_stop_at_the_same_time(tmp_path: Path) -> None:
+    """Each part ends only once all were asked to stop, and would be killed if it waited alone."""
+    order, names = tmp_path / "order", ("server", "learner", "joiner")
+    waits_for_all = f"""
+import pathlib, signal, sys, time
+def stopped(*_):
+    file = pathlib.Path(sys.argv[2])
+    with file.open("a") as open_file:
+        open_file.write(sys.argv[1] + " ")
+    while len(file.read_text().split()) < {len(names)}:
+        time.sleep(0.01)
+    print("ended", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stopped)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+    with Supervisor(tmp_path, command=PYTHON) as supervisor:
+        for name in names:
+            arguments = (waits_for_all, name, str(order))
+            supervisor.start(SupervisedPart(name, arguments, grace_s=30.0))
+        logs = [supervisor.log_path(name) for name in names]
+        assert eventually(lambda: all("ready" in log.read_text() for log in logs))
+    assert [log.read_text().split() for log in logs] == [["ready", "ended"]] * len(names)
+
+
+def test_a_restart_names_the_process_and_the_end_of_its_log(tmp_path: Path) -> None:
+    told: queue.SimpleQueue[Restart] = queue.SimpleQueue()
+    policy = RestartPolicy(first_pause_s=0.01, quick_s=0.0)
+    program = f"print('no broker answered'); raise SystemExit({UNREACHABLE})"
+    with Supervisor(tmp_path, policy, command=PYTHON, on_restart=told.put) as supervisor:
+        supervisor.start(SupervisedPart("learner", (program,)))
+        restart = told.get(timeout=ENDED_WITHIN_S)
+    log = supervisor.log_path("learner")
+    assert restart.in_words() == (
+        f"learner (process {restart.died}) died (status {UNREACHABLE}) and was restarted; "
+        f"its log {log} ends with: no broker answered"
+    )
+
+
+def test_a_killed_server_returns_with_its_data_and_fails_when_it_keeps_dying(
+    tmp_path: Path,
+) -> None:
+    told: queue.SimpleQueue[Restart] = queue.SimpleQueue()
+    policy = RestartPolicy(first_pause_s=0.01, quick_s=1000.0, quick_failures=2)
+    node = ValkeyNode(tmp_path / "valkey")
+    with running_server(node), Supervisor(tmp_path, on_restart=told.put) as supervisor:
+        supervisor.adopt(node, policy)
+        assert node.call("SET", "key", "kept") == "OK"
+        os.kill(node.pid, signal.SIGKILL)
+        restart = told.get(timeout=ENDED_WITHIN_S)
+        node.wait_ready()
+        assert (restart.part, restart.pid) == ("valkey-server", node.pid)
+        assert node.call("GET", "key") == "kept"
+        supervisor.check()
+
+        os.kill(node.pid, signal.SIGKILL)
+        message = failure_of(supervisor)
+
+        assert "valkey-server died 2 times" in message
+        assert str(tmp_path / "valkey" / "valkey.log") in message
+    assert told.empty()
+    node.launch()  # of its owner: nothing else starts or stops it after the supervisor
+    node.wait_ready()
+    node.stop()
