@@ -193,7 +193,9 @@ def _file(file: FileLayout, commas: list[str], numbers: list[str]) -> list[str]:
         lines.append(f"columns = [{', '.join(map(toml_text, file.columns))}]")
     if numbers:
         shown = ", ".join(map(toml_text, numbers))
-        lines.append(f"numbers = [{shown}]  # requests send 1 for 1.0, and true for True")
+        lines.append(
+            f"numbers = [{shown}]  # requests send 1 for 1.0, 76.5 for 76.50, true for True"
+        )
     if commas:
         shown = ", ".join(map(toml_text, commas))
         lines.append(f"decimal_commas = [{shown}]  # numbers such as 3,5")
@@ -201,7 +203,7 @@ def _file(file: FileLayout, commas: list[str], numbers: list[str]) -> list[str]:
 
 
 def _untyped(column: pa.Array) -> bool:
-    """Whether a column has only whole numbers such as 1.0, or True and False."""
+    """Whether a column has only numbers such as 1.0 and 76.50, or True and False."""
     texts = column.drop_null()
     return len(texts) > 0 and bool(are_untyped(texts).all())
 

@@ -80,7 +80,7 @@ class FieldCoverage:
     column: str = ""
     """Of a table: the column of the field."""
     untyped: int = 0
-    """Of a CSV: texts such as 1.0 and True, where requests send 1 and true."""
+    """Of a CSV: texts such as 1.0, 76.50 and True, where requests send 1, 76.5 and true."""
 
     def count(self, values: FieldValues) -> None:
         """Add the values of some impressions."""
@@ -127,8 +127,8 @@ class FieldCoverage:
         if self.untyped == self.present:
             found.append(
                 f"{name}: all values are texts such as {self.example!r}, where requests send 1 for "
-                f'1.0, and true for True. In the layout, write numbers = ["{self.column}"] in '
-                "[file]"
+                "1.0, 2.5 for 2.50, and true for True. In the layout, write numbers = "
+                f'["{self.column}"] in [file]'
             )
         if self.transform == "bag" and self.single == self.present:
             found.append(

@@ -27,6 +27,7 @@ import pyarrow.types as pt
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _UNTYPED = r"^([+-]?\d+\.0+|True|TRUE|False|FALSE)$"
+_DECIMAL = r"^[+-]?\d+\.\d+$"
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _FLAGS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
 _PLAIN = frozenset((str, int, bool, type(None)))
@@ -273,11 +274,28 @@ def numbers_of(column: pa.Array) -> npt.NDArray[np.float64] | None:
 
 
 def are_untyped(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which texts are such as 1.0 and True, which data frames write of 1 and true; (n,)."""
+    """Return which texts are such as 1.0, 76.50 and True, where JSON has 1, 76.5 and true; (n,).
+
+    All decimals of a column count if some end in zeros and the numbers differ wherever the texts
+    do: each text has as many decimal places, or only a single zero ends them, as in 2.0. Versions
+    such as 1.1 and 1.10 do not count.
+    """
     if not pt.is_string(column.type):
         return np.zeros(len(column), np.bool_)
+    found = _matched(column, _UNTYPED)
+    texts = column.drop_null()
+    if len(texts) and not found.all() and bool(_matched(texts, _DECIMAL).all()):
+        places = pc.subtract(pc.utf8_length(texts), pc.find_substring(texts, "."))
+        zeros, alone = _matched(texts, "0$"), _matched(texts, _UNTYPED)
+        alike = pc.min(places).as_py() == pc.max(places).as_py()
+        if zeros.any() and (alike or bool((alone | ~zeros).all())):
+            found = column.is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _matched(column: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = pc.fill_null(
-        pc.match_substring_regex(column, _UNTYPED), False
+        pc.match_substring_regex(column, pattern), False
     ).to_numpy(zero_copy_only=False)
     return found
 

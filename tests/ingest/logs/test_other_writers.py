@@ -80,6 +80,18 @@ WRITTEN: dict[str, Any] = {
         *("", "time,item,prem,clicked", [f"{AT_MS},1.0,True,0", f"{AT_MS},,False,1"]),
         *({"item": [1, None], "prem": [True, False]}, [1000]),
     ),
+    "prices with two decimal places": (
+        *("", "time,item,price", [f"{AT_MS},a,76.50", f"{AT_MS + 1},b,3.25", f"{AT_MS + 2},c,"]),
+        *({"price": [76.5, 3.25, None]}, []),
+    ),
+    "numbers of a data frame, some of them whole": (
+        *("", "time,size", [f"{AT_MS},1.0", f"{AT_MS + 1},2.25"]),
+        *({"size": [1, 2.25]}, []),
+    ),
+    "versions with one and two decimal places": (
+        *("", "time,version", [f"{AT_MS},1.1", f"{AT_MS + 1},1.10"]),
+        *({"version": ["1.1", "1.10"]}, []),
+    ),
     "the index of a data frame": (
         *("", ",time,item", [f"0,{AT_MS},a", f"1,{AT_MS + 1},a"]),
         *({"column_1": ["0", "1"], "impression_id": ["log-0", "log-1"]}, []),

@@ -29,6 +29,7 @@ from tests.ingest.logs.surveyed_events import (
 
 LABELLED = '[event]\ntimestamp = "time"\n[click]\ncolumn = "label"'
 BY_LABEL = parse_layout(LABELLED, "l.toml")
+LAYOUT_OF_TIMES = parse_layout('[event]\ntimestamp = "time"', "l.toml")
 LAYOUT = parse_layout('[event]\ntimestamp = "time"\n[click]\ntimestamp = "clicked"', "l.toml")
 
 
@@ -199,6 +200,26 @@ def test_a_decimal_comma_is_reported_with_the_key_of_the_layout_that_reads_it(
     read = parse_layout(text.replace("[file]", '[file]\ndecimal_commas = ["preis"]'), "l.toml")
     found = survey_log(path, FIELDS, read, now_ms=NOW_MS)
     assert not [each for each in found.warnings() if "not a number" in each]
+
+
+@pytest.mark.parametrize(
+    ("texts", "reported"),
+    [
+        pytest.param(["2.50", "3.25"], True, id="two decimal places"),
+        pytest.param(["2.0", "3.25"], True, id="a zero alone behind the point"),
+        pytest.param(["1.1", "1.10"], False, id="versions"),
+        pytest.param(["2.5", "3.25"], False, id="no zero at the end"),
+        pytest.param(["2.50", "new"], False, id="a word among them"),
+    ],
+)
+def test_texts_that_differ_from_the_numbers_of_requests_are_reported(
+    tmp_path: Path, texts: list[str], reported: bool
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time,user\n" + "".join(f"{T0_MS + i},{texts[i % 2]}\n" for i in range(8)))
+    found = survey_log(path, FIELDS, LAYOUT_OF_TIMES, now_ms=NOW_MS).warnings()
+    said = f"field user: all values are texts such as '{texts[0]}'"
+    assert any(each.startswith(said) for each in found) == reported
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
