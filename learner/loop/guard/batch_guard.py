@@ -116,10 +116,9 @@ class BatchGuard:
         """Return why the batch at an offset of this source must be left out, or None."""
         if (verdict := self._verdicts.get((name, offset))) is not None:
             return verdict
-        numbers = examples.features.numbers
-        bad = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
-        if bad.shape[0]:
-            found = counted(bad.shape[0], "example")
+        finite = np.isfinite(examples.features.numbers)
+        if not finite.all():
+            found = counted(int(np.count_nonzero(~finite.all(axis=1))), "example")
             return Unlearnable(f"expected finite numbers, got NaN or infinity in {found}")
         if offset <= self._looked_at.get(name, -1):
             return None
@@ -290,6 +289,8 @@ class BatchGuard:
 
 def _unfinished(examples: Examples, scores: npt.NDArray[np.float64]) -> str | None:
     """Return what is wrong if a score is NaN or infinite, or None; those of clicks do not count."""
+    if np.isfinite(scores).all():
+        return None
     return _not_finite(np.where(examples.kinds == Kind.CLICKED, 0.0, scores))
 
 
