@@ -14,6 +14,7 @@ last transaction and the learner at the marks of its last push.
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
-from headrace.deploy.local.drain import Backlog
+from headrace.deploy.local.drain import Backlog, Drain
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SetupProgress
 from headrace.deploy.reports.event_log import (
@@ -37,21 +38,25 @@ from headrace.deploy.reports.report import (
     count_rows,
     make_report,
     read_outcomes,
+    refusal_figures,
     write_report,
 )
 from headrace.ingest.joiner.committed_state import JoinerState, read_state
-from headrace.ingest.kafka.reading.bounded_reader import offsets_at
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.reading.bounded_reader import high_watermarks, offsets_at
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics
 from headrace.ingest.logs.layout import LogLayout
 from headrace.ingest.logs.opening import open_log
 from headrace.ingest.replay.backfill import check_backfill
 from headrace.ingest.replay.named_replay import begun_name, model_of, replay_name
+from headrace.ingest.replay.replayer import ReplayResult
 from headrace.ingest.survey.findings import LogSurvey, duration
 from headrace.ingest.survey.log_survey import survey_log
 from headrace.learner.loop.marks.parked_requests import read_parked
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.pserver.store import Store
 from headrace.runtime.counted_nouns import counted
 
 _ADVICE = "Give this log another --state, or leave --state out"
@@ -95,9 +100,13 @@ class EarlierRuns:
         """
         self.unread = False
         """Whether there are events, of which this model has joined none."""
+        self.letters: Mapping[Source, int] = {}
+        """The ends of the topic of dead letters: later ones are of this run."""
+        self.unlearned = 0
+        """Batches of examples that this model's joiner wrote and its learner had not learned."""
 
-    def read(self, kafka: KafkaSettings, spec: ModelSpec, run: RunSettings) -> None:
-        """Read it. Raises BackfillRefused, DeployError, KafkaUnreachable."""
+    def read(self, kafka: KafkaSettings, spec: ModelSpec, run: RunSettings, store: Store) -> None:
+        """Read it. Raises BackfillRefused, DeployError, KafkaUnreachable, MissingBucket."""
         if run.pipeline.state is None and run.pipeline.kafka is None:
             return
         logs = [open_log(path, run.layout) for path in run.data]
@@ -111,6 +120,29 @@ class EarlierRuns:
         elif begun != name and not self.joined.impressions:
             _check_kept(kafka, begun)
         self.replay = begun or name
+        self.letters = high_watermarks(kafka, EventTopics().dead_letters)
+        if self.joined.impressions:
+            with closing(Drain(kafka, spec, store)) as drain:
+                self.unlearned = drain.behind().batches
+
+    def begun_in_words(self, model: str) -> str:
+        """Return what this run learns of earlier runs, besides its own logs; empty for nothing."""
+        if self.unread:
+            return f"{model} also learns the events that earlier runs have sent to this Kafka"
+        if self.unlearned:
+            batches = counted(self.unlearned, "batch")
+            return f"{model} also learns {batches} of examples that earlier runs have joined"
+        return ""
+
+    def resumed_in_words(self, model: str, replayed: ReplayResult) -> str:
+        """Return which events of the logs were in Kafka; empty if none were."""
+        events, first = counted(replayed.resumed, "event"), model_of(self.replay or "")
+        if not replayed.resumed:
+            return ""
+        run = "" if first == model else f"a run of {first}"
+        if replayed.resumed == replayed.events and not replayed.stopped:
+            return f"{run or 'an earlier run'} had sent all {events} of these logs"
+        return f"continued {run or 'an interrupted run'}, which had sent {events}"
 
 
 def _check_kept(kafka: KafkaSettings, replay: str) -> None:
@@ -141,14 +173,15 @@ def run_log(
     surveys = _surveys(settings, spec, console)
     with SetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         before = EarlierRuns()
-        if not pipeline.start(stop, lambda: before.read(pipeline.kafka, pipeline.spec, settings)):
+
+        def look() -> None:
+            before.read(pipeline.kafka, pipeline.spec, settings, pipeline.store)
+
+        if not pipeline.start(stop, look):
             return
-        earlier, name = before.joined, before.replay
-        if before.unread:
-            console.print(
-                f"{spec.name} also learns the events that earlier runs have sent to this Kafka",
-                highlight=False,
-            )
+        name = before.replay
+        if begun := before.begun_in_words(spec.name):
+            console.print(begun, highlight=False)
         replaying = BackgroundReplay(
             *(pipeline.kafka, pipeline.spec, settings.data, settings.speed),
             layout=settings.layout,
@@ -156,12 +189,8 @@ def run_log(
             sort=settings.sort,
         )
         sent = watch_replay(replaying, console, stop, pipeline.check)
-        if resumed := replaying.replayed.resumed:
-            first = model_of(name or "")
-            run = "an interrupted run" if first == spec.name else f"a run of {first}"
-            console.print(
-                f"continued {run}, which had sent {counted(resumed, 'event')}", highlight=False
-            )
+        if resumed := before.resumed_in_words(spec.name, replaying.replayed):
+            console.print(resumed, highlight=False)
         if not sent:
             _tell_stopped(console, name)
             return
@@ -179,7 +208,9 @@ def run_log(
                 return
         seconds = time.monotonic() - replaying.began_s
         report = _report(pipeline, settings, seconds, stop)
-        report["earlier"] = {name: getattr(earlier, name) for name in _COUNTED}
+        report["earlier"] = {name: getattr(before.joined, name) for name in _COUNTED}
+        recent = read_refusals(pipeline.kafka, pipeline.spec, before.letters)
+        report["this_run"] = refusal_figures(recent)
         report["logs"] = [asdict(each) for each in surveys]
         if settings.report is not None:
             write_report(settings.report, report)
@@ -266,7 +297,7 @@ _WORSE_THAN_THE_RATE = (
 
 def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     """Return the report as text. Counts are those of this run; accuracy is that of all runs."""
-    earlier = report.get("earlier", {})
+    earlier, refused = report.get("earlier", {}), report | report.get("this_run", {})
     new = {name: report[name] - earlier.get(name, 0) for name in _COUNTED}
     clicks = new["clicks"] - new["late_clicks"] - new["unmatched_clicks"] - new["duplicate_clicks"]
     learned = (
@@ -288,14 +319,14 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     causes = _causes(report.get("logs", []))
     lines = [
         *(learned, excluded),
-        *(_reason(each, causes.get(each["reason"], "")) for each in report["refused_by_reason"]),
+        *(_reason(each, causes.get(each["reason"], "")) for each in refused["refused_by_reason"]),
     ]
-    if report["held_batches"]:
+    if refused["held_batches"]:
         lines.append(
-            f"quarantined, to protect the model: {counted(report['held_examples'], 'example')} in "
-            f"{counted(report['held_batches'], 'batch')}"
+            f"quarantined, to protect the model: {counted(refused['held_examples'], 'example')} in "
+            f"{counted(refused['held_batches'], 'batch')}"
         )
-        lines += map(_reason, report["held_by_reason"])
+        lines += map(_reason, refused["held_by_reason"])
     if report.get("parked"):
         places = (
             f"{each['partition']}@{each['offset']} ({each['cause']})" for each in report["parked"]

@@ -5,11 +5,12 @@ each, with the reason. It is shared by all models of a Kafka, so a letter counts
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from headrace.ingest.dead_letters.letter import Letter
 from headrace.ingest.dead_letters.letter import unpack as unpack_letter
+from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
@@ -47,15 +48,21 @@ class Refusals:
     """Messages of examples that are not learned so far, but not refused either."""
 
 
-def read_refusals(kafka: KafkaSettings, spec: ModelSpec) -> Refusals:
+def read_refusals(
+    kafka: KafkaSettings, spec: ModelSpec, since: Mapping[Source, int] | None = None
+) -> Refusals:
     """Return the refusals of this model from the dead letters. A repeated letter counts once.
 
-    A group of learners quarantines parts of a batch, with a letter about each.
+    since: only letters from these offsets on. A group of learners quarantines parts of a batch,
+    with a letter about each.
     """
+    since = since or {}
     topics, examples = EventTopics(), examples_topic(spec.name)
     refused: dict[object, Letter] = {}
     events: dict[object, Letter] = {}
     for record in read_all(kafka, topics.dead_letters):
+        if record.offset < since.get(record.source, 0):
+            continue
         letter = unpack_letter(record.value)
         if not isinstance(letter, Letter):
             continue

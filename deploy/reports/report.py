@@ -104,12 +104,9 @@ def make_report(
         "examples": state.examples,
         "dead_letters": state.dead_letters,
         "dropped_negatives": state.dropped_negatives,
-        "held_batches": refusals.quarantined_batches,
-        "held_examples": refusals.quarantined_examples,
         "parked_examples": sum(each.examples for each in refusals.parked),
         "parked": [each.described() for each in refusals.parked],
-        "refused_by_reason": [asdict(each) for each in refusals.events],
-        "held_by_reason": [asdict(each) for each in refusals.quarantined],
+        **refusal_figures(refusals),
         "seconds": round(seconds, 3),
         "progressive": _figures(outcomes.figures()),
         "by_data": by_data,
@@ -118,6 +115,16 @@ def make_report(
         "rows": rows.rows,
         "shows_by_field": rows.shows_by_field,
         "clicks_by_field": rows.clicks_by_field,
+    }
+
+
+def refusal_figures(refusals: Refusals) -> dict[str, Any]:
+    """Return the refused events and the quarantined batches of a report."""
+    return {
+        "held_batches": refusals.quarantined_batches,
+        "held_examples": refusals.quarantined_examples,
+        "refused_by_reason": [asdict(each) for each in refusals.events],
+        "held_by_reason": [asdict(each) for each in refusals.quarantined],
     }
 
 

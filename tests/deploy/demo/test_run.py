@@ -17,6 +17,7 @@ import pytest
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.models.shipped import path_of
+from headrace.ingest.events.contract import Reason
 from tests.deploy.command import headrace, running
 from tests.deploy.demo.written_log import write_log
 
@@ -210,7 +211,13 @@ def test_a_run_ended_during_its_replay_continues_and_a_second_model_learns_what_
     with running(*arguments) as run:
         assert run.end() == 0, run.output
         assert "second also learns the events that earlier runs have sent" in run.output
-        assert "continued a run of first, which had sent" in run.output
+        sent_all = re.search(r"a run of first had sent all ([\d,]+) events", run.output)
+        assert sent_all is not None, run.output
+        assert f"dead letters 1\n  1 time: {Reason.NOT_JSON}" in run.output
+    check_counts()
+    with running(*arguments) as run:
+        assert run.end() == 0, run.output
+    assert "dead letters 0\nwith the" in run.output, "the reasons are those of an earlier run"
     check_counts()
 
 

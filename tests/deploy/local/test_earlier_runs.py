@@ -1,5 +1,6 @@
 """A run on a Kafka with events: the same logs go on, for any model, and older ones are refused."""
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,16 +13,28 @@ from confluent_kafka.admin import AdminClient
 from headrace.deploy.errors import DeployError
 from headrace.deploy.local.log_run import EarlierRuns, RunSettings
 from headrace.deploy.local.pipeline import PipelineSettings
+from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models.shipped import path_of
+from headrace.deploy.reports.refusals import read_refusals
 from headrace.ingest.errors import BackfillRefused
+from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs.ndjson import DirectoryLog
-from headrace.ingest.replay.replayer import ReplaySettings, replay
+from headrace.ingest.replay.replayer import (
+    LogReplayed,
+    ReplayResult,
+    ReplaySettings,
+    replay,
+)
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.store import Shape
 from tests.ingest.logs.event_directories import clicked, shown, write_directory
 
 EVENTS = 50
+JOINED_WITHIN_S = 240.0
 
 
 @pytest.fixture
@@ -48,9 +61,25 @@ def spec_of(model: str, folder: Path) -> ModelSpec:
 
 
 def found(kafka: KafkaSettings, spec: ModelSpec, run: RunSettings) -> EarlierRuns:
+    """Return what a run finds in Kafka, with a store in which nothing is learned."""
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"bucket00")
+    store.create(Shape(spec.name, 1, spec.width, spec.fingerprint, spec.text))
     earlier = EarlierRuns()
-    earlier.read(kafka, spec, run)
+    earlier.read(kafka, spec, run, store)
     return earlier
+
+
+def join(kafka: KafkaSettings, spec: ModelSpec) -> None:
+    """Join all events of Kafka, with a joiner that is stopped then."""
+    stop = threading.Event()
+    settings = JoinerSettings(), kafka, spec.name, spec.fields, stop
+    joiner = threading.Thread(target=run_joiner, args=settings)
+    joiner.start()
+    try:
+        assert wait_until(lambda: not read_state(kafka, spec).lag, JOINED_WITHIN_S, joiner.is_alive)
+    finally:
+        stop.set()
+        joiner.join()
 
 
 def send(kafka: KafkaSettings, run: RunSettings, name: str | None) -> int:
@@ -96,6 +125,52 @@ def test_another_model_is_refused_if_kafka_has_deleted_events_of_the_logs(
         DeployError, match=r"a run of first has sent.*impressions.*deleted the first 5"
     ):
         found(kafka_of_state, spec_of("second", tmp_path), run)
+
+
+def test_a_run_tells_what_earlier_runs_have_left_and_counts_only_its_own_dead_letters(
+    kafka_of_state: KafkaSettings, run: RunSettings, tmp_path: Path
+) -> None:
+    """Its log is in Kafka and joined, with a dead letter, but nothing of it is learned."""
+    spec = spec_of("first", tmp_path)
+    impressions = run.data[0] / "impressions.ndjson"
+    impressions.write_text(impressions.read_text() + "not JSON\n")
+    send(kafka_of_state, run, found(kafka_of_state, spec, run).replay)
+    join(kafka_of_state, spec)
+
+    earlier = found(kafka_of_state, spec, run)
+
+    assert earlier.joined.dead_letters == 1
+    assert re.fullmatch(
+        r"first also learns [1-9]\d* batch(es)? of examples that earlier runs have joined",
+        earlier.begun_in_words("first"),
+    )
+    assert [each.count for each in read_refusals(kafka_of_state, spec).events] == [1]
+    assert read_refusals(kafka_of_state, spec, earlier.letters).events == ()
+
+
+@pytest.mark.parametrize(
+    ("replayed", "said"),
+    [
+        (ReplayResult([LogReplayed(Path(), 4, 1)]), ""),
+        (ReplayResult([LogReplayed(Path(), 4, 1)], resumed=2), "continued an interrupted run, "),
+        (
+            ReplayResult([LogReplayed(Path(), 4, 1)], resumed=5),
+            "an earlier run had sent all 5 events",
+        ),
+        (
+            ReplayResult([LogReplayed(Path(), 4, 1)], resumed=5, stopped=True),
+            "continued an interrupted run, which had sent 5 events",
+        ),
+    ],
+)
+def test_a_run_tells_an_interrupted_replay_from_a_complete_one(
+    replayed: ReplayResult, said: str
+) -> None:
+    earlier = EarlierRuns()
+    earlier.replay = "run.first.0123456789abcdef"
+    words = earlier.resumed_in_words("first", replayed)
+    assert words.startswith(said)
+    assert bool(words) == bool(said)
 
 
 def test_a_new_kafka_is_not_asked(run: RunSettings, tmp_path: Path) -> None:

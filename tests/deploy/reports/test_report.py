@@ -221,6 +221,10 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     assert f"1 time: {Reason.BEFORE_2000} (expected 3 columns, got 2)" in told
     assert "300 examples in 2 batches" in words
     assert "300 times: gradients explode\n    first: examples.m/0@7" in words
+    none = {"held_batches": 0, "held_by_reason": [], "refused_by_reason": []}
+    of_earlier_runs = in_words(report | {"this_run": none}, None)
+    assert "time" not in of_earlier_runs
+    assert "quarantined" not in of_earlier_runs
     before = {"impressions": 3, "clicks": 4, "late_clicks": 1, "unmatched_clicks": 2}
     again = in_words(report | {"earlier": before}, None)
     assert "1 impression and 1 click learned" in again
