@@ -184,6 +184,7 @@ def serve(
             registry,
             settings.metrics_address,
             objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
+            api_address=listener.getsockname()[:2] if alone else None,
         ) as health,
         running([*rows, *filter(None, [deployed]), *working]),
         _page_of(settings.told_to) as page,

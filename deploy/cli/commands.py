@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import datetime
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from itertools import pairwise
@@ -206,6 +207,24 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands."""
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the named command. An unknown name is refused with the names that are like it."""
+        name = args[0]
+        if name not in self.commands and not ctx.resilient_parsing and (like := self._like(name)):
+            ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(like)}?")
+        return super().resolve_command(ctx, args)
+
+    def _like(self, name: str) -> list[str]:
+        """Return the commands with a like name, and those of this name in the groups below."""
+        below = [
+            f"{group} {name}"
+            for group, each in self.commands.items()
+            if isinstance(each, Group) and name in each.commands
+        ]
+        return below + get_close_matches(name, self.commands, 2)
 
 
 def _first_sentence(text: str) -> str:

@@ -49,13 +49,15 @@ def running_process(
     *,
     collectors: Sequence[Collector] = (),
     objects_between_collections: int = 0,
+    api_address: tuple[str, int] | None = None,
 ) -> Iterator[ProcessHealth]:
     """Run a process under the name `role` until the block ends.
 
     status: publishes the registry; None: nothing does. metrics_address: host and port; port 0
     serves no metrics. collectors: registered for the duration, and refreshed if they
     ask servers. objects_between_collections: see `rare_collections`; 0 leaves Python's garbage
-    collector alone. Raises AddressTaken.
+    collector alone. api_address: host and port of an API that serves metrics itself. Raises
+    AddressTaken.
     """
     with contextlib.ExitStack() as stack:
         for collector in collectors:
@@ -70,8 +72,9 @@ def running_process(
         stack.enter_context(returned_memory())
         if objects_between_collections:
             stack.enter_context(rare_collections(objects_between_collections))
-        if metrics_address[1]:
-            log.info("%s started; metrics and health on http://%s:%d", role, *metrics_address)
+        shown = metrics_address if metrics_address[1] else api_address
+        if shown is not None:
+            log.info("%s started; metrics and health on http://%s:%d", role, *shown)
         else:
             log.info("%s started; no metrics (--metrics-port)", role)
         yield health

@@ -81,7 +81,9 @@ def make_app(parts: CollectorParts) -> FastAPI:
     async def refuse_path(request: Request, error: HTTPException) -> Response:
         found = f"{request.method} {request.url.path}"
         allowed = (error.headers or {}).get("Allow", "another")
-        expected = "a path of /docs" if error.status_code == 404 else f"the method {allowed}"
+        expected = f"the method {allowed}"
+        if error.status_code == 404:
+            expected = " or ".join(f"POST {PATHS[kind]}" for kind in parts.topics)
         parts.metrics.refused("", error.status_code)
         answer = _refusal(RequestRefused(error.status_code, "", expected, found))
         answer.headers.update(error.headers or {})

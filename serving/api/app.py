@@ -148,6 +148,8 @@ def make_app(parts: AppParts) -> App:
     if parts.metrics_here:
         add_metrics(app, parts.registry)
 
+    posts = " or ".join(f"POST /v1/models/NAME:{verb}" for verb in verbs)
+
     @app.exception_handler(RequestRefused)
     async def refuse(_: Request, refused: RequestRefused) -> Response:
         return as_response(refused)
@@ -158,10 +160,9 @@ def make_app(parts: AppParts) -> App:
         status, expected = error.status_code, f"the method {headers.get('Allow', 'another')}"
         if status == 405 and request.method == "POST" and _VERB.search(request.url.path):
             # the route of the status, a GET, takes any text as the name of a model
-            status, headers = 404, {}
-            expected = " or ".join(f"/v1/models/NAME:{verb}" for verb in verbs)
+            status, headers, expected = 404, {}, posts
         elif status == 404:
-            expected = "a path of /docs"
+            expected = f"{posts}, or another path of /docs"
         answer = as_response(RequestRefused(status, "", expected, found))
         answer.headers.update(headers)
         return answer

@@ -116,6 +116,10 @@ SPEED = "expected a number above 0, or max"
          "expected KEY=VALUE, got 'security.protocol'"),
         (("pserver", "init", "--model", DEMO, "--buckets", "12"),
          "--buckets / HEADRACE_BUCKETS: expected a power of two"),
+        (("serv",), "No such command 'serv'. Did you mean serving or pserver?"),
+        (("serving", "rn"), "No such command 'rn'. Did you mean run?"),
+        (("collect",), "Did you mean ingest collect?"),
+        (("nothing-like-it",), "No such command 'nothing-like-it'."),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_refused_with_what_it_expects(

@@ -76,6 +76,10 @@ def test_killed_servers_return_with_their_data_and_learning_goes_on_at_the_same_
         up.wait_for("serving until Ctrl-C")
         client = Client(up.output)
         assert client.learned_an_event()
+        server_log = (state / "logs" / "server.log").read_text()
+        assert f"server started; metrics and health on {client.server}\n" in server_log
+        with urllib.request.urlopen(f"{client.server}/metrics", timeout=120) as metrics:
+            assert b"headrace_" in metrics.read()
         for name, program, log in (
             ("valkey-server", "valkey-server", state / "valkey" / "valkey.log"),
             ("java", "Kafka", state / "kafka" / "kafka.log"),

@@ -174,6 +174,9 @@ async def test_the_collector_serves_schemas_and_answers_unknown_paths_in_the_sam
         absent = await collector.http.post("/v1/purchases", content=b"{}")
         assert (absent.status_code, absent.json()["accepted"]) == (404, 0)
         assert absent.json()["error"]["found"] == "POST /v1/purchases"
+        paths = f"POST {IMPRESSIONS} or POST {CLICKS}"
+        assert absent.json()["error"]["expected"] == paths
+        assert (await collector.http.get("/")).json()["error"]["expected"] == paths
         assert (await collector.http.post(f"{CLICKS}/", content=b"{}")).status_code == 404
         assert (await collector.http.get(CLICKS)).status_code == 405
         assert (await collector.http.get("/health/live")).json() == {"live": True}

@@ -71,13 +71,13 @@ def test_missing_impression_ids_are_generated_and_unique() -> None:
     assert len({each["impression_id"] for each in first[1:] + second[1:]}) == 4
 
 
-VERBS = "/v1/models/NAME:predict or /v1/models/NAME:rank"
+VERBS = "POST /v1/models/NAME:predict or POST /v1/models/NAME:rank"
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "expected"),
     [
-        ("GET", "/nothing", 404, ""),
+        ("GET", "/nothing", 404, f"{VERBS}, or another path of /docs"),
         ("DELETE", "/v1/models", 405, ""),
         ("POST", "/v1/models/news:predict/", 404, ""),  # no redirect, which would leave TLS
         ("GET", "/v1/models/news:predict", 405, "the method POST"),
