@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.logs.layout import LogLayout
@@ -64,6 +65,7 @@ class BackgroundReplay(threading.Thread):
         self.began_s = time.monotonic()
         """Monotonic time just before the first event was read."""
         self.progress = ReplayProgress(0, 0, 0, 0)
+        self._most_events, self._moved_s = 0, self.began_s
         self.replayed = ReplayResult()
         self.failure: BaseException | None = None
 
@@ -76,6 +78,22 @@ class BackgroundReplay(threading.Thread):
         try:
             state = StateReader(self._kafka, self._spec)
             self.began_s = time.monotonic()
+            resumed: int | None = None
+            while not self._replayed(state):
+                # a later attempt also resumes the lines that this run has sent
+                resumed = self.progress.resumed if resumed is None else resumed
+                self._stop_it.wait(_RETRY_S)
+            if resumed is not None:
+                self.replayed.resumed = resumed
+        except BaseException as error:  # noqa: BLE001  (raised by `watch_replay`)
+            self.failure = error
+
+    def _replayed(self, state: StateReader) -> bool:
+        """Replay; return False if Kafka failed in between, and a replay can continue.
+
+        Raises the error of Kafka if the replay has no name, had sent nothing, or stands still.
+        """
+        try:
             self.replayed = replay(
                 self._kafka,
                 [self._opened(path) for path in self._paths],
@@ -84,8 +102,16 @@ class BackgroundReplay(threading.Thread):
                 settings=self._settings,
                 hooks=ReplayHooks(lambda: state.read().lag, self._note, self._before),
             )
-        except BaseException as error:  # noqa: BLE001  (raised by `watch_replay`)
-            self.failure = error
+        except (KafkaUnreachable, TransactionAborted):
+            named = self._settings.resume_as is not None and self._live is None
+            still_s = time.monotonic() - self._moved_s
+            if not named or not self._most_events or still_s > _OUTAGE_S:
+                raise
+            if self._stop_it.is_set():
+                self.replayed = ReplayResult(stopped=True)
+                return True
+            return False
+        return True
 
     def _opened(self, path: Path) -> EventLog:
         log = open_log(path, self._layout, sort=self._sort)
@@ -95,11 +121,16 @@ class BackgroundReplay(threading.Thread):
         return LiveLog(log, self._live if last else self._live._replace(repeat=False))
 
     def _note(self, progress: ReplayProgress) -> None:
+        if progress.events > self._most_events:
+            self._most_events, self._moved_s = progress.events, time.monotonic()
         self.progress = progress
 
 
 LOOK_S = 0.05
 LINE_EVERY_S = 5.0
+_OUTAGE_S = 60.0
+"""A replay with a name continues after a shorter outage of Kafka, as the parts do."""
+_RETRY_S = 1.0
 _ENDED_WITHIN_S = 5.0
 """A replay that was stopped takes a moment, or twice as long as this if Kafka does not answer. The
 next replay sends again what its transaction has."""

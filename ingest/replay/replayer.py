@@ -103,6 +103,8 @@ class ReplayProgress(NamedTuple):
     bytes_read: int
     """Of the files on disk."""
     bytes_total: int
+    resumed: int = 0
+    """The part of `events` that was sent before this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,10 @@ class _ReplayRun:
         """Report the progress."""
         read = sum(log.bytes_read() for log in self._logs)
         total = sum(log.bytes_total for log in self._logs)
-        self._progress(ReplayProgress(self.replayed.events, self.event_ms, read, total))
+        replayed = self.replayed
+        self._progress(
+            ReplayProgress(replayed.events, self.event_ms, read, total, replayed.resumed)
+        )
 
     def _commit(self) -> None:
         self._writer.commit(self.taken)
