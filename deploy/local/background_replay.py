@@ -91,7 +91,7 @@ class BackgroundReplay(threading.Thread):
     def _replayed(self, state: StateReader) -> bool:
         """Replay; return False if Kafka failed in between, and a replay can continue.
 
-        Raises the error of Kafka if the replay has no name, had sent nothing, or stands still.
+        Raises the error of Kafka if the replay has no name, had sent nothing, or makes no progress.
         """
         try:
             self.replayed = replay(

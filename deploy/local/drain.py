@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.deploy.errors import Stuck
+from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.consumer import KafkaReader
@@ -87,11 +88,18 @@ class Drain:
         """Return True once the backlog is empty, False if `stop` is set before.
 
         `tell` is called with every measurement, and an exception of it ends the wait. Raises Stuck
-        if the backlog does not change for `stuck_after_s`.
+        if the backlog does not change for `stuck_after_s`, KafkaUnreachable if Kafka is away then.
         """
-        last, moved_s = None, time.monotonic()
+        last: Backlog | None = None
+        moved_s = time.monotonic()
         while not stop.is_set():
-            behind = self.behind()
+            try:
+                behind = self.behind()
+            except KafkaUnreachable:
+                # a killed broker is restarted meanwhile
+                if last is None or time.monotonic() - moved_s > stuck_after_s:
+                    raise
+                behind = last
             tell(behind)
             if behind != last:
                 last, moved_s = behind, time.monotonic()

@@ -1,5 +1,6 @@
 """A drain waits for transactions that are open, or were committed a moment ago."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,14 +8,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from headrace.deploy.local.drain import Drain
+from headrace.deploy.local.drain import Backlog, Drain
+from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.operations.examples_topic import topic_bounds
 from headrace.ingest.examples.batch import Examples, pack
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.store import Shape
 from tests.deploy.learners.learned_model import LearnedModel
+from tests.running_server import jars, running_server
 
 TIMEOUT_S = 30
+STUCK_AFTER_S = 240.0
 
 
 @pytest.fixture
@@ -75,3 +79,29 @@ def test_a_mark_past_the_end_of_one_partition_hides_no_batch_of_another(
     assert producer.flush(TIMEOUT_S) == 0
     assert drain.behind().batches == 1
     drain.close()
+
+
+def test_a_drain_waits_for_a_killed_kafka_that_returns(tmp_path: Path) -> None:
+    store, stop = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"bucket00"), threading.Event()
+    told: list[Backlog] = []
+    with running_server(KafkaNode(tmp_path / "kafka", jars())) as node:
+        model = LearnedModel(node.bootstrap, "", "restarted", tmp_path, seed=1)
+        spec = model.spec
+        store.create(Shape(spec.name, 1, spec.width, spec.fingerprint, spec.text))
+        model.produce(10)
+        drain = Drain(model.kafka, spec, store)
+
+        def tell(behind: Backlog) -> None:
+            told.append(behind)
+            if len(told) == 1:
+                node.kill()
+            elif node.alive:
+                stop.set()
+            else:
+                node.launch()
+
+        assert not drain.wait(stop, tell, STUCK_AFTER_S)
+        node.wait_ready()
+        drain.close()
+    assert len(told) > 2
+    assert all(behind.batches == 1 for behind in told)
