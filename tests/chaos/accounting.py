@@ -162,12 +162,13 @@ def growth(
 
 
 def _grown_mb(points: Sequence[tuple[float, float]]) -> float:
-    """Return the difference between the medians of the first and the last quarter.
+    """Return the difference between the least of the first and of the last quarter.
 
+    What an outage takes comes back, some minutes later (`freed_memory`); a leak raises the least.
     The slope times the length of a life would be twice the height of a single step in its middle.
     """
     quarter = len(points) // 4
-    return median(mb for _, mb in points[-quarter:]) - median(mb for _, mb in points[:quarter])
+    return min(mb for _, mb in points[-quarter:]) - min(mb for _, mb in points[:quarter])
 
 
 def slope_of(points: Sequence[tuple[float, float]]) -> float:

@@ -106,6 +106,13 @@ def test_a_single_step_counts_with_its_height() -> None:
     assert not growth("joiner-1", [(at, pid, mb + at / 4) for at, pid, mb in lives]).bounded
 
 
+def test_memory_that_an_outage_takes_for_a_while_is_no_growth() -> None:
+    steps = [(at, pid, mb + at / 8) for at, pid, mb in life(1, 0, WARM_S + LIFE_S + 40, 0)]
+    outage_s = WARM_S + LIFE_S
+    taken = [(at, pid, mb + 200 * (at > outage_s)) for at, pid, mb in steps]
+    assert growth("joiner-1", taken).bounded
+
+
 def test_a_life_too_short_has_no_slope() -> None:
     found = growth("learner", life(1, 0, WARM_S + LIFE_S / 2, 9000))
     assert found.slope_mb_h is None
