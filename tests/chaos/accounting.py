@@ -21,10 +21,8 @@ WARM_S = 120.0
 and the window of the join."""
 LIFE_S = 240.0
 """A life shorter than this after the warm time says nothing about growth."""
-MOST_GROWTH_MB = 96.0
-"""Growth below this is not taken for a leak, however steep: heaps and allocators grow in steps.
-Each outage of Kafka leaves some 15 MB in the arenas of librdkafka's threads. In hours of faults,
-joiners grew by 75 MB in all, most of it within ten minutes, and then no more."""
+MOST_GROWTH_MB = 64.0
+"""Growth below this is not taken for a leak, however steep: heaps and allocators grow in steps."""
 MOST_SLOPE_MB_H = 300.0
 """Growth per hour above which a process outgrows its machine within days."""
 

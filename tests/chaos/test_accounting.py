@@ -83,8 +83,8 @@ def test_a_process_that_grows_steadily_breaks_the_memory_bound() -> None:
 
 
 def test_a_process_with_a_ceiling_may_grow_up_to_it() -> None:
-    steep = life(7, 0, 900, 3 * MOST_SLOPE_MB_H)
-    assert growth("broker-1", steep, ceiling_mb=600).bounded
+    steep = life(7, 0, 600, 3 * MOST_SLOPE_MB_H)
+    assert growth("broker-1", steep, ceiling_mb=500).bounded
     assert not growth("broker-1", steep, ceiling_mb=400).bounded
 
 
