@@ -162,7 +162,7 @@ def growth(
 def _grown_mb(points: Sequence[tuple[float, float]]) -> float:
     """Return the difference between the least of the first and of the last quarter.
 
-    What an outage takes comes back, some minutes later (`freed_memory`); a leak raises the least.
+    Memory of an outage comes back some minutes later (`freed_memory`). A leak raises the least.
     The slope times the length of a life would be twice the height of a single step in its middle.
     """
     quarter = len(points) // 4
