@@ -26,9 +26,9 @@ def delay_mixture(delays_s: npt.NDArray[np.float64]) -> tuple[float, ...]:
     """
     if not delays_s.shape[0]:
         return ()
-    every = -(-delays_s.shape[0] // _MOST_DELAYS)
-    delays = np.sort(np.maximum(delays_s, _LEAST_S))[::every]
-    mean_s = float(np.maximum(delays_s, _LEAST_S).mean())
+    delays = np.sort(np.maximum(delays_s, _LEAST_S))
+    mean_s = float(delays.mean())
+    delays = delays[:: -(-delays.shape[0] // _MOST_DELAYS)]
     if delays.shape[0] < _GROUPS:
         return (mean_s,)
     means = np.array([part.mean() for part in np.array_split(delays, _GROUPS)])

@@ -277,8 +277,8 @@ def are_untyped(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Return which texts are such as 1.0, 76.50 and True, where JSON has 1, 76.5 and true; (n,).
 
     All decimals of a column count if some end in zeros and the numbers differ wherever the texts
-    do: each text has as many decimal places, or only a single zero ends them, as in 2.0. Versions
-    such as 1.1 and 1.10 do not count.
+    do: all texts have the same number of decimal places, or zeros follow the point alone, as in
+    2.0. Versions such as 1.1 and 1.10 do not count.
     """
     if not pt.is_string(column.type):
         return np.zeros(len(column), np.bool_)
