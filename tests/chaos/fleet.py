@@ -178,10 +178,7 @@ class Fleet:
             "evaluation": ("evaluate", "run", *named),
         }[kind]
         return SupervisedPart(
-            name,
-            (*words, *spec, *to_kafka),
-            self._environment(),
-            gives_way=kind == "evaluation",
+            name, (*words, *spec, *to_kafka), self._environment(), gives_way=kind == "evaluation"
         )
 
     def _environment(self) -> dict[str, str]:

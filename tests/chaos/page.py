@@ -253,9 +253,7 @@ def _bands(run: Run, x: Callable[[float], float], height: int, *, titled: bool) 
 
 
 def _path(
-    points: Sequence[tuple[float, float]],
-    x: Callable[[float], float],
-    y: Callable[[float], float],
+    points: Sequence[tuple[float, float]], x: Callable[[float], float], y: Callable[[float], float]
 ) -> str:
     pieces, pen = [], "M"
     for at_s, value in points:

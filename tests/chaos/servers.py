@@ -57,10 +57,7 @@ class Servers:
             node.launcher = IGNORING_XFSZ
             node.settings = LinkedValkeySettings(
                 **asdict(FAILING_OVER)
-                | {
-                    "repl_backlog_mb": _BACKLOG_MB,
-                    "client_port": self.links.ports[node.port],
-                }
+                | {"repl_backlog_mb": _BACKLOG_MB, "client_port": self.links.ports[node.port]}
             )
 
     @property

@@ -122,10 +122,7 @@ class SiteTraffic:
 
     def _send(self, happened: SyntheticEvents) -> None:
         self._shown = happened.impressions[:5] or self._shown
-        for kind, events in (
-            ("impressions", happened.impressions),
-            ("clicks", happened.clicks),
-        ):
+        for kind, events in (("impressions", happened.impressions), ("clicks", happened.clicks)):
             if events:
                 body = b"\n".join(orjson.dumps(event) for event in events)
                 answer = self.collector.post(f"/v1/{kind}", body, "application/x-ndjson")

@@ -51,10 +51,7 @@ def scraping(directory: Path, rules: Path, ports: Mapping[str, int]) -> Iterator
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(rules)],
         "scrape_configs": [
-            {
-                "job_name": f"headrace-{job}",
-                "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
-            }
+            {"job_name": f"headrace-{job}", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
             for job, port in ports.items()
         ],
     }

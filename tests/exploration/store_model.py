@@ -181,8 +181,7 @@ def _discarded(state: State, place: int, learner: LearnerState, bucket: int) -> 
     position = cursors.resume_at(SOURCE) if again else learner.position
     position = min(position, cursors.resume_at(SOURCE))
     left = learner._replace(
-        position=min(learner.position, position),
-        pending=changed(learner.pending, bucket, ()),
+        position=min(learner.position, position), pending=changed(learner.pending, bucket, ())
     )
     return _with(state, place, left, cursors)
 
@@ -200,11 +199,7 @@ def _followed(follower: Follower, bucket: Bucket) -> Follower:
     if follower.version >= 0:
         after = [e for e in bucket.log if e.version > follower.version]
         polled = PollResult(
-            0,
-            bucket.version,
-            bucket.nonce,
-            bucket.trimmed,
-            tuple(entries_of(tuple(after))),
+            0, bucket.version, bucket.nonce, bucket.trimmed, tuple(entries_of(tuple(after)))
         )
         try:
             entries = log_chain.chain(follower.version, follower.nonce, polled)

@@ -4,9 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.exploration.joiner_model import JoinerModel
 from tests.exploration.models import MODELS
-from tests.exploration.parked_model import ParkedModel
 from tests.exploration.reshard_model import ReshardModel
 from tests.exploration.search import Model, explore
 from tests.exploration.store_model import StoreModel
@@ -14,9 +12,6 @@ from tests.simulation.mutant import Mutant
 
 PUSHES = StoreModel("pushes", buckets=2, keepers=0)
 KEEPERS = StoreModel("keepers", buckets=1, keepers=2)
-PARKED = ParkedModel("parked messages", messages=1)
-KEPT = JoinerModel("joiner that keeps its producer", closes_after_loss=False)
-_PARKED = "headrace.learner.loop.parked_examples:ParkedExamples"
 _FENCE = "headrace.pserver.memory_store:refusal_of"
 _CHAIN = "headrace.pserver.replica.log_chain"
 _GENERATIONS = "headrace.pserver.bucket_generations"
@@ -41,8 +36,6 @@ CHECKS = [
             "span.stop for", "span.start for"),
     removed(PUSHES, 1, "cursors of each bucket", "headrace.learner.loop.cursors:Cursors.active",
             "self._cursors[source] <= offset", "self._cursors[source] >= 0"),
-    removed(KEEPERS, 2, "lease", _FENCE, "state.keeper != named.keeper or now_ms >= state.lease_ms",
-            "False"),
     removed(KEEPERS, 1, "fold count", _FENCE, "state.folds != folds", "False"),
     removed(KEEPERS, 2, "entry of this history", _FENCE,
             "known.get(named.version) != named.nonce", "False"),
@@ -50,18 +43,6 @@ CHECKS = [
             " or (polled.version == version and polled.nonce != nonce)", ""),
     removed(KEEPERS, 1, "chain of nonces", f"{_CHAIN}:_links",
             " or entry.previous != nonce", ""),
-    removed(MODELS[0], 1, "position in the output",
-            "headrace.ingest.joiner.last_position:continue_at",
-            "ahead or committed is None or not _agree(committed, written)", "committed is None"),
-    removed(KEPT, 1, "batches of a transaction in part",
-            "headrace.ingest.joiner.last_position:continue_at",
-            "return written, ahead", "return written, 0"),
-    removed(PARKED, 1, "mark of a parked message", f"{_PARKED}.park",
-            "self._cursors.parked.park(*place, count, active, verdict.cause)", "pass"),
-    removed(PARKED, 1, "end of a mark", f"{_PARKED}.learned",
-            "self._cursors.parked.end(batch.name, batch.offset)", "pass"),
-    removed(PARKED, 1, "buckets that parked a message", f"{_PARKED}.active",
-            "return self._cursors.parked.active(", "return unread | self._cursors.parked.active("),
     removed(ReshardModel(), 1, "shape that a reshard read", f"{_GENERATIONS}:may_replace",
             "found == expected", "True"),
     removed(ReshardModel(), 1, "shape and token of a reshard", f"{_GENERATIONS}:may_replace",
@@ -70,9 +51,6 @@ CHECKS = [
             f"{_GENERATIONS}:Generations.plan",
             "max(each.generation for each in self.known) + 1", "self.current.generation + 1"),
 ]  # fmt: skip
-
-
-LONG = [*((model, 2) for model in MODELS), (PARKED, 3), (JoinerModel("two events", events=2), 3)]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -84,11 +62,9 @@ def test_no_order_of_events_with_a_fault_breaks_a_promise(model: Model[Any]) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("model", "faults"), LONG, ids=lambda each: getattr(each, "name", each))
-def test_no_order_of_events_with_more_faults_breaks_a_promise(
-    model: Model[Any], faults: int
-) -> None:
-    found = explore(model, faults)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_no_order_of_events_with_two_faults_breaks_a_promise(model: Model[Any]) -> None:
+    found = explore(model, 2)
     print(found)
     assert not found.broken, str(found)
 
@@ -98,11 +74,6 @@ def test_the_exploration_notices_a_removed_check(check: Removed) -> None:
     with check.mutant.at_large():
         found = explore(check.model, check.faults)
     assert found.broken, str(found)
-
-
-def test_the_exploration_notices_a_producer_kept_after_an_abort() -> None:
-    model = JoinerModel("kept", closes_after_loss=False, closes_after_abort=False)
-    assert explore(model, 1).broken
 
 
 def test_a_promise_that_breaks_is_reported_with_the_shortest_way_to_it() -> None:

@@ -29,7 +29,7 @@ BROKERS = 3
 IN_SYNC_S = 120.0
 """For a restarted broker to be in sync: some 10 s on an idle machine."""
 _ANSWER_S = 5.0
-_OFFSETS, _TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+_OFFSETS = "__consumer_offsets"
 
 
 class KafkaClusterNode(KafkaNode):
@@ -158,10 +158,6 @@ class KafkaCluster:
     def group_coordinator(self, group: str) -> int:
         """Return the broker that coordinates a consumer group."""
         return self._coordinator(_OFFSETS, group)
-
-    def transaction_coordinator(self, transactional_id: str) -> int:
-        """Return the broker that coordinates the transactions of a producer."""
-        return self._coordinator(_TRANSACTIONS, transactional_id)
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the broker that leads a partition."""

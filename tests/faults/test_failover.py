@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.faults.shards import (
-    cut_link,
-    head_of,
-    is_primary,
-    mend_link,
-    shard_at,
-    wait_promoted,
-)
+from tests.faults.shards import cut_link, head_of, is_primary, mend_link, shard_at, wait_promoted
 
 if TYPE_CHECKING:
     from tests.faults.pipeline import Pipeline

@@ -61,11 +61,7 @@ class Model(InMemoryModel):
     """A model in memory, its examples in one topic, and a keeper."""
 
     def __init__(
-        self,
-        spec: ModelSpec,
-        examples: Examples,
-        batch: int = 40,
-        expiry: Expiry | None = None,
+        self, spec: ModelSpec, examples: Examples, batch: int = 40, expiry: Expiry | None = None
     ) -> None:
         super().__init__(spec)
         self.batches, self.dice = cut(examples, batch), random.Random(5)

@@ -113,11 +113,7 @@ probability = 0.2
 
 
 def random_spec(
-    random: np.random.Generator,
-    policy: str,
-    statistics: bool,
-    growth: str = "",
-    model: str = "",
+    random: np.random.Generator, policy: str, statistics: bool, growth: str = "", model: str = ""
 ) -> ModelSpec:
     """Return a spec with every transform, and constants drawn at random.
 

@@ -90,12 +90,7 @@ def _small(plan: Plan, **changes: Any) -> Plan:
         "log_bytes_limit": 64 << 20,
         "weather": CALM,
     }
-    small: dict[str, Any] = {
-        "buckets": 1,
-        "values": 2,
-        "push_interval_ms": 0,
-        "rows_a_fold": 50,
-    }
+    small: dict[str, Any] = {"buckets": 1, "values": 2, "push_interval_ms": 0, "rows_a_fold": 50}
     return replace(plan, checked=1.0, remembered=1.0, **(nothing | small | changes))
 
 
@@ -206,12 +201,7 @@ def _unfolding(plan: Plan, dice: random.Random) -> Plan:
 
 def _overtaken(plan: Plan, dice: random.Random) -> Plan:
     """Learners whose pushes arrive behind others that a failover made anew."""
-    return _without_readers(
-        plan,
-        deeds=120,
-        reverts=20.0,
-        weather=Weather(slow_answer=0.7),
-    )
+    return _without_readers(plan, deeds=120, reverts=20.0, weather=Weather(slow_answer=0.7))
 
 
 def _unanswered(plan: Plan, dice: random.Random) -> Plan:

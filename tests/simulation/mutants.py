@@ -3,12 +3,7 @@
 from tests.simulation.mutant import FUNCTIONS, Mutant
 
 MUTANTS = (
-    Mutant(
-        "a push need not begin at the marks",
-        FUNCTIONS,
-        "found[place] == args[i + 1]",
-        "true",
-    ),
+    Mutant("a push need not begin at the marks", FUNCTIONS, "found[place] == args[i + 1]", "true"),
     Mutant(
         "a push need not begin at the marks of all its sources",
         FUNCTIONS,

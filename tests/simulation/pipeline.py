@@ -11,13 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.ingest.errors import (
-    BadCheckpoint,
-    Fenced,
-    KafkaUnreachable,
-    OffsetGone,
-    WriteRefused,
-)
+from headrace.ingest.errors import BadCheckpoint, Fenced, KafkaUnreachable, OffsetGone, WriteRefused
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.retry import AbortBackoff, retry_for
@@ -40,11 +34,7 @@ if TYPE_CHECKING:
 _SETTINGS = KafkaSettings("simulated:9092")
 _CUT = Cut(least=4, most_bytes=LARGEST_MESSAGE // 4)
 _PACE = JoinerPacing(
-    lazy_commit_ms=100,
-    backlog_commit_ms=50,
-    turn_events=16,
-    step_events=128,
-    ahead_limit=64,
+    lazy_commit_ms=100, backlog_commit_ms=50, turn_events=16, step_events=128, ahead_limit=64
 )
 
 

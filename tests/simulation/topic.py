@@ -153,9 +153,7 @@ class SimulatedTopic:
         ]
 
     def truth(
-        self,
-        marks: Sequence[Mapping[str, int]],
-        dropped: Sequence[Collection[str]],
+        self, marks: Sequence[Mapping[str, int]], dropped: Sequence[Collection[str]]
     ) -> dict[int, Total]:
         """Return what every row gains from the present life, and gained from those before.
 

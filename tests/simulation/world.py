@@ -30,12 +30,7 @@ from tests.simulation.network import Crash, Network
 from tests.simulation.parking import Operator
 from tests.simulation.pipeline import Pipeline
 from tests.simulation.plan import CALM, Plan
-from tests.simulation.processes import (
-    KeeperProcess,
-    Process,
-    Refused,
-    ServerProcess,
-)
+from tests.simulation.processes import KeeperProcess, Process, Refused, ServerProcess
 from tests.simulation.producer_client import simulated_client
 from tests.simulation.rest import unkept, unlearned, verify
 from tests.simulation.topic import SimulatedTopic

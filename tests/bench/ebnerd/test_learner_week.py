@@ -8,20 +8,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.validation.progressive import log_loss
-from tests.bench.ebnerd.learner_week import SPEC, main, week_spec, week_stream
-from tests.bench.ebnerd.week import WEEK, Events, learn, read_events
-from tests.bench.learner import vowpal_wabbit
+from tests.bench.ebnerd.learner_week import main, week_spec, week_stream
+from tests.bench.ebnerd.week import Events, learn
 from tests.bench.learner.core import learn_core
 from tests.effort import seeds
 
 WINDOW_MS = 1_800_000
-NEAREST = (
-    "--ftrl --ftrl_alpha 0.15",
-    "--coin --ftrl_alpha 1.0",
-    "--coin --ftrl_alpha 4.0",
-    "--coin --ftrl_alpha 8.0",
-)
 
 
 def _events(count: int, seed: int) -> Events:
@@ -88,26 +80,3 @@ def test_without_the_week_a_sentence_says_so_and_nothing_fails(
     said = capsys.readouterr()
     assert said.out == ""
     assert f"not measured: the sample week is not in {tmp_path}" in said.err
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_no_setting_of_vowpal_wabbit_has_a_better_log_loss_on_the_week() -> None:
-    """Four of twelve settings, those with the lowest log loss."""
-    if not WEEK.is_dir():
-        pytest.skip("the sample week may be used for research only, and is not shipped")
-    spec = week_spec()
-    stream = week_stream(spec, read_events(WEEK))
-    ours, _, _ = learn_core(stream, spec.text)
-    assert ours.scores is not None
-    halves = slice(0, None), slice(len(stream) // 2, None)
-    assert set(NEAREST) <= set(vowpal_wabbit.SETTINGS)
-    found = vowpal_wabbit.learn_settings(stream, NEAREST)
-    for options, theirs in zip(NEAREST, found, strict=True):
-        assert theirs.scores is not None
-        for half in halves:
-            labels = stream.labels[half]
-            assert log_loss(labels, ours.scores[half]) < log_loss(labels, theirs.scores[half]), (
-                options,
-                SPEC.name,
-            )

@@ -162,10 +162,7 @@ def measure_trial(log: GeneratedLog, name: str, trial: str, size: Size) -> dict[
 
 
 def measure(
-    numbers: Sequence[int],
-    names: Sequence[str],
-    size: Size,
-    tell: Console,
+    numbers: Sequence[int], names: Sequence[str], size: Size, tell: Console
 ) -> list[dict[str, Any]]:
     """Return the figures of each log."""
     found = []

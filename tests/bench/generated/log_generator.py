@@ -144,11 +144,7 @@ def _bags(
 
 
 def _signal(
-    plan: LogPlan,
-    rng: np.random.Generator,
-    ids: Ints,
-    bags: tuple[Ints, Ints],
-    when: Floats,
+    plan: LogPlan, rng: np.random.Generator, ids: Ints, bags: tuple[Ints, Ints], when: Floats
 ) -> Floats:
     """Return the log-odds without the intercept. when: share of the log that has passed."""
     parts = rng.gamma(0.5, size=ids.shape[1] + 2)

@@ -17,10 +17,7 @@ UNIT = 1000.0
 def _replaced(shown: Examples, part: slice, bad: Examples) -> Examples:
     """Return impressions with others in one stretch; ids and times stay."""
     own = part_of(shown, part.start, part.stop)
-    bad = replace(
-        own,
-        features=bad.features,
-    )
+    bad = replace(own, features=bad.features)
     before, after = part_of(shown, 0, part.start), part_of(shown, part.stop, len(shown))
     return concatenate([before, bad, after])
 

@@ -154,11 +154,7 @@ class Workshop:
         store.drop()
         store.close()
         return Durable(
-            round(done),
-            folded / (last.at_s - first.at_s),
-            memory,
-            scores,
-            grown / 2**20,
+            round(done), folded / (last.at_s - first.at_s), memory, scores, grown / 2**20
         )
 
     def _completed(self, blobs: list[bytes]) -> list[bytes]:

@@ -93,12 +93,7 @@ class Traffic:
 def event_of(name: str, article: str, user: str) -> bytes:
     """Return an impression."""
     return orjson.dumps(
-        {
-            "impression_id": name,
-            "timestamp_ms": now_ms(),
-            "article_id": article,
-            "user_id": user,
-        }
+        {"impression_id": name, "timestamp_ms": now_ms(), "article_id": article, "user_id": user}
     )
 
 

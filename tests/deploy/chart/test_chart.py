@@ -37,25 +37,6 @@ def test_kubernetes_accepts_every_object_of_the_chart(name: str, version: str) -
         validate(each, version)
 
 
-def test_the_check_of_objects_refuses_an_unknown_key() -> None:
-    wrong = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "x"},
-        "dota": {"a": "b"},
-    }
-    with pytest.raises(Exception, match="dota"):
-        validate(wrong, KUBERNETES[-1])
-    scaled = {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": {"name": "x"},
-        "spec": {"scaleTargetRef": {"name": "x"}, "triggers": [], "replicas": 1},
-    }
-    with pytest.raises(Exception, match="replicas"):
-        validate(scaled, KUBERNETES[-1])
-
-
 def containers(name: str) -> list[Object]:
     return [container for each in release(name) for container in containers_of(each)]
 

@@ -13,7 +13,7 @@ from headrace.deploy.local.pipeline import PipelineSettings
 from headrace.ingest.logs.layout import LogLayout
 from headrace.learner.errors import MissingTorch
 from headrace.runtime.termination import REFUSED
-from tests.deploy.command import headrace
+from tests.deploy.in_process import Commands
 
 T0_MS = 1_700_000_000_000
 SPEC = """
@@ -52,42 +52,44 @@ def run(spec: Path, data: Path, layout: LogLayout | None = None) -> None:
     run_log(settings, threading.Event())
 
 
-def test_check_prints_coverage_and_the_guessed_layout_of_a_csv(tmp_path: Path, spec: Path) -> None:
+def test_check_prints_coverage_and_the_guessed_layout_of_a_csv(
+    headrace: Commands, tmp_path: Path, spec: Path
+) -> None:
     done = headrace("check", str(csv(tmp_path)), "--model", str(spec))
-    assert done.returncode == 0, done.stderr
-    assert "50 impressions, 25 clicks, 2023-11-14 22:13:20" in done.stdout
-    assert "article  100.0 %" in done.stdout
-    assert "nothing to warn about" in done.stdout
-    assert 'timestamp = "time"\ntimestamp_format = "ms"' in done.stderr
-    assert 'column = "clicked"' in done.stderr
+    assert done.code == 0, done.err
+    assert "50 impressions, 25 clicks, 2023-11-14 22:13:20" in done.out
+    assert "article  100.0 %" in done.out
+    assert "nothing to warn about" in done.out
+    assert 'timestamp = "time"\ntimestamp_format = "ms"' in done.err
+    assert 'column = "clicked"' in done.err
 
 
 def test_suggest_warns_of_a_log_without_clicks_where_a_redirected_spec_does_not_hide_it(
-    tmp_path: Path,
+    headrace: Commands, tmp_path: Path
 ) -> None:
     path = tmp_path / "log.csv"
     path.write_text("time,user\n" + "".join(f"{T0_MS + i},u{i % 3}\n" for i in range(9)))
     done = headrace("suggest", str(path))
-    assert done.returncode == 0, done.stderr
-    assert "# warning: No impression has a click. If a column tells clicks, name it" in done.stderr
+    assert done.code == 0, done.err
+    assert "# warning: No impression has a click. If a column tells clicks, name it" in done.err
 
 
 def test_check_ends_with_status_2_if_more_than_half_of_a_log_is_refused(
-    tmp_path: Path, spec: Path
+    headrace: Commands, tmp_path: Path, spec: Path
 ) -> None:
     layout = tmp_path / "layout.toml"
     layout.write_text('[event]\ntimestamp = "time"\n[click]\ncolumn = "clicked"\n')
     data = csv(tmp_path, scale=1000)
     done = headrace("check", str(data), "--model", str(spec), "--layout", str(layout))
-    assert done.returncode == REFUSED
-    assert "1700000000 looks like seconds" in done.stdout
-    assert 'timestamp_format = "s"' in done.stdout
-    assert done.stderr.endswith("as the warnings say. `headrace run` would not start\n")
+    assert done.code == REFUSED
+    assert "1700000000 looks like seconds" in done.out
+    assert 'timestamp_format = "s"' in done.out
+    assert done.err.endswith("as the warnings say. `headrace run` would not start\n")
     as_json = headrace(
         *("check", str(data), "--model", str(spec), "--layout", str(layout), "--json")
     )
-    assert as_json.returncode == REFUSED
-    found = json.loads(as_json.stdout)
+    assert as_json.code == REFUSED
+    found = json.loads(as_json.out)
     assert found["unusable"]
     assert found["refused"][0]["count"] == 50
 

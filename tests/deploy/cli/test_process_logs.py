@@ -101,12 +101,9 @@ def test_a_text_line_has_time_with_zone() -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d INFO ", written.getvalue())
 
 
-@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters")])
-def test_a_command_without_kafka_prints_one_message_and_no_line_of_the_client(
-    words: tuple[str, ...],
-) -> None:
+def test_a_command_without_kafka_prints_one_message_and_no_line_of_the_client() -> None:
     address = f"127.0.0.1:{free_port()}"
-    done = headrace(*words, "--kafka", address)
+    done = headrace("ingest", "dead-letters", "--kafka", address)
     assert done.returncode == UNREACHABLE
     assert done.stderr.startswith(f"headrace: no Kafka broker answers at {address}")
     assert len(done.stderr.splitlines()) == 1
@@ -117,10 +114,9 @@ def test_debugging_shows_the_lines_of_the_kafka_client_at_once() -> None:
     assert f"{client_log.name}: FAIL" in headrace("--log-level", "debug", *command).stderr
 
 
-@pytest.mark.parametrize("words", [("evaluate", "show"), ("ingest", "dead-letters")])
-def test_commands_whose_output_is_for_people_print_no_lines_of_the_kafka_client(
-    words: tuple[str, ...], kafka: str, fresh_name: Callable[[str], str]
+def test_a_command_whose_output_is_for_people_prints_no_line_of_the_kafka_client(
+    kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
     ensure_topics(KafkaSettings(kafka), topics_for(fresh_name("model"), 2))  # as other tests
-    done = headrace(*words, "--kafka", kafka)
+    done = headrace("evaluate", "show", "--kafka", kafka)
     assert " INFO " not in done.stdout + done.stderr

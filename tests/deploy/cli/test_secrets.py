@@ -9,12 +9,7 @@ import pytest
 import redis
 from rich.console import Console
 
-from headrace.deploy.connections import (
-    client_settings,
-    client_variable,
-    kafka_settings,
-    redis_url,
-)
+from headrace.deploy.connections import client_settings, client_variable, kafka_settings, redis_url
 from headrace.deploy.errors import BadOption
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SetupProgress

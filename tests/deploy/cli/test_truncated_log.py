@@ -10,14 +10,14 @@ import pytest
 from headrace.deploy.models.shipped import path_of
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import ensure_topics, topics_for
-from tests.deploy.command import headrace
+from tests.deploy.in_process import Commands
 
 START_MS = 1_767_225_600_000
 
 
 @pytest.mark.parametrize("command", ["run", "check", "ingest replay"])
 def test_a_command_refuses_a_log_with_a_file_that_is_cut_off(
-    kafka: str, command: str, fresh_name: Callable[[str], str], tmp_path: Path
+    kafka: str, headrace: Commands, command: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     def event(number: int) -> str:
         return json.dumps({"impression_id": f"i{number}", "timestamp_ms": START_MS + number})
@@ -37,6 +37,6 @@ def test_a_command_refuses_a_log_with_a_file_that_is_cut_off(
         words += ["--topics-prefix", prefix]
         ensure_topics(KafkaSettings(kafka, names=TopicNames(prefix)), topics_for("news"))
     ended = headrace(*words)
-    said = " ".join(ended.stderr.split())
-    assert ended.returncode == 2, said
+    said = " ".join(ended.err.split())
+    assert ended.code == 2, said
     assert "clicks.ndjson.zst: expected a whole file" in said

@@ -1,6 +1,6 @@
 """Commands against a Kafka whose brokers advertise an address where no broker listens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,16 +13,12 @@ from headrace.deploy.local.services.ports import free_port
 from tests.deploy.command import headrace
 from tests.running_server import jars, running_server
 
-SPEC = Path(__file__).parents[3] / "examples" / "news_site" / "site.toml"
+MODEL = ("--model", str(Path(__file__).parents[3] / "examples" / "news_site" / "site.toml"))
 COMMANDS = {
-    "ingest topics": ("--model", "SPEC"),
-    "ingest join": ("--model", "SPEC"),
-    "ingest collect": ("--port", "0"),
-    "ingest sink": ("FOLDER",),
-    "ingest dead-letters": (),
-    "learner run": ("--model", "SPEC"),
-    "topics grow": ("--model", "SPEC", "--partitions", "8"),
-    "up": ("--model", "SPEC"),
+    "ingest topics": MODEL,  # the admin client
+    "ingest join": MODEL,  # a reader, and transactions
+    "ingest collect": ("--port", "0"),  # a writer
+    "up": MODEL,
 }
 
 
@@ -47,28 +43,12 @@ def own_kafka(stack_directory: Path) -> Iterator[KafkaElsewhere]:
 
 
 @pytest.fixture(scope="module")
-def ended(
-    own_kafka: KafkaElsewhere,
-    valkey: str,
-    fresh_name: Callable[[str], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, CompletedProcess[str]]:
+def ended(own_kafka: KafkaElsewhere) -> dict[str, CompletedProcess[str]]:
     """Each command after its end. They wait for Kafka side by side."""
 
     def run(command: str) -> CompletedProcess[str]:
-        folder = tmp_path_factory.mktemp("site")
-        spec = folder / "site.toml"
-        name = f'name = "{fresh_name("site")}"'
-        spec.write_text(SPEC.read_text().replace('name = "site"', name, 1))
-        if command == "learner run":
-            made = headrace("pserver", "init", "--model", str(spec), HEADRACE_REDIS=valkey)
-            assert made.returncode == 0, made.stderr
-        places = {"SPEC": str(spec), "FOLDER": str(folder)}
-        return headrace(
-            *(*command.split(), *(places.get(each, each) for each in COMMANDS[command])),
-            HEADRACE_KAFKA=own_kafka.bootstrap,
-            HEADRACE_REDIS=valkey,
-        )
+        words = (*command.split(), *COMMANDS[command])
+        return headrace(*words, HEADRACE_KAFKA=own_kafka.bootstrap)
 
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(COMMANDS, pool.map(run, COMMANDS), strict=True))

@@ -3,17 +3,8 @@
 import dataclasses
 
 import pytest
-from rich.console import Console
 
-from headrace.deploy.demo.view import (
-    DemoSummary,
-    DemoView,
-    EventCounts,
-    announcement,
-    line,
-    summary,
-    table,
-)
+from headrace.deploy.demo.view import DemoSummary, DemoView, EventCounts, line, summary
 from headrace.deploy.reports.model_comparison import ComparisonSnapshot
 
 NAN = float("nan")
@@ -47,13 +38,6 @@ VIEW = DemoView(
 )
 
 
-def shown(view: DemoView, width: int = 80) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(table(view))
-    return capture.get()
-
-
 def test_the_summary_of_a_demo_shows_the_difference_to_the_frozen_model() -> None:
     text = summary(SUMMARY)
     assert "live model had an AUC of 0.750. The copy frozen at" in text
@@ -82,22 +66,6 @@ def test_the_summary_names_the_field_whose_counts_are_not_exact(
     assert f"but the rows add up to item {shows['item']:,} shows and {clicks} clicks." in text
 
 
-def test_the_table_of_the_demo_has_every_figure_and_a_hyphen_for_unknown_ones() -> None:
-    text = shown(VIEW)
-    for part in ("2,000/s", "1,990/s", "0.751", "0.649", "120 ms / -", "5,000", VIEW.address):
-        assert part in text
-    assert "the truth" not in text
-    assert "the truth" in shown(
-        dataclasses.replace(VIEW, recent=ComparisonSnapshot(0.7, 0.6, 0.8, 4))
-    )
-
-
 def test_the_plain_line_of_the_demo_has_the_figures_of_the_table() -> None:
     for part in ("70 s", "learning", "2,000", "1,990", "0.751", "0.649", "120 ms", "5,000 rows"):
         assert part in line(VIEW)
-
-
-def test_the_announcement_of_a_demo_names_exactly_its_moments() -> None:
-    text = announcement(180, 60, 90)
-    for part in ("180 s of demo", "at 60 s, a copy", "at 90 s, the"):
-        assert part in text

@@ -36,11 +36,7 @@ def measured(folder: Path, image: str, model: str) -> dict[str, dict[str, float]
     node = KafkaNode(folder / "kafka", jars(), remove=folder)
     cluster = ValkeyCluster(folder / "valkey", primaries=2, remove=folder)
     found = {}
-    with (
-        running_server(node),
-        running_server(cluster),
-        unpacked(image, folder / "runc") as root,
-    ):
+    with running_server(node), running_server(cluster), unpacked(image, folder / "runc") as root:
         parts = PartsInContainers(root, config, node.bootstrap, cluster.url)
         parts.create()
         for name in COMMANDS:

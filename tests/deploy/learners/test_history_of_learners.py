@@ -9,13 +9,7 @@ from headrace.ingest.examples.batch import concatenate
 from headrace.learner.spec.model_spec import parse_spec
 from tests.deploy.learners.crew import BUCKETS, crew
 from tests.deploy.learners.learned_model import LearnedModel
-from tests.learner.inputs.history_reference import (
-    HISTORY,
-    LATER_MS,
-    assert_histories,
-    clicks_of,
-    read_histories,
-)
+from tests.learner.inputs.history_reference import HISTORY, assert_histories
 
 
 def _model(kafka: str, valkey: str, name: str, folder: Path) -> LearnedModel:
@@ -44,26 +38,3 @@ def test_every_click_is_in_the_history_once_when_the_learner_dies(
         learners.leave("a")
     with model.store() as store:
         assert_histories(model.spec, copy_rows(store), concatenate(produced))
-
-
-def test_learners_that_share_a_user_lose_few_clicks_and_make_no_item(
-    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
-) -> None:
-    model = _model(kafka, valkey, fresh_name("histories"), tmp_path)
-    with crew(model, tmp_path, "batch") as learners:
-        learners.join("a")
-        learners.join("b")
-        examples = model.produce(600)
-        learners.wait_until_more(3)
-        learners.kill("a")
-        learners.join("a")
-        model.wait_learned()
-        learners.leave("a")
-        learners.leave("b")
-    clicks = clicks_of(model.spec, examples)
-    column = [each.name for each in model.spec.fields.singles].index("user")
-    with model.store() as store:
-        found = read_histories(model.spec, copy_rows(store), examples.features, LATER_MS)
-    for ids, history in zip(examples.features.ids, found, strict=True):
-        assert set(history) <= {item for _, item in clicks[int(ids[column])]}
-    assert any(found)

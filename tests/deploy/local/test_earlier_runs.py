@@ -22,12 +22,7 @@ from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs.ndjson import DirectoryLog
-from headrace.ingest.replay.replayer import (
-    LogReplayed,
-    ReplayResult,
-    ReplaySettings,
-    replay,
-)
+from headrace.ingest.replay.replayer import LogReplayed, ReplayResult, ReplaySettings, replay
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.store import Shape

@@ -11,15 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models.shipped import path_of
 from tests.deploy.command import GENEROUS_S, Running, running
-from tests.deploy.demo.written_log import write_log
 
 pytestmark = pytest.mark.timeout(900)
 
-START_MS = 1_700_000_000_000
 _EVENT = {"user_id": "u", "item_id": "i", "category": "c", "position": "1", "device": "d"}
 _CANDIDATES = b'{"context": {"user_id": "u"}, "candidates": [{"item_id": "i"}]}'
 
@@ -97,23 +94,3 @@ def test_killed_servers_return_with_their_data_and_learning_goes_on_at_the_same_
         status, left = up.stop(signal.SIGINT)
         assert (status, left) == (0, []), up.output
         assert "restarted" not in up.output.partition("stopping every part")[2]
-
-
-@pytest.mark.long
-def test_a_run_whose_kafka_is_killed_during_the_replay_learns_each_event_once(
-    tmp_path: Path,
-) -> None:
-    written = write_log(tmp_path / "log", SyntheticStream(SyntheticSite(), 1, START_MS), 20, 30)
-    report = tmp_path / "report.json"
-    arguments = ["run", "--model", str(path_of("demo")), "--data", str(tmp_path / "log")]
-    arguments += ["--runs", "off", "--state", str(tmp_path / "state"), "--report", str(report)]
-    with running(*arguments, "--speed", "2", "--no-evaluate") as run:
-        run.wait_for("replayed [1-9]")
-        started_server(run, "java").kill()
-        assert run.end() == 0, run.output
-    assert "and was restarted" in run.output
-    assert "continued" not in run.output, "the events before the kill were of the same run"
-    figures = json.loads(report.read_text())
-    assert figures["impressions"] == written.impressions
-    assert figures["clicks"] == written.clicks
-    assert figures["duplicates"] == 0

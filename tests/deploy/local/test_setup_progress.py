@@ -29,14 +29,6 @@ def test_a_log_shows_every_ten_seconds_how_far_a_long_step_is() -> None:
     ]
 
 
-def test_a_terminal_shows_how_far_a_long_step_is_beside_its_clock() -> None:
-    text = io.StringIO()
-    with SetupProgress(Console(file=text, force_terminal=True)) as steps:
-        steps.step("compiling kernels", long=True)
-        steps.at_work("17 functions compiled")
-    assert "17 functions compiled" in text.getvalue()
-
-
 def test_every_compiled_function_is_reported_and_none_after_the_block() -> None:
     counts: list[int] = []
     twice = njit(lambda x: 2 * x)

@@ -226,8 +226,7 @@ def test_doctor_finds_a_fault_with_its_severity_place_and_remedy(
 
 
 @pytest.mark.parametrize(
-    ("begun_ms", "got"),
-    [(0, "none"), (1_000, "one from 28 hours ago"), (10_000_000, "")],
+    ("begun_ms", "got"), [(0, "none"), (1_000, "one from 28 hours ago"), (10_000_000, "")]
 )
 def test_doctor_reports_a_missing_or_an_old_snapshot(begun_ms: int, got: str) -> None:
     looked = replace(well(), at_ms=28 * 3_600_000 + 1_000)

@@ -22,11 +22,7 @@ FIELD = '\n[fields.tag_count]\nnumber = 90\ntransform = "log_bucket"\nsource = "
 
 
 def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
-    kafka: str,
-    valkey: str,
-    tmp_path: Path,
-    fresh_name: Callable[[str], str],
-    headrace: Commands,
+    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str], headrace: Commands
 ) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

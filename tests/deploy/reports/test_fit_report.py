@@ -9,17 +9,6 @@ from headrace.learner.batch.trainer import FitSummary
 DONE = FitSummary("2026-shop-1a2b", 1_200, 50_000, 1, 0.9123, None, 0.21, 2_300)
 
 
-def test_a_summary_names_examples_clicks_time_rate_losses_and_the_next_command() -> None:
-    text = fit_in_words(DONE, "shop", "my models", [], 5.0, resumed=False)
-    assert text == (
-        "2026-shop-1a2b: 1,200 rows of 50,000 examples in my models\n"
-        "2,300 of them with a click, learned in 5.0 s, 10,000 examples/s\n"
-        "before learning: log loss 0.21000, normalized entropy 0.9123\n"
-        "every row was learned\n"
-        "serve it: headrace serving run --snapshot 'shop=my models/2026-shop-1a2b'"
-    )
-
-
 def test_a_summary_says_what_was_left_out_and_what_came_out_of_order() -> None:
     refused = RefusedEvents(Reason.NO_TIME, 12, "log.csv, line 7", "time=")
     done = DONE._replace(held_out_loss=0.2, epochs=2, order=RowOrder(400, 9, 100, 7_200_000))

@@ -113,13 +113,6 @@ def test_a_ranking_request_has_shared_values_once_in_the_context() -> None:
     )
 
 
-def test_a_candidate_of_a_ranking_request_has_only_its_own_values() -> None:
-    [made] = requests_of([shown("a", "r", "1", "u"), shown("b", "r", "1", "v")], FIELDS)
-    asked = orjson.loads(made)
-    assert asked["context"] == {"article_id": "1"}
-    assert [each["user_id"] for each in asked["candidates"]] == ["u", "v"]
-
-
 def test_every_request_of_a_replayed_group_is_answered_before_its_events_are_sent() -> None:
     told: dict[str, float] = {}
 

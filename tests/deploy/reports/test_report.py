@@ -18,20 +18,11 @@ from headrace.deploy.reports.event_log import (
     impression_ids_of,
     sample_request,
 )
-from headrace.deploy.reports.refusals import (
-    RefusalReason,
-    Refusals,
-    read_refusals,
-)
-from headrace.deploy.reports.report import (
-    count_rows,
-    make_report,
-    write_report,
-)
+from headrace.deploy.reports.refusals import RefusalReason, Refusals, read_refusals
+from headrace.deploy.reports.report import count_rows, make_report, write_report
 from headrace.ingest.dead_letters.letter import pack as pack_letter
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.joiner.committed_state import JoinerState
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
@@ -149,14 +140,6 @@ def test_the_context_of_a_sample_request_has_what_all_of_its_impressions_share()
         "context": {"user": "u1"},
         "candidates": [{"brand": "x", "item": "a"}, {"brand": "x"}],
     }
-
-
-def test_a_table_without_a_column_of_the_layout_is_refused(tmp_path: Path) -> None:
-    table = tmp_path / "log.csv"
-    table.write_text("at,page\n1700000000,home\n")
-    layout = LogLayout(event=EventLayout(timestamp="time", timestamp_format="s"))
-    with pytest.raises(SpecError, match=r"log\.csv: expected a column, .*, (?:got|found) 'time'"):
-        check_log(table, layout)
 
 
 def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path: Path) -> None:

@@ -13,21 +13,6 @@ from tests.effort import seeds
 SHOWN, CLICKED, CLOSED = Kind.SHOWN, Kind.CLICKED, Kind.CLOSED
 
 
-def test_an_impression_has_the_label_of_its_click_and_its_first_score() -> None:
-    outcomes = join_outcomes(
-        [
-            examples([(SHOWN, "a", "r"), (SHOWN, "b", "r")]),
-            examples([(CLICKED, "b", "r"), (SHOWN, "c", "s")]),
-        ],
-        [scores([("b", 0.2), ("a", 0.1)]), scores([("b", 0.9), ("c", 0.3)])],
-    )
-    assert outcomes.impression_ids.to_pylist() == ["a", "b", "c"]
-    assert outcomes.labels.tolist() == [0, 1, 0]
-    assert outcomes.scores.tolist() == [0.1, 0.2, 0.3]
-    assert outcomes.requests is not None
-    assert outcomes.requests[0] == outcomes.requests[1] != outcomes.requests[2]
-
-
 def test_a_closed_window_carries_its_label_with_it() -> None:
     outcomes = join_outcomes(
         [examples([(CLOSED, "a", None), (CLOSED, "b", None)], labels=[1, 0])],

@@ -44,24 +44,6 @@ def test_a_fit_of_one_block_has_the_rate_since_its_begin(caplog: pytest.LogCaptu
     ]
 
 
-def test_a_continued_fit_has_the_rate_of_its_own_examples(caplog: pytest.LogCaptureFixture) -> None:
-    begun, done = FitProgress(1, 0.0, 50_000, math.nan), FitProgress(1, 0.5, 50_110, math.nan)
-    assert told(caplog, [begun, done], epochs=2) == [
-        "fitting shop: 0 % epoch 2 of 2, 50,000 examples",
-        "fitting shop: 50 % epoch 2 of 2, 50,110 examples, 10 examples/s",
-    ]
-
-
-def test_examples_are_staged_before_they_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    staging = FitProgress(0, 1.0, 0, math.nan, staging=True)
-    begun, done = FitProgress(0, 0.0, 0, math.nan), FitProgress(0, 0.5, 55, math.nan)
-    assert told(caplog, [staging, begun, done]) == [
-        "fitting shop: 100 % of the examples staged",
-        "fitting shop: 0 % 0 examples",
-        "fitting shop: 50 % 55 examples, 5 examples/s",
-    ]
-
-
 def test_work_on_buckets_is_logged_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     caplog.set_level(logging.INFO)

@@ -1,7 +1,6 @@
 """Exports to an MLflow server, through MLflow's own client."""
 
 import importlib.util
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from headrace.deploy.errors import BadOption, DeployError
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking import mlflow_target
-from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget, run_params
+from headrace.deploy.reports.tracking.mlflow_target import MlflowTarget
 from headrace.deploy.reports.tracking.run_recorder import RunOutputs, record_run
 from headrace.deploy.reports.tracking.run_registry import RunRegistry
 from headrace.deploy.reports.tracking.tracked_run import (
@@ -185,12 +184,3 @@ def test_a_missing_package_and_a_bad_address_are_refused_before_the_run(
     monkeypatch.setattr(mlflow_target, "find_spec", lambda _name: None)
     with pytest.raises(DeployError, match=r"pip install 'headrace\[mlflow\]'"):
         MlflowTarget("http://localhost:5000")
-
-
-def test_params_have_names_and_lengths_that_mlflow_takes() -> None:
-    run = TrackedRun(
-        *("a", RunKind.RUN, "a", RunState.DONE),
-        settings={"fields.a[0]=x": "y" * 1000, "best arm": "slow"},
-        points=(RunPoint(0, {"auc": 0.5}),),
-    )
-    assert json.dumps(run_params(run)) == json.dumps({"fields.a_0__x": "y" * 500, "kind": "run"})

@@ -10,12 +10,7 @@ from headrace.deploy.cli.runs import registry_of
 from headrace.deploy.errors import DeployError
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.tracking.run_comparison import compare_runs
-from headrace.deploy.reports.tracking.run_recorder import (
-    RunOutputs,
-    commit_of,
-    record_experiment,
-    record_run,
-)
+from headrace.deploy.reports.tracking.run_recorder import RunOutputs, record_experiment, record_run
 from headrace.deploy.reports.tracking.run_registry import RunRegistry, find_run, stored_runs
 from headrace.deploy.reports.tracking.tracked_run import (
     RunKind,
@@ -120,17 +115,6 @@ def test_a_user_without_a_home_records_nothing_and_is_told_so_by_the_list(
     assert "expected a folder, since this user has no home" in headrace("runs").err
 
 
-def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
-    registry = RunRegistry(tmp_path)
-    ids = [registry.claim("run", "a/b", 1_700_000_000_000) for _ in range(2)]
-    assert ids == ["20231114-221320-run-a_b", "20231114-221320-run-a_b-2"]
-
-
-def test_the_commit_is_that_of_the_folder_or_empty(tmp_path: Path) -> None:
-    assert commit_of(tmp_path) == ""
-    assert commit_of(tmp_path / "missing") == ""
-
-
 def test_an_experiment_becomes_a_run_with_a_run_for_each_arm() -> None:
     run = experiment_run("rates", HISTORY)
     assert (run.id, run.state, run.data) == ("experiment/rates", "done", ("examples.news",))
@@ -153,9 +137,7 @@ def test_an_experiment_becomes_a_run_with_a_run_for_each_arm() -> None:
     assert run.arms[2].reason == "worse"
 
 
-def test_an_experiment_that_goes_on_is_one_run_with_the_arms_of_its_history(
-    tmp_path: Path,
-) -> None:
+def test_an_experiment_that_goes_on_is_one_run_with_the_arms_of_its_history(tmp_path: Path) -> None:
     experiment = write_files(tmp_path, FILE)
     registry, folder = RunRegistry(tmp_path / "runs"), tmp_path / "kept"
     folder.mkdir()

@@ -65,11 +65,7 @@ def joiner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     fields = SimpleNamespace(weights=ExampleWeights())
     coverage = SimpleNamespace(recent=lambda: CoverageCounts(0, {}), fields=())
     loop = SimpleNamespace(
-        figures=JoinerTotals(),
-        partitions={},
-        durations=durations,
-        fields=fields,
-        coverage=coverage,
+        figures=JoinerTotals(), partitions={}, durations=durations, fields=fields, coverage=coverage
     )
     yield from collected(JoinerCollector("m", cast("Any", loop)).collect())
     yield from collected(ReadLag("headrace_joiner_lag", {"model": "m"}).collect())

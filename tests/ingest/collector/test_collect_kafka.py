@@ -30,12 +30,7 @@ from headrace.ingest.collector import collector_process as process_module
 from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
 from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.dead_letters.letter import pack
-from headrace.ingest.errors import (
-    KafkaRefused,
-    KafkaUnreachable,
-    NotAllowed,
-    StreamError,
-)
+from headrace.ingest.errors import KafkaRefused, KafkaUnreachable, NotAllowed, StreamError
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
@@ -214,9 +209,7 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_client_delivers_events_to_a_real_collector(
-    own_kafka: KafkaWithPasswords,
-) -> None:
+def test_the_client_delivers_events_to_a_real_collector(own_kafka: KafkaWithPasswords) -> None:
     told: list[UndeliverableEvent] = []
     now_ms = time.time_ns() // 1_000_000
     with (

@@ -17,24 +17,13 @@ from numba import typeof
 
 from headrace.ingest.decoding.decoder import Decoder
 from headrace.ingest.decoding.json_scanner import ODD
-from headrace.ingest.events.contract import (
-    IMPRESSION_ID,
-    REQUEST_ID,
-    TIME,
-)
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import _no_chunk
 from tests.effort import LONG, examples
-from tests.ingest.decoding.both_decoders import (
-    DECLARED,
-    FIELDS,
-    NOW_MS,
-    SPEC,
-    agree,
-    block,
-)
+from tests.ingest.decoding.both_decoders import DECLARED, FIELDS, NOW_MS, SPEC, agree, block
 
 NOTABLE_NUMBERS = [
     *("-0", "-0.0", "-0.00", "0.0", "0.00", "1.0", "1.50", "12.00", "-1.5", "-12.50", "100.0"),

@@ -6,13 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, concatenate, pack
-from headrace.ingest.examples.splitting import (
-    Cut,
-    common_ends,
-    cut,
-    example_bytes,
-    reached_ms,
-)
+from headrace.ingest.examples.splitting import Cut, common_ends, cut, example_bytes, reached_ms
 from headrace.ingest.features.encoder import Encoded
 
 

@@ -72,12 +72,6 @@ def test_unpacking_a_batch_of_examples_copies_no_column() -> None:
         assert np.shares_memory(array, whole)
 
 
-def test_an_empty_batch_of_examples_is_packed_and_unpacked() -> None:
-    for policy in ("immediate", "window"):
-        fields = fields_of(policy)
-        _same(unpack(pack(Examples.empty(fields, 5)), fields), Examples.empty(fields, 5))
-
-
 def test_examples_of_a_model_with_one_field_are_packed_and_unpacked() -> None:
     where = SpecText("m", '[fields.price]\nnumber = 1\ntransform = "number"\n')
     fields: FieldSet = parse_fields(where.tables(), where)

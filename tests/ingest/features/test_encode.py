@@ -68,11 +68,7 @@ def rows(encoded: Encoded) -> list[tuple[object, ...]]:
     ends = encoded.bag_offsets
     bags = [encoded.bag_ids[begin:end].tolist() for begin, end in itertools.pairwise(ends)]
     return [
-        (
-            encoded.ids[i].tolist(),
-            encoded.numbers[i].tolist(),
-            bags[2 * i : 2 * i + 2],
-        )
+        (encoded.ids[i].tolist(), encoded.numbers[i].tolist(), bags[2 * i : 2 * i + 2])
         for i in range(len(encoded))
     ]
 
@@ -170,16 +166,3 @@ def test_bags_keep_their_items_in_order_with_what_is_no_array_as_a_bag_of_one() 
     words = [field_id(hash_text(text), 7) for text in ("w", "1")]
     assert encoded.bag_ids.tolist() == [*tags[:3], words[0], *tags[3:], words[1]]
     assert encoded.bag_offsets.tolist() == [0, 3, 4, 4, 4, 6, 7]
-
-
-def test_encoding_an_empty_batch_returns_no_rows() -> None:
-    encoded = encode()
-    assert (len(encoded), encoded.ids.shape, encoded.numbers.shape) == (0, (0, 5), (0, 2))
-    assert encoded.bag_offsets.tolist() == [0]
-
-
-def test_encoding_without_candidates_returns_no_rows() -> None:
-    context = {"tags": ["a", "b"], "words": "w", "item": 1, "price": 2}
-    encoded = Encoder(fields()).encode_candidates(context, [])
-    assert (encoded.ids.shape, encoded.numbers.shape) == ((0, 5), (0, 2))
-    assert encoded.bag_ids.shape == (0,)

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.ingest.features.fields import (
-    LAST_NUMBER,
-    FieldSet,
-    LabelPolicy,
-    Policy,
-    parse_fields,
-)
+from headrace.ingest.features.fields import LAST_NUMBER, FieldSet, LabelPolicy, Policy, parse_fields
 from headrace.ingest.features.hashing import field_ids
 from headrace.ingest.features.number_ids import NUMBER_ROW, number_id
 from headrace.ingest.features.spec_text import SpecError, SpecText

@@ -64,8 +64,7 @@ def test_a_column_of_any_values_hashes_as_each_of_them_alone(values: list[object
 
 
 @pytest.mark.parametrize(
-    "same",
-    [[2, 2.0, "2"], [True, "true"], [False, "false"], [-3, -3.0, "-3"], [0, 0.0, -0.0, "0"]],
+    "same", [[2, 2.0, "2"], [True, "true"], [False, "false"], [-3, -3.0, "-3"], [0, 0.0, -0.0, "0"]]
 )
 def test_all_spellings_of_a_value_have_one_hash(same: list[object]) -> None:
     assert len({int(hash_values([value])[0]) for value in same}) == 1

@@ -4,10 +4,17 @@ import pytest
 
 from headrace.ingest.errors import BadCheckpoint
 from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
+from headrace.ingest.joiner.last_position import continue_at
 from tests.ingest.joiner.partition import Partition
 
 SAVED = SavedCheckpoint("fields", ("i", "c"), Partition().joiner.checkpoint(), (3, -1), "batch")
 TEXT = SAVED.to_json()
+
+
+def test_committed_offsets_decide_alone_where_the_topic_has_no_checkpoint() -> None:
+    for tail in ([], [None], [None, None]):
+        assert continue_at(SAVED, tail) == (SAVED, 0)
+        assert continue_at(None, tail) == (None, 0)
 
 
 def test_a_checkpoint_is_short_and_read_as_it_was_committed() -> None:

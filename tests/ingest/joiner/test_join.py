@@ -4,15 +4,7 @@ import pytest
 
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core.input import EventSide
-from tests.ingest.joiner.partition import (
-    T0_MS,
-    WINDOW_MS,
-    Partition,
-    clicked,
-    records,
-    shown,
-    tick,
-)
+from tests.ingest.joiner.partition import T0_MS, WINDOW_MS, Partition, clicked, records, shown, tick
 
 END = tick(100 * WINDOW_MS)
 IMPRESSIONS, CLICKS = EventSide.IMPRESSIONS, EventSide.CLICKS
@@ -123,10 +115,7 @@ def test_a_click_that_a_closing_window_leaves_unmatched_counts_once_across_a_res
     assert before.joiner.counters.unmatched_clicks == 1
 
     after.joiner.restore(before.joiner.checkpoint())
-    for side, values in (
-        (IMPRESSIONS, [*opens, shown("b", 160)]),
-        (CLICKS, waits),
-    ):
+    for side, values in ((IMPRESSIONS, [*opens, shown("b", 160)]), (CLICKS, waits)):
         after.offer(side, records(side, values))
         after.joiner.ended(side)
     for now_ms in (2_000, 3_000):

@@ -48,9 +48,7 @@ def test_a_joiner_process_reports_its_counts_in_metrics(joined: Joined) -> None:
         assert "headrace_joiner_dead_letters_total{model=" in text
 
 
-def test_a_second_joiner_with_the_same_instance_fences_the_first(
-    joined: Joined,
-) -> None:
+def test_a_second_joiner_with_the_same_instance_fences_the_first(joined: Joined) -> None:
     outcome: list[BaseException] = []
     stop = threading.Event()
 

@@ -13,7 +13,7 @@ from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
 from headrace.ingest.kafka.protocols import Committed, Record, Source
 from headrace.ingest.kafka.transactions import Outgoing
-from tests.effort import seeds
+from tests.effort import LONG, seeds
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
 from tests.ingest.joiner.joiner_run import EXAMPLES, PARTITIONS, JoinerRun, saved
 
@@ -94,7 +94,7 @@ def catch_up(joiner_run: JoinerRun) -> None:
 
 @pytest.mark.parametrize("troubled", [ForgetfulTransactions, PartlyCommitted])
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(3 if LONG else 2))
 def test_kills_aborts_rebalances_and_troubles_of_kafka_do_not_change_the_examples(
     seed: int, policy: str, troubled: type[Troubled]
 ) -> None:

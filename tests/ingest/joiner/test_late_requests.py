@@ -61,8 +61,7 @@ MOMENTS = {
 COMMITTED_IN_PART = "EndTxn", "between its offsets and a message"
 SCENARIOS = [
     pytest.param(
-        *(late, moment, noticed),
-        id=f"{late}, {moment}, {'noticed' if noticed else 'unnoticed'}",
+        *(late, moment, noticed), id=f"{late}, {moment}, {'noticed' if noticed else 'unnoticed'}"
     )
     for late in REQUESTS
     for moment in MOMENTS

@@ -16,9 +16,7 @@ def wait_for_deletion(settings: KafkaSettings, name: str) -> None:
         assert time.monotonic() < deadline_s, f"{name} is still listed"
 
 
-def test_a_rehearsal_commits_its_transactions_and_deletes_its_topic_and_group(
-    kafka: str,
-) -> None:
+def test_a_rehearsal_commits_its_transactions_and_deletes_its_topic_and_group(kafka: str) -> None:
     settings = KafkaSettings(kafka)
     rehearsal = BrokerRehearsal(settings, transactions=3)
     rehearsal.start()

@@ -65,8 +65,7 @@ def test_transactions_that_failed_keep_no_memory_of_their_callers(
     monkeypatch.setattr(FailingProducer, "aborts", aborts)
     written = KafkaTransactions(KafkaSettings("a:1"), "id", NoGroup())
     kept = kept_after(
-        lambda: written.write([Outgoing(SOURCE, b"value")], {SOURCE: Committed(1, "")}),
-        StreamError,
+        lambda: written.write([Outgoing(SOURCE, b"value")], {SOURCE: Committed(1, "")}), StreamError
     )
     assert kept == 0
     assert sum(producer() is not None for producer in made) <= 1

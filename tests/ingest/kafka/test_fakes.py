@@ -4,7 +4,7 @@ from inspect import signature
 
 import pytest
 
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, SentMessage
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -80,14 +80,6 @@ def test_a_revoked_source_of_a_list_reader_is_silent_until_assigned_and_started(
     assert reader.poll(0.0) == [PartitionAssigned(SOURCE)]
     reader.start({SOURCE: 0})
     assert reader.poll(0.0) == [record(0), AtEnd(SOURCE, 1)]
-
-
-def test_a_list_writer_records_what_was_flushed() -> None:
-    writer = ListWriter()
-    writer.send(SOURCE, b"v", b"k")
-    assert (writer.sent, writer.flushed) == ([SentMessage(SOURCE, b"v", b"k")], 0)
-    writer.close()
-    assert (writer.flushed, writer.closed) == (1, True)
 
 
 def test_a_list_transaction_is_written_completely_or_not_at_all() -> None:

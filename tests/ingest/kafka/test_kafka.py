@@ -9,12 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headrace.ingest.errors import (
-    Fenced,
-    MissingTopic,
-    OffsetGone,
-    StreamError,
-)
+from headrace.ingest.errors import Fenced, MissingTopic, OffsetGone, StreamError
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     Committed,
@@ -28,11 +23,7 @@ from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import (
-    EventTopics,
-    ensure_topics,
-    topics_for,
-)
+from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.kafka.transactions import KafkaTransactions
 from tests.ingest.kafka.made_topics import DEADLINE_S, make_topic
 from tests.ingest.kafka.reader_events import numbered, poll_until, until_end, values, write

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -22,12 +21,13 @@ from headrace.ingest.kafka.transactions import KafkaTransactions
 from tests.running_server import jars, running_server
 
 SOURCE, OTHER = Source("events", 0), Source("events", 1)
+MARKED = Source("marked", 0)
 
 
-@pytest.fixture
-def own_kafka(tmp_path: Path) -> Iterator[KafkaNode]:
-    """A broker of this test alone."""
-    with running_server(KafkaNode(tmp_path, jars())) as node:
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
+    """A broker of these tests alone."""
+    with running_server(KafkaNode(tmp_path_factory.mktemp("kafka"), jars())) as node:
         yield node
 
 
@@ -78,29 +78,29 @@ def test_a_position_behind_the_marker_of_a_new_leader_is_in_a_log_that_lost_noth
     own_kafka: KafkaNode,
 ) -> None:
     settings = KafkaSettings(own_kafka.bootstrap)
-    ensure_topics(settings, [TopicSpec(SOURCE.topic, 1, replicas=1)])
-    _write(settings, SOURCE, 3)
+    ensure_topics(settings, [TopicSpec(MARKED.topic, 1, replicas=1)])
+    _write(settings, MARKED, 3)
     client = {"bootstrap.servers": own_kafka.bootstrap, "log_level": 0}
     producer = Producer(client | {"transactional.id": "writer"})
     producer.init_transactions(30.0)
     producer.begin_transaction()
-    producer.produce(SOURCE.topic, b"of the old leader", partition=0)
+    producer.produce(MARKED.topic, b"of the old leader", partition=0)
     producer.flush(30.0)
     own_kafka.kill()
     own_kafka.launch()
     own_kafka.wait_ready()
     producer.commit_transaction(60.0)
-    [end] = high_watermarks(settings, SOURCE.topic).values()
+    [end] = high_watermarks(settings, MARKED.topic).values()
     assert end == 5
-    records = list(read_until(settings, SOURCE.topic, {SOURCE: end}))
+    records = list(read_until(settings, MARKED.topic, {MARKED: end}))
     assert records[-1].offset == 3
     epoch = records[-1].leader_epoch
-    [at_end] = log_offsets(settings, AdminClient(settings.connection()), [SOURCE]).values()
+    [at_end] = log_offsets(settings, AdminClient(settings.connection()), [MARKED]).values()
     assert at_end.offset == end and at_end.leader_epoch > epoch
-    assert truncated(settings, {SOURCE: ReadPosition(end, epoch)}) == []
-    _write(settings, SOURCE, 1)
-    assert truncated(settings, {SOURCE: ReadPosition(end, epoch)}) == []
-    assert truncated(settings, {SOURCE: ReadPosition(end + 1, epoch)}) == [SOURCE]
+    assert truncated(settings, {MARKED: ReadPosition(end, epoch)}) == []
+    _write(settings, MARKED, 1)
+    assert truncated(settings, {MARKED: ReadPosition(end, epoch)}) == []
+    assert truncated(settings, {MARKED: ReadPosition(end + 1, epoch)}) == [MARKED]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from headrace.ingest.kafka.topics import (
     EventTopics,
     TopicSpec,
     ensure_topics,
-    examples_topic,
-    joiner_group,
     read_retention,
     topics_for,
 )
@@ -66,13 +64,6 @@ def test_a_joiner_refuses_a_topic_whose_settings_were_changed(
     stop.set()
     with pytest.raises(TopicMismatch, match=f"topic {specs[place].name}: .*{key}=.*got {value}"):
         run_joiner(JoinerSettings(topics=names), settings, model, fields_of(), stop)
-
-
-def test_topics_with_three_replicas_need_two_in_sync() -> None:
-    of_three, of_one = topics_for("model", replicas=3), topics_for("model", replicas=1)
-    assert {spec.preferred["min.insync.replicas"] for spec in of_three} == {"2"}
-    assert {spec.replicas for spec in of_three} == {3}
-    assert not any("min.insync.replicas" in spec.preferred for spec in of_one)
 
 
 def test_retention_is_that_of_the_topics_and_of_committed_offsets(
@@ -125,8 +116,3 @@ def _ended(error: Exception | None = None) -> Future[None]:
     else:
         future.set_exception(error)
     return future
-
-
-def test_each_model_has_a_group_and_a_topic_of_its_own() -> None:
-    assert joiner_group("old") != joiner_group("new")
-    assert examples_topic("old") != examples_topic("new")

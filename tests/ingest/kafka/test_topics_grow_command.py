@@ -11,9 +11,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, partition_counts, topics_for
-from tests.deploy.command import headrace, running
+from tests.deploy.command import running
+from tests.deploy.in_process import Commands, headrace
 from tests.ingest.joiner.joined import Joined
 from tests.ingest.keyed_events import MODEL, labels_of, send_by_key
+
+__all__ = ["headrace"]
 
 AFTER = 6
 FIELDS = """
@@ -27,7 +30,7 @@ window_s = 1
 
 
 def test_an_event_in_a_topic_that_its_producer_created_is_joined_once_after_a_growth(
-    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+    headrace: Commands, kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     prefix, name = f"{fresh_name('auto')}.", "news"
     settings = KafkaSettings(kafka, names=TopicNames(prefix))
@@ -41,25 +44,25 @@ def test_an_event_in_a_topic_that_its_producer_created_is_joined_once_after_a_gr
     send_by_key(joined, shown=["first"])
 
     refused = headrace("ingest", "topics", *common, "--partitions", str(AFTER))
-    assert refused.returncode == 2
-    assert "topic impressions: expected 6 partitions, got 1" in refused.stderr
-    assert "`headrace ingest topics --partitions 1`" in refused.stderr
-    assert "`headrace topics grow`" in refused.stderr
+    assert refused.code == 2
+    assert "topic impressions: expected 6 partitions, got 1" in refused.err
+    assert "`headrace ingest topics --partitions 1`" in refused.err
+    assert "`headrace topics grow`" in refused.err
     assert set(partition_counts(settings)) == {"impressions"}, "a refusal creates nothing"
     grown = headrace("topics", "grow", *common, "--partitions", str(AFTER))
-    assert grown.returncode == 2
-    assert "--partitions 1` creates them" in grown.stderr
+    assert grown.code == 2
+    assert "--partitions 1` creates them" in grown.err
 
     made = headrace("ingest", "topics", *common, "--partitions", "1", "--change-settings")
-    assert made.returncode == 0, made.stderr
-    assert "topic impressions: message.timestamp.type=LogAppendTime, was CreateTime" in made.stdout
+    assert made.code == 0, made.err
+    assert "topic impressions: message.timestamp.type=LogAppendTime, was CreateTime" in made.out
     with running("ingest", "join", *common):
         grown = headrace("topics", "grow", *common, "--partitions", str(AFTER))
-        assert grown.returncode == 0, grown.stdout + grown.stderr
-    assert "next: restart the producers" in grown.stdout
+        assert grown.code == 0, grown.out + grown.err
+    assert "next: restart the producers" in grown.out
     checked = headrace("ingest", "topics", *common, "--partitions", str(AFTER), "--change-settings")
-    assert checked.returncode == 0, checked.stderr
-    assert "was" not in checked.stdout
+    assert checked.code == 0, checked.err
+    assert "was" not in checked.out
     assert partition_counts(settings, ["impressions", "clicks"]) == {
         "impressions": AFTER,
         "clicks": AFTER,
@@ -68,7 +71,7 @@ def test_an_event_in_a_topic_that_its_producer_created_is_joined_once_after_a_gr
 
 
 def test_a_growth_that_no_joiner_can_prepare_is_refused(
-    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+    headrace: Commands, kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     prefix, name = f"{fresh_name('parted')}.", "news"
     settings = KafkaSettings(kafka, names=TopicNames(prefix))
@@ -80,8 +83,8 @@ def test_a_growth_that_no_joiner_can_prepare_is_refused(
     send_by_key(joined, clicked=["first"])
     grow = ("topics", "grow", "--model", str(spec), "--kafka", kafka, "--topics-prefix", prefix)
     refused = headrace(*grow, "--partitions", str(AFTER))
-    assert refused.returncode == 2
-    assert "1 event to join" in refused.stderr
-    assert "impressions 6, clicks 1" in refused.stderr
+    assert refused.code == 2
+    assert "1 event to join" in refused.err
+    assert "impressions 6, clicks 1" in refused.err
     grown = headrace(*grow, "--partitions", str(AFTER), "--accept-unmatched")
-    assert grown.returncode == 0, grown.stdout + grown.stderr
+    assert grown.code == 0, grown.out + grown.err

@@ -20,12 +20,7 @@ from headrace.ingest.kafka.reading.bounded_reader import read_all
 from headrace.ingest.kafka.reading.consumer import KafkaReader
 from headrace.ingest.kafka.reading.offset_store import KafkaOffsets
 from headrace.ingest.kafka.settings import KafkaSettings, TopicNames
-from headrace.ingest.kafka.topics import (
-    TopicSpec,
-    ensure_topics,
-    grow_topics,
-    partition_counts,
-)
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, grow_topics, partition_counts
 from headrace.ingest.kafka.transactions import KafkaTransactions, Outgoing
 
 LEGAL = st.text("abcXYZ019._-", max_size=12)

@@ -11,12 +11,7 @@ import pytest
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.logs.ndjson import DirectoryLog
-from headrace.ingest.replay.replayer import (
-    ReplayHooks,
-    ReplayResult,
-    ReplaySettings,
-    replay,
-)
+from headrace.ingest.replay.replayer import ReplayHooks, ReplayResult, ReplaySettings, replay
 
 PARTITIONS = 3
 WINDOW_MS = 1_000

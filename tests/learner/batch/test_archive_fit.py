@@ -101,12 +101,7 @@ def check_handover(
     storage = SnapshotStorage(str(tmp_path / "models"))
     manifest = find_snapshot(storage, spec.name, done.snapshot)
     restore(
-        world.store,
-        storage,
-        manifest,
-        manifest.shape,
-        stop=threading.Event(),
-        tell=lambda _: None,
+        world.store, storage, manifest, manifest.shape, stop=threading.Event(), tell=lambda _: None
     )
     assert world.marks() == [dict.fromkeys(range(PARTITIONS), ARCHIVED)] * manifest.shape.buckets
     counts = []

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import fsspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -17,7 +16,7 @@ from fsspec.registry import known_implementations
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.logs.layout import parse_layout
 from headrace.learner.batch.fit_folder import FitFolder
-from headrace.learner.batch.sources import FilePosition, UnreadableData
+from headrace.learner.batch.sources import UnreadableData
 from headrace.learner.batch.store_fit.staged_run import StageFolder
 from headrace.learner.batch.table_source import TableSource
 from headrace.learner.batch.trainer import BatchTrainer, FitSettings
@@ -168,18 +167,3 @@ def test_a_column_that_a_file_lacks_is_named_in_the_log(
     assert len(fit(f"{tmp_path}/log.csv", tmp_path / "models"))
     assert "expected a column for each field of the spec, got none for" in caplog.text
     assert "user" in caplog.text
-
-
-def test_numbers_with_decimal_commas_are_logged_with_column_example_and_remedy(
-    rows: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "log.csv"
-    prices = pc.replace_substring(pc.cast(rows["price"], pa.string()), ".", ",")
-    place = rows.schema.get_field_index("price")
-    pyarrow.csv.write_csv(rows.set_column(place, "price", prices), path)
-    source = TableSource([str(path)], parse_layout(LAYOUT, "layout.toml"), SPEC)
-    next(iter(source.blocks(FilePosition())))
-    assert "field price: " in caplog.text
-    assert "values are not a number and count as absent" in caplog.text
-    assert f"such as '{next(each for each in prices.to_pylist() if ',' in each)}'" in caplog.text
-    assert 'write decimal_commas = ["price"] in the layout, [file]' in caplog.text

@@ -20,12 +20,7 @@ from headrace.learner.batch.trainer import FitSummary
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.pserver.errors import MissingModel
 from tests.learner.batch.staged_files import Ended, one_pass, one_store, run_here
-from tests.learner.batch.store_fits import (
-    SPEC,
-    counted,
-    run,
-    trainer,
-)
+from tests.learner.batch.store_fits import SPEC, counted, run, trainer
 from tests.learner.shop import shop_rows
 
 ROWS, SHARE = 50_000, 0.25

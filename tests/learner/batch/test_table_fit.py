@@ -21,15 +21,7 @@ from headrace.learner.batch.trainer import BatchTrainer, FitSettings, FitSummary
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
-from tests.learner.batch.fitted_tables import (
-    ROWS,
-    Tell,
-    fit,
-    layout,
-    rows_of_files,
-    stopped,
-    write,
-)
+from tests.learner.batch.fitted_tables import ROWS, Tell, fit, layout, rows_of_files, stopped, write
 from tests.learner.shop import BEGIN_MS, shop_rows, shop_spec
 
 NOW_MS = BEGIN_MS + 10 * ROWS * 1000

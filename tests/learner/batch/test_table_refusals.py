@@ -182,26 +182,3 @@ def test_a_column_that_a_later_file_lacks_is_refused_with_that_file(
     expected = r"p1\.parquet: expected the columns of the files before, got none for user\."
     with pytest.raises(UnreadableData, match=expected):
         list(source.blocks(FilePosition()))
-
-
-def test_click_times_that_say_never_are_no_clicks_in_a_fit_and_others_are_refused(
-    tmp_path: Path,
-) -> None:
-    lines = ["time,user,item,clicked_at"]
-    lines += [
-        f"2026-03-01 08:00:{i:02},u,a,{'1970-01-01 00:00:00' if i else '2026-03-01 08:00:09'}"
-        for i in range(40)
-    ]
-    lines.append("2026-03-01 08:00:41,u,a,soon")
-    (tmp_path / "log.csv").write_text("\n".join(lines))
-    text = '[event]\ntimestamp = "time"\ntimestamp_format = "iso"\n[click]\n'
-    source = TableSource(
-        [str(tmp_path / "log.csv")],
-        parse_layout(f'{text}timestamp = "clicked_at"', "layout.toml"),
-        shop_spec(),
-    )
-    [block] = source.blocks(FilePosition())
-    assert (len(block.examples), int(block.examples.labels.sum())) == (40, 1)
-    [refused] = block.refusals
-    assert (refused.count, refused.place.rpartition(", ")[2]) == (1, "line 42")
-    assert "got 'soon' in the column 'clicked_at'" in refused.advice

@@ -12,10 +12,7 @@ from headrace.learner.calibration.platt import PlattScaling, gain_of
 from headrace.learner.calibration.shrinkage import ShrinkageMixture
 from headrace.learner.spec.calibration_spec import Calibration
 from tests.learner.calibration.calibration_pairs import DEEP, SECTION, check_equals, layer_of, pair
-from tests.learner.models.model_laws import (
-    check_batches_do_not_matter,
-    check_learned_buckets_stay,
-)
+from tests.learner.models.model_laws import check_batches_do_not_matter, check_learned_buckets_stay
 from tests.learner.streams import Bench, random_examples
 
 ISOTONIC = '[calibration]\nkind = "isotonic"\nalpha = 0.3\n'
@@ -61,8 +58,7 @@ def test_calibrated_scores_do_not_depend_on_the_batch_size(batch: int, section: 
 
 
 @pytest.mark.parametrize(
-    ("model", "section"),
-    [*((each, SECTION) for each in MODELS), ("", ISOTONIC), ("", SHRINKAGE)],
+    ("model", "section"), [*((each, SECTION) for each in MODELS), ("", ISOTONIC), ("", SHRINKAGE)]
 )
 def test_pushed_calibration_rows_answer_as_the_learner_does(model: str, section: str) -> None:
     spec, _ = pair("immediate", model, section)
@@ -88,11 +84,7 @@ def test_a_bucket_that_has_the_examples_keeps_its_part_of_the_layer(section: str
 
 @pytest.mark.parametrize(
     ("layer", "kind"),
-    [
-        (PlattScaling, "platt"),
-        (IsotonicScaling, "isotonic"),
-        (ShrinkageMixture, "shrinkage"),
-    ],
+    [(PlattScaling, "platt"), (IsotonicScaling, "isotonic"), (ShrinkageMixture, "shrinkage")],
 )
 def test_a_broken_model_answers_nan_through_its_calibration(
     layer: type[PlattScaling], kind: str

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.learner.experiments.confidence import (
-    half_width,
-    mixture_precision,
-)
+from headrace.learner.experiments.confidence import half_width, mixture_precision
 from headrace.learner.experiments.decisions import ArmVerdict, DecisionRules, look
 from tests.bench.experiments.false_promotions import SCENARIOS, detection, false_promotions
 from tests.learner.experiments.moments import running_moments

@@ -18,12 +18,7 @@ from headrace.learner.experiments.runner import ExperimentRunner
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop.scores import scores_of
 from headrace.learner.validation.outcomes import join_outcomes
-from tests.learner.experiments.experiment_runs import (
-    FILE,
-    log_of,
-    run_stopped,
-    write_files,
-)
+from tests.learner.experiments.experiment_runs import FILE, log_of, run_stopped, write_files
 
 FIRST = FilePosition()
 _RUNGS = b"experiments.rungs\nRungs\n"

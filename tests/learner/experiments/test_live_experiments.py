@@ -18,11 +18,7 @@ from headrace.ingest.kafka.fakes import ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.errors import ExamplesExpired, LearnerError
 from headrace.learner.experiments.arm import Arm
-from headrace.learner.experiments.live.history_topic import (
-    forget,
-    request_stop,
-    stop_requested_by,
-)
+from headrace.learner.experiments.live.history_topic import forget, request_stop, stop_requested_by
 from headrace.learner.experiments.live.live_process import no_examples
 from headrace.learner.experiments.live.saved_arm import SavedArm, read_saved_arm
 from headrace.learner.experiments.published_history import PublishedHistory
@@ -30,7 +26,7 @@ from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
-from tests.effort import seeds
+from tests.effort import LONG, seeds
 from tests.learner.experiments.experiment_runs import write_files
 from tests.learner.experiments.live_broker import PARTITIONS, TOPIC, Broker, Killed
 
@@ -62,7 +58,7 @@ def test_a_live_experiment_killed_anywhere_decides_as_one_that_was_not(
     }
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("seed", seeds(4 if LONG else 2))
 def test_a_lost_folder_is_replayed_with_late_batches_where_they_were_learned(
     tmp_path: Path, seed: int
 ) -> None:

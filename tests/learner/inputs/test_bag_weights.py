@@ -10,14 +10,7 @@ from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.models.slow_factorization import SlowFactorization
 from tests.learner.models.slow_logistic import SlowLogistic, item_weights
 from tests.learner.row_comparison import assert_same_rows
-from tests.learner.streams import (
-    BUCKETS,
-    FIELDS,
-    STATISTICS,
-    Bench,
-    part,
-    random_examples,
-)
+from tests.learner.streams import BUCKETS, FIELDS, STATISTICS, Bench, part, random_examples
 
 POOLINGS = ["sum", "mean", "sqrt"]
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\ninit_scale = 0.1\n'

@@ -9,7 +9,7 @@ import pytest
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.learner.models.factory import open_model
 from headrace.pserver.rows.table import RowTable
-from tests.effort import seeds
+from tests.effort import LONG, seeds
 from tests.learner.few_rows import Model, Trouble, assert_same, drawn
 from tests.learner.inputs.history_reference import (
     HISTORY,
@@ -97,7 +97,7 @@ def test_a_learner_of_few_rows_has_the_histories_of_one_of_all_rows(seed: int, m
 
 
 @pytest.mark.parametrize("most_rows", [None, 150], ids=["all rows", "few rows"])
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(3 if LONG else 2))
 def test_under_random_faults_every_click_is_in_the_history_once(
     seed: int, most_rows: int | None
 ) -> None:

@@ -14,14 +14,7 @@ from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.replica.replica import Replica
 from tests.learner.in_memory import InMemoryModel, cut, records_of
-from tests.learner.streams import (
-    BUCKETS,
-    COUNT,
-    PROBABILITY,
-    counted,
-    random_examples,
-    random_spec,
-)
+from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, counted, random_examples, random_spec
 
 # a pair of user and item is seen some 18 times: half of them are refused to the end
 HARD = [COUNT.replace("= 4", "= 20"), PROBABILITY.replace("0.2", "0.03")]

@@ -15,10 +15,7 @@ from headrace.pserver.rows.deltas import Deletions
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
 from tests.effort import seeds
-from tests.learner.models.model_laws import (
-    check_batches_do_not_matter,
-    check_learned_buckets_stay,
-)
+from tests.learner.models.model_laws import check_batches_do_not_matter, check_learned_buckets_stay
 from tests.learner.models.slow_logistic import SlowLogistic
 from tests.learner.row_comparison import assert_same_rows
 from tests.learner.streams import (

@@ -64,7 +64,7 @@ def test_nothing_changes_without_a_delay() -> None:
     assert weigh_shows(view_of(2), examples, ()) is examples
 
 
-@pytest.mark.parametrize("architecture", ["lr", "fm"])
+@pytest.mark.parametrize("architecture", ["lr", pytest.param("fm", marks=pytest.mark.long)])
 def test_a_new_model_keeps_the_click_rate_while_clicks_are_hours_late(architecture: str) -> None:
     log = generate(plans()[17], 6_000)  # delays of three hours, 2 % of impressions clicked
     text = spec_text(log, architecture)

@@ -84,9 +84,7 @@ def test_an_intrinsic_of_eight_lanes_does_what_numpy_does(
     made = np.zeros(LANES, np.float32)
     work(X, Y, made)
     np.testing.assert_array_equal(
-        made,
-        np.asarray(expected, np.float32),
-        err_msg=_broken("learner/intrinsics/simd.py", name),
+        made, np.asarray(expected, np.float32), err_msg=_broken("learner/intrinsics/simd.py", name)
     )
 
 

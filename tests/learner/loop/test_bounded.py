@@ -18,7 +18,7 @@ from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import BucketAnswer
-from tests.effort import seeds
+from tests.effort import LONG, seeds
 from tests.learner.few_rows import Model, Silent, Trouble, assert_same, drawn
 from tests.learner.streams import COUNT, PROBABILITY, part, random_examples, random_spec
 
@@ -32,7 +32,7 @@ TORCH = "deep models are an extra: pip install headrace[deep]"
 def test_a_learner_of_few_rows_gives_the_model_of_all_rows(model: str, growth: str) -> None:
     if model == DEEPFM:
         pytest.importorskip("torch", reason=TORCH)
-    for seed in seeds(2 if growth else 4):
+    for seed in seeds((2 if growth else 4) if LONG else 1):
         spec, examples = drawn(seed, growth, model)
         whole, few = Model(spec, examples), Model(spec, examples)
         learner = few.learning(most_rows=60)
@@ -68,7 +68,7 @@ def assert_once(model: Model, examples: Examples) -> None:
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-@pytest.mark.parametrize("seed", [0, 1, 4])
+@pytest.mark.parametrize("seed", [0, 1, 4] if LONG else [0, 4])
 def test_under_random_faults_a_cached_learner_counts_every_example_once(
     seed: int, statistics: bool
 ) -> None:
@@ -193,10 +193,7 @@ def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None
     whole, few = Model(spec, examples, batch=20), Model(spec, examples, batch=20)
     learner = few.learning(most_rows=150)
     assert isinstance(learner.rows, RowPrefetcher)
-    pull, usage = (
-        learner.rows.pull_statistics,
-        learner.rows.usage,
-    )
+    pull, usage = (learner.rows.pull_statistics, learner.rows.usage)
     dropped = []
 
     def watched(*of: Any) -> None:

@@ -179,17 +179,14 @@ def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Fold
     ("policy", "model", "how", "reason"),
     [
         ("window", LINEAR, "nan", NOT_FINITE),
-        ("window", LINEAR, "inf", NOT_FINITE),
         ("window", LINEAR, "1e30", EXPLODED),
         ("immediate", LINEAR, "1e8", EXPLODED),
         ("immediate", LINEAR, "1e30", NO_SCORES),
         ("window", MACHINE, "1e30", NO_SCORES),
         ("immediate", MACHINE, "1e8", EXPLODED),
         ("window", DEEP, "1e30", NO_SCORES),
-        ("immediate", DEEP, "nan", NOT_FINITE),
         ("immediate", DEEP, "1e8", EXPLODED),
         ("immediate", STRENGTHS, "1e22", EXPLODED),  # what comes after it has no scores
-        ("window", JOINT, "1e30", NO_SCORES),
         ("immediate", JOINT, "nan", NOT_FINITE),
     ],
 )

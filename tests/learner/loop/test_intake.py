@@ -12,12 +12,7 @@ from headrace.ingest.examples.damaged_messages import DamagedMessages
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.reading.source_order import OrderPatience
-from headrace.learner.errors import (
-    BucketsBehind,
-    LogTruncated,
-    MarkOutsideTopic,
-    TopicMadeAgain,
-)
+from headrace.learner.errors import BucketsBehind, LogTruncated, MarkOutsideTopic, TopicMadeAgain
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.pacing import LearnerPacing

@@ -148,11 +148,7 @@ def test_neighbours_of_one_request_and_time_form_a_slate() -> None:
 def test_a_slate_is_bounded_and_mini_batches_end_between_slates() -> None:
     spec = spec_of("logistic_regression", "immediate")
     examples = requests(spec, "immediate", 200, 1)
-    same = replace(
-        examples,
-        request_ids=pa.array(["r"] * 1000),
-        shown_ms=np.full(1000, START_MS),
-    )
+    same = replace(examples, request_ids=pa.array(["r"] * 1000), shown_ms=np.full(1000, START_MS))
     assert np.unique(slate_ends(same)).tolist() == [LONGEST_SLATE, 1000]
     ends = slate_ends(examples)
     assert cut_between_slates(ends, 12)[:3] == [0, 10, 20]
@@ -163,11 +159,7 @@ def test_requests_that_alternate_are_put_together() -> None:
     spec = spec_of("logistic_regression", "immediate")
     examples = requests(spec, "immediate", 2, 1)
     assert slate_order(examples) is None
-    mixed = replace(
-        examples,
-        request_ids=pa.array(["a", "b"] * 5),
-        shown_ms=np.full(10, START_MS),
-    )
+    mixed = replace(examples, request_ids=pa.array(["a", "b"] * 5), shown_ms=np.full(10, START_MS))
     order = slate_order(mixed)
     assert order is not None
     assert reordered(mixed, order).request_ids.to_pylist() == ["a"] * 5 + ["b"] * 5

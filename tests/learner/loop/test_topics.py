@@ -46,8 +46,7 @@ def test_a_running_learner_learns_the_examples_of_added_partitions_once(
     model = parse_spec(MODEL.format(name=joined.name) + FIELDS, "test")
     store, stop = _store(model), threading.Event()
     learner = threading.Thread(
-        target=run_learner,
-        args=[LearnerSettings(), joined.settings, lambda: store, model, stop],
+        target=run_learner, args=[LearnerSettings(), joined.settings, lambda: store, model, stop]
     )
     process = joined.start("")
     learner.start()

@@ -6,12 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headrace.pserver.errors import (
-    BucketExists,
-    MissingBucket,
-    MissingModel,
-    ModelExists,
-)
+from headrace.pserver.errors import BucketExists, MissingBucket, MissingModel, ModelExists
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import Fold, LookResult

@@ -308,8 +308,7 @@ def test_a_redis_url_is_parsed_into_hosts_and_scheme(
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["http://h", "h:1", "redis://", "redis://h:x", "redis://a,b", "redis+cluster://a/1", ""],
+    "url", ["http://h", "h:1", "redis://", "redis://h:x", "redis://a,b", "redis+cluster://a/1", ""]
 )
 def test_a_url_that_is_not_of_redis_is_refused_with_its_setting(url: str) -> None:
     with pytest.raises(StoreError, match="--redis / HEADRACE_REDIS: expected"):

@@ -11,10 +11,7 @@ from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver import redis_backend
 from headrace.pserver.errors import StoreError
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
-from headrace.pserver.redis_backend.server_requirements import (
-    LIBRARY_VERSION,
-    check_functions,
-)
+from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION, check_functions
 from headrace.pserver.store import BucketAnswer, LookResult, Shape
 from tests.pserver.rows.entries import WIDTH, Pusher
 from tests.running_server import running_server

@@ -16,12 +16,7 @@ from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import NEVER
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import LookResult, PollResult
-from tests.pserver.laws.store_world import (
-    BUCKETS,
-    World,
-    answered,
-    standing,
-)
+from tests.pserver.laws.store_world import BUCKETS, World, answered, standing
 from tests.pserver.rows.entries import WIDTH, Pusher, row_ids
 from tests.pserver.rows.truth import Row, rows_of
 

@@ -13,14 +13,7 @@ from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import OffsetSpan, Push
 from tests.effort import seeds
-from tests.pserver.laws.store_world import (
-    BUCKETS,
-    LONG_MS,
-    World,
-    answered,
-    fold_all,
-    trim_through,
-)
+from tests.pserver.laws.store_world import BUCKETS, LONG_MS, World, answered, fold_all, trim_through
 from tests.pserver.laws.store_worlds import MemoryWorld, RedisWorld
 from tests.pserver.replica.looked_up_rows import (
     SEEDS,

@@ -14,12 +14,7 @@ from hypothesis.stateful import rule
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica, Stale
-from headrace.pserver.rows.deltas import (
-    DELETING_FORMAT,
-    Deletions,
-    EntryHeader,
-    pack,
-)
+from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack
 from headrace.pserver.rows.row_codec import StoredRows
 from headrace.pserver.store import Delete, Fold, Trim
 from tests.effort import examples

@@ -95,9 +95,7 @@ def test_table_rows_begin_with_a_cache_line_unless_that_takes_a_third_more(
     assert table.columns.ids.ctypes.data % 64 == 0
 
 
-def test_a_table_has_no_headroom_without_memory_overcommit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_has_no_headroom_without_memory_overcommit(monkeypatch: pytest.MonkeyPatch) -> None:
     def stingy(size: int) -> npt.NDArray[np.uint8]:
         if size > 200_000:
             raise MemoryError(size)

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pserver.errors import (
-    BucketExists,
-    MissingModel,
-    ModelExists,
-)
+from headrace.pserver.errors import BucketExists, MissingModel, ModelExists
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.snapshots.restoration import fill_with_nothing, restore
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, DoesNotFit
@@ -21,13 +17,7 @@ from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.store import Shape
 from tests.pserver.snapshots.broken_stores import Stores, put_back
-from tests.pserver.snapshots.snapshot_world import (
-    BUCKETS,
-    History,
-    Killed,
-    rows_in,
-    taken,
-)
+from tests.pserver.snapshots.snapshot_world import BUCKETS, History, Killed, rows_in, taken
 
 
 class Mortal:

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pserver.errors import (
-    MissingBucket,
-    StoreError,
-    Unreachable,
-)
+from headrace.pserver.errors import MissingBucket, StoreError, Unreachable
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots

@@ -127,11 +127,7 @@ def test_predictions_get_503_until_the_replica_is_complete() -> None:
 
 def test_the_model_status_has_rows_freshness_and_errors() -> None:
     serving, pusher = complete()
-    pusher.push(
-        deltas_of_article(serving.spec, 1, -1.0),
-        clicks=[NOW_MS, NOW_MS],
-        append_ms=NOW_MS,
-    )
+    pusher.push(deltas_of_article(serving.spec, 1, -1.0), clicks=[NOW_MS, NOW_MS], append_ms=NOW_MS)
     serving.clock.ms += 250
     serving.follow()
     status = ask(serving, "GET", "/v1/models/news").json()

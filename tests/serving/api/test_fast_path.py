@@ -211,9 +211,7 @@ def test_a_request_on_the_fast_path_leaves_the_bounds_of_its_connection_as_with_
     assert asyncio.run(ask(SingleWriteProtocol)) == [nothing_pending] * 3
 
 
-def test_the_fast_path_is_chosen_with_the_pinned_uvicorn(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_fast_path_is_chosen_with_the_pinned_uvicorn(caplog: pytest.LogCaptureFixture) -> None:
     assert choose_protocol() is FastPathProtocol
     assert caplog.text == ""
 

@@ -20,10 +20,7 @@ from headrace.serving.observers.request_coverage import (
 from headrace.serving.requests.candidates import MOST_COUNTED, Candidates
 from tests.serving.api.app_client import PREDICT, RANK, ask, complete
 from tests.serving.models.two_models import Two
-from tests.serving.served_models import (
-    Serving,
-    impressions_of,
-)
+from tests.serving.served_models import Serving, impressions_of
 
 STATUS = "/v1/models/news"
 FIELDS = ("article", "user", "slate", "topics", "price")

@@ -12,9 +12,7 @@ from tests.serving.served_models import eventually
 DEADLINE_S = 30
 
 
-def test_the_page_reads_on_after_any_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_page_reads_on_after_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
     read_again = threading.Event()
     calls: list[None] = []
 

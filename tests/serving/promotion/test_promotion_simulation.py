@@ -124,9 +124,7 @@ def test_a_killed_controller_takes_the_same_steps_as_one_that_was_not(seed: int)
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_a_model_made_bad_is_gone_before_it_met_5_percent_of_a_minutes_requests(
-    seed: int,
-) -> None:
+def test_a_model_made_bad_is_gone_before_it_met_5_percent_of_a_minutes_requests(seed: int) -> None:
     world = World(seed, 0, 0.02)
     assert world.run().stage is PromotionStage.ROLLED_BACK, f"seed {seed}"
     assert sum(world.met) == 0, "the shadow finds it before it answers"

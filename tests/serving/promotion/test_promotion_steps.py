@@ -10,16 +10,8 @@ from headrace.learner.experiments.promotion_rules import PromotionRules
 from headrace.serving.deployments.deployment_records import Deployments
 from headrace.serving.models.traffic_split import split_of
 from headrace.serving.promotion.promotion_checks import ServedFigures
-from headrace.serving.promotion.promotion_state import (
-    Promotion,
-    PromotionStage,
-    deployments_of,
-)
-from headrace.serving.promotion.promotion_steps import (
-    PromotionFigures,
-    next_promotion,
-    waits_for,
-)
+from headrace.serving.promotion.promotion_state import Promotion, PromotionStage, deployments_of
+from headrace.serving.promotion.promotion_steps import PromotionFigures, next_promotion, waits_for
 
 RULES = PromotionRules(
     steps=(1.0, 10.0, 50.0, 100.0), shadow_s=60, step_s=60, longest_s=600, quarantined=1

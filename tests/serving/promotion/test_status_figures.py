@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.ingest.status import MetricSample, ProcessStatus
-from headrace.learner.experiments.promotion_rules import (
-    LARGEST_FRESHNESS_S,
-    LARGEST_P99_MS,
-)
+from headrace.learner.experiments.promotion_rules import LARGEST_FRESHNESS_S, LARGEST_P99_MS
 from headrace.serving.api.request_metrics import _REQUEST_S
 from headrace.serving.promotion.status_figures import GONE_MS, StatusFigures
 from headrace.serving.replicas.replica_metrics import _FRESHNESS_S

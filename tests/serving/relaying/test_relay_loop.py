@@ -2,12 +2,7 @@
 
 import pytest
 
-from headrace.ingest.errors import (
-    KafkaUnreachable,
-    MissingTopic,
-    OffsetGone,
-    TransactionAborted,
-)
+from headrace.ingest.errors import KafkaUnreachable, MissingTopic, OffsetGone, TransactionAborted
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import BucketRecopied, Folded, Replica, Stale

@@ -56,9 +56,7 @@ def named(count: int) -> dict[str, Alias]:
     return {f"{'a' * 58}{each:06}": Alias("news") for each in range(count)}
 
 
-def test_more_shared_aliases_than_fit_are_refused_before_a_write(
-    tmp_path: Path,
-) -> None:
+def test_more_shared_aliases_than_fit_are_refused_before_a_write(tmp_path: Path) -> None:
     file = tmp_path / "kept.json"
     with closing(Mailbox(tmp_path / "ALIASES", ALIASES_BYTES)) as board:
         tell_aliases(board, many := named(3_360))  # one more does not fit

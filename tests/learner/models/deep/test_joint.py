@@ -20,13 +20,7 @@ from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
 from headrace.learner.models.sync_group import MiniBatchEvidence
 from headrace.pserver.rows.deltas import RowDeltas
 from tests.learner.models.deep.joining import EXAMPLES, MINI_BATCH, PATIENCE_S, member, spec_of
-from tests.learner.streams import (
-    COUNT,
-    Bench,
-    part,
-    random_examples,
-    random_spec,
-)
+from tests.learner.streams import COUNT, Bench, part, random_examples, random_spec
 
 DENSE, ROUNDS = 1001, 5
 
@@ -144,10 +138,7 @@ def test_a_bucket_that_has_the_examples_contributes_nothing_to_the_round() -> No
     def learn() -> None:
         benches[0].learn(part(examples, 0, MINI_BATCH), inactive)
 
-    at_once(
-        learn,
-        lambda: joint[1].idle(benches[1].view),
-    )
+    at_once(learn, lambda: joint[1].idle(benches[1].view))
     deltas = benches[0].gained()
     layers = deltas.ids[deltas.ids & np.uint64(1023) == DENSE]
     assert layers.size
