@@ -46,6 +46,7 @@ def _events(count: int, seed: int) -> Events:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(2))
 def test_ids_numbered_through_teach_what_the_encoded_ones_do(seed: int) -> None:
     spec, events = week_spec(), _events(400, seed)

@@ -12,6 +12,7 @@ from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
 ARMS, EXAMPLES = 3, 2000
 
 
+@pytest.mark.long
 def test_the_search_is_judged_against_whole_runs_of_all_arms(tmp_path: Path) -> None:
     spec = stream_spec("", name="control", more=LR)
     space = SPACE.partition("model.architecture")[0]

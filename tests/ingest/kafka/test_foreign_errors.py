@@ -48,6 +48,14 @@ def test_an_abortable_error_during_a_commit_becomes_transaction_aborted() -> Non
     assert isinstance(translate(said, "reading", "a:1"), KafkaUnreachable)
 
 
+def test_a_transaction_that_a_late_request_has_ended_is_aborted_though_the_client_says_fatal() -> (
+    None
+):
+    said = KafkaError(KafkaError.INVALID_TXN_STATE, "offsets", True)
+    assert isinstance(translate(said, "committing", "a:1", committing=True), TransactionAborted)
+    assert isinstance(translate(said, "reading", "a:1"), KafkaRefused)
+
+
 def test_an_exception_without_an_error_code_is_translated_too() -> None:
     with (
         pytest.raises(KafkaRefused, match="doing this: no such setting"),

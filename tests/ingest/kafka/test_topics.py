@@ -66,6 +66,13 @@ def test_a_joiner_refuses_a_topic_whose_settings_were_changed(
         run_joiner(JoinerSettings(topics=names), settings, model, fields_of(), stop)
 
 
+def test_topics_with_three_replicas_need_two_in_sync() -> None:
+    of_three, of_one = topics_for("model", replicas=3), topics_for("model", replicas=1)
+    assert {spec.preferred["min.insync.replicas"] for spec in of_three} == {"2"}
+    assert {spec.replicas for spec in of_three} == {3}
+    assert not any("min.insync.replicas" in spec.preferred for spec in of_one)
+
+
 def test_retention_is_that_of_the_topics_and_of_committed_offsets(
     kafka: str, fresh_name: Callable[[str], str]
 ) -> None:

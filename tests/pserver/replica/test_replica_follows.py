@@ -8,9 +8,7 @@ import pytest
 from headrace.pserver.errors import MissingBucket, Unreachable
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import BucketRecopied, Folded, Replica, Stale
-from headrace.pserver.rows.deltas import (
-    SourceReached,
-)
+from headrace.pserver.rows.deltas import SourceReached
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import PollResult
 from tests.pserver.laws.new_stores import BUCKETS, SHAPE, new_store

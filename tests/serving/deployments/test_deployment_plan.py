@@ -169,6 +169,19 @@ def test_servers_that_read_the_topic_at_different_times_end_in_the_same_state(
     assert not late.queue
 
 
+def test_an_alias_is_switched_once_the_rows_of_its_models_are_complete() -> None:
+    server = Server().read(model_change("a", "spec"), alias_change("production", "news=95 a=5"))
+    assert server.table == {"production": "news"}
+    server.work()
+    server.deployed.step()
+    status = server.deployed.status
+    assert (status.settled, status.models["a"].reason) == (False, "0 of 4 buckets copied")
+    assert status.waiting == {"production": "expected ready models, got a (loading)"}
+    server.settle()
+    assert server.table == {"production": "news=95 a=5"}
+    assert server.deployed.status.settled
+
+
 def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again() -> None:
     server = Server()
     server.host.refused["a"] = StoreError("expected a model a, got none")

@@ -5,7 +5,7 @@ import pytest
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic, OffsetGone, TransactionAborted
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import BucketRecopied, Folded, Replica, Stale
+from headrace.pserver.replica.replica import Folded, Replica, Stale
 from headrace.serving.relaying.relay_loop import RelayLoop, RelayPolicy
 from headrace.serving.relaying.relay_topic import relay_source, relay_topic_spec
 from headrace.serving.relaying.relayed_rows import RelayedRows
@@ -62,17 +62,6 @@ class Relayed:
             found = self.rows.checksum(bucket)
             assert found == direct.checksum(bucket)
             assert self.rows.position(bucket).version == direct.position(bucket).version
-
-
-def test_rows_of_a_relay_equal_those_of_the_logs() -> None:
-    world = Relayed()
-    world.push(3)
-    world.pass_time()
-    assert {type(change) for change in world.read()} == {BucketRecopied}
-    world.push(3)
-    world.pass_time()
-    assert {type(change) for change in world.read()} == {Folded}
-    world.check()
 
 
 def test_nothing_is_written_before_the_interval_has_passed() -> None:
