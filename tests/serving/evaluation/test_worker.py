@@ -109,29 +109,6 @@ def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_on
 
 
 @pytest.mark.long
-def test_evaluation_workers_that_take_over_from_each_other_count_everything_once(
-    evaluated: EvaluatedModel,
-) -> None:
-    made = traffic(SEED + 2, minutes=16, requests_per_minute=40, fields=evaluated.spec.fields)
-    quarter = len(made.batches) // 4
-    one, two = evaluated.worker("one"), evaluated.worker("two")
-    write_until_noticed(evaluated, made, 0, quarter, one)
-    one.process.kill()
-    write_until_noticed(evaluated, made, quarter, 2 * quarter, two)
-    again = evaluated.worker("one")
-    write_until_noticed(evaluated, made, 2 * quarter, 3 * quarter, again)
-    assert stopped(two) == 0, two.output
-    for at in range(3 * quarter, len(made.batches)):
-        evaluated.write(made.batches[at : at + 1])
-    expected = truth(made)
-    evaluated.until(
-        lambda: total(evaluated.table()) == expected, "the totals of the recount", again
-    )
-    assert evaluated.table().state.late == 0
-    assert stopped(again) == 0, again.output
-
-
-@pytest.mark.long
 def test_an_evaluation_worker_stops_within_the_grace_period_though_kafka_is_gone(
     stack_directory: Path, tmp_path: Path
 ) -> None:
