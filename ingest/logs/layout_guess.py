@@ -176,8 +176,9 @@ def _refuse_unread(
         if CLICK_NAME.search(name) or not SURELY_TIME.search(name) or not len(cells):
             continue
         raise SpecError(
-            f"{path}: expected times in the column {name!r}, got {str(cell_of(cells, 0))!r}, which "
-            "no known format reads. Save these lines as layout.toml and add --layout layout.toml. "
+            f"{path}: expected times since 2000 in the column {name!r}, got "
+            f"{str(cell_of(cells, 0))!r}, which no known format reads. Save these lines as "
+            "layout.toml and add --layout layout.toml. "
             f"If the column has times, write timestamp = {toml_text(name)} with their "
             "timestamp_format (numbers from a start: the unit, beside start). If it has none, keep "
             f"start, the time of the first row:\n\n{text}"

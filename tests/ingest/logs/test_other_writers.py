@@ -23,6 +23,7 @@ from headrace.ingest.logs.opening import open_log
 from headrace.ingest.logs.table_file import TableBlock
 from headrace.ingest.logs.table_log import TableLog
 from headrace.ingest.survey.log_survey import survey_log
+from headrace.learner.suggestion.log_sample import sample_log
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
 from tests.ingest.logs.surveyed_events import FIELDS, T0_MS, click, impression
 
@@ -239,7 +240,10 @@ def test_a_suggestion_has_fields_for_as_many_columns_as_there_are_numbers(tmp_pa
 
 @pytest.mark.parametrize(
     "times",
-    [["0", "7", "14"], ["yesterday", "today", "now"], ["08:00:00", "08:00:07", "08:00:09"]],
+    [
+        *(["0", "7", "14"], ["874724710", "874724717", "874724724"]),
+        *(["yesterday", "today", "now"], ["08:00:00", "08:00:07", "08:00:09"]),
+    ],
 )
 def test_a_time_that_no_format_reads_is_refused_with_lines_to_start_from(
     tmp_path: Path, times: list[str]
@@ -248,9 +252,24 @@ def test_a_time_that_no_format_reads_is_refused_with_lines_to_start_from(
     with pytest.raises(SpecError) as refused:
         guess_layout(path)
     message = str(refused.value)
-    assert message.startswith(f"{path}: expected times in the column 'time', got {times[0]!r}")
+    assert message.startswith(
+        f"{path}: expected times since 2000 in the column 'time', got {times[0]!r}"
+    )
     kept = parse_layout(message.partition("\n\n")[2], "layout.toml")
     assert kept.event.start is not None
+
+
+def test_times_before_2000_are_moved_by_a_start_before_it(tmp_path: Path) -> None:
+    """28 years after 1970, so the days of the week remain."""
+    path = csv_file(tmp_path, "time,item,clicked", "874724710,a,1")
+    layout = parse_layout(
+        '[event]\ntimestamp = "time"\ntimestamp_format = "s"\nstart = 1998-01-01T00:00:00Z\n',
+        "layout.toml",
+    )
+    then = datetime.fromtimestamp(874_724_710, UTC)
+    moved = datetime.fromtimestamp(sample_log(path, layout, 1).times[0] / 1000, UTC)
+    assert moved == then.replace(year=then.year + 28)
+    assert moved.weekday() == then.weekday()
 
 
 # ----------------------------------------------------------------------------------------- files
