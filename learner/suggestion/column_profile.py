@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.features.cells.values import is_list, numbers_of, texts_of
-from headrace.learner.suggestion.digit_ids import Labels, digit_ids
+from headrace.learner.suggestion.digit_ids import Ints, Labels, digit_ids
 from headrace.runtime.counted_nouns import counted
 
 _ID_NAME = re.compile(
@@ -46,8 +46,13 @@ class ColumnProfile:
     """For ids: a number for each row's value, absent being one; shape (rows,)."""
 
 
-def profile_of(name: str, column: pa.Array, labels: Labels) -> ColumnProfile:
-    """Return what a column holds; labels: (n,) whether each row is clicked."""
+def profile_of(
+    name: str, column: pa.Array, labels: Labels, requests: Ints | None = None
+) -> ColumnProfile:
+    """Return what a column holds.
+
+    labels: (n,) whether each row is clicked. requests: (n,) numbers, -1 without a request.
+    """
     if _LOGGING_NAME.search(name.rpartition(".")[2]):
         reason = "named like what only the logging system knows, so no request can contain it"
         return ColumnProfile(name, "", reason, 0)
@@ -87,7 +92,7 @@ def profile_of(name: str, column: pa.Array, labels: Labels) -> ColumnProfile:
     ):
         return ColumnProfile(name, "", f"{shown}: nearly every row has its own", distinct)
     if numbers is not None and distinct > _FEW and not _ID_NAME.search(name):
-        ids = digit_ids(column, numbers, labels)
+        ids = digit_ids(column, numbers, labels, requests)
         if not ids.found:
             why = f"numbers from {np.nanmin(numbers):g} to {np.nanmax(numbers):g}{absent}"
             why += f", {ids.reason}" if ids.reason else ""

@@ -1,13 +1,16 @@
 """Tells ids that are written in digits from magnitudes, such as prices and counts.
 
 A magnitude belongs in a bucket with its neighbours; an id has no neighbours. The text of a value
-settles it if it has leading zeros, a fraction or a sign. Otherwise two things tell:
+settles it if it has leading zeros, a fraction or a sign. Otherwise three things tell:
 
 - Ids are spread evenly between the least and the greatest one, and so are hashes. Most of the
   different magnitudes are small. Evenly spread values with far wider gaps than values are ids, if
   they come again.
 - The clicks of a magnitude follow its size. So the values of the earlier half as categories, with a
   rate for each, predict the later half hardly better than bins of neighbours. Those of ids do.
+- A value that all candidates of a request share says nothing about which of them is clicked. There,
+  whole numbers from 0 or 1 on are ids if hardly one is left out and all are about as frequent. Most
+  magnitudes of a log are small ones, or ones in the middle.
 """
 
 from typing import NamedTuple
@@ -21,6 +24,7 @@ from headrace.ingest.features.cells.values import texts_of
 from headrace.learner.validation.progressive import log_losses
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.bool_]
 
 _ABSENT = -1.0
@@ -33,6 +37,10 @@ _NUMBERS_A_VALUE = 50
 """Of ids with gaps: whole numbers between the least and the greatest, for each value."""
 _COMES_AGAIN = 0.5
 """Share of the rows of the later half whose value the earlier half has."""
+_DENSE = 0.9
+"""Share of the whole numbers up to the greatest that numbered things have."""
+_TAILS = 0.2
+"""Least share of the rows in the lowest quarter of the numbers, and in the highest."""
 _BINS = 32
 _PRIOR_SHOWS = 20.0
 _LEAST_CLICKS = 100
@@ -48,10 +56,12 @@ class DigitIds(NamedTuple):
     reason: str
 
 
-def digit_ids(column: pa.Array, numbers: Floats, labels: Labels) -> DigitIds:
+def digit_ids(
+    column: pa.Array, numbers: Floats, labels: Labels, requests: Ints | None = None
+) -> DigitIds:
     """Return whether the numbers of a column are ids.
 
-    numbers: of the present rows. labels: (n,) of all rows.
+    numbers: of the present rows. labels, requests: (n,) of all rows, the latter -1 without one.
     """
     known = numbers[numbers != _ABSENT]
     if not known.size or bool((known != np.floor(known)).any()) or known.min() < 0:
@@ -73,6 +83,9 @@ def digit_ids(column: pa.Array, numbers: Floats, labels: Labels) -> DigitIds:
         return DigitIds(True, f"ids with gaps, from {low:.0f} to {high:.0f}")
     if _predict_better(rows, labels):
         return DigitIds(True, "ids: single values predict clicks, their size does not")
+    dense = low <= 1 and values.size > _DENSE * (high - low)
+    if dense and requests is not None and _shared(rows, requests) and _even(known, low, high):
+        return DigitIds(True, f"ids of requests, from {low:.0f} to {high:.0f}")
     return DigitIds(False, "no better as ids")
 
 
@@ -99,6 +112,22 @@ def later_losses(rates: Floats, labels: Labels) -> Floats:
 
 def _leading_zeros(column: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring_regex(texts_of(column), r"^0\d")).as_py())
+
+
+def _shared(rows: Floats, requests: Ints) -> bool:
+    """Whether the log has requests of several candidates, all with the same value."""
+    order = np.argsort(requests, kind="stable")
+    order = order[requests[order] >= 0]
+    together = requests[order][1:] == requests[order][:-1]
+    same = rows[order][1:] == rows[order][:-1]
+    return bool(together.any() and same[together].all())
+
+
+def _even(known: Floats, low: float, high: float) -> bool:
+    """Whether about as many rows have low numbers as high ones, and as numbers in the middle."""
+    quarter = (high - low) / 4
+    low_share, high_share = (known < low + quarter).mean(), (known > high - quarter).mean()
+    return bool(min(low_share, high_share) > _TAILS)
 
 
 def _predict_better(rows: Floats, labels: Labels) -> bool:

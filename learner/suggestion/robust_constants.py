@@ -20,6 +20,10 @@ drift. Beside a network they keep these values: DCN-V2 was worse with larger one
 news site. `l2` also holds the vectors of rare ids near their start. Layers step by Adagrad (Duchi,
 Hazan and Singer, JMLR 2011), slowly, because they see the sum of the gradients of a mini-batch.
 
+All candidates of a request are scored before any of it is learned. So the longer the requests, the
+larger the step that one of them makes, and the smaller the best `alpha`: with 5, 20, 40, 100 and
+200 candidates, half of it or less was better by 0.2, 0.3, 0.4, 0.7 and 2 % (`tests.bench.slates`).
+
 Clicks that arrive long after their shows are missing from the first examples, so `click_delay_s`
 keeps the rate of a new model (`learner.inputs.click_delays`).
 
@@ -41,8 +45,26 @@ _DEEP_WEIGHTS, _MOST_DEEP_WEIGHTS = 2.0, 0.3
 _VECTORS, _MOST_VECTORS = 1.0, 0.1
 _VECTORS_L2 = 10.0
 _LAYERS = 0.01
+_MINI_BATCH = 128
+_LONG_REQUEST = 100.0
+"""Candidates of a request, beside the first, that halve the `alpha` of weights."""
 _LEAST_DELAY_S = 1.0
 """Clicks that arrive sooner are not missing for long enough to matter."""
+
+
+class ConstantFactors(NamedTuple):
+    """By what the constants of the rules are multiplied."""
+
+    alpha: float = 1.0
+    """That of weights, as `l2`."""
+    l2: float = 1.0
+    vectors_alpha: float = 1.0
+    vectors_l2: float = 1.0
+    layers_alpha: float = 1.0
+    mini_batch: float = 1.0
+
+
+UNSCALED = ConstantFactors()
 
 
 class RobustConstants(NamedTuple):
@@ -56,6 +78,11 @@ class RobustConstants(NamedTuple):
     """The section `[calibration]`."""
 
 
+def is_network(architecture: str) -> bool:
+    """Whether an architecture has mini-batches and parameters beside those of its inputs."""
+    return architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
+
+
 def robust_constants(
     architecture: str,
     shows: int,
@@ -63,38 +90,43 @@ def robust_constants(
     inputs: float,
     delays_s: tuple[float, ...] = (),
     *,
-    alpha_times: float = 1.0,
-    l2_times: float = 1.0,
+    candidates: float = 1.0,
+    factors: ConstantFactors = UNSCALED,
 ) -> RobustConstants:
     """Return constants for a log of this many shows and clicks.
 
     inputs: of an example, on average: fields and statistics; a bag is one. delays_s: mean times
-    from a show to its click of groups of equally many clicks, empty if unknown. alpha_times,
-    l2_times: multiply those of the weights.
+    from a show to its click of groups of equally many clicks, empty if unknown. candidates: of
+    a request, on average. factors: multiply the constants.
     """
     rate = min(max((clicks + 0.5) / (shows + 1.0), 1e-6), 0.999)
     inputs = max(inputs, 1.0)
-    deep = architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
+    deep = is_network(architecture)
     share, most = (_DEEP_WEIGHTS, _MOST_DEEP_WEIGHTS) if deep else (_WEIGHTS, _MOST_WEIGHTS)
-    weights = alpha_times * min(most, share / inputs)
-    times = "" if alpha_times == 1.0 else f"{alpha_times:g} times "
-    lines = [
-        "[optimizer]",
-        f"alpha = {weights:.3g}  # {times}{share:g} / {inputs:g} inputs, at most {most:g}",
-    ]
+    long = 1.0 + (candidates - 1.0) / _LONG_REQUEST
+    weights = factors.alpha * min(most, share / inputs) / long
+    times = "" if factors.alpha == 1.0 else f"{factors.alpha:g} times "
+    said = f"{times}{share:g} / {inputs:g} inputs, at most {most:g}"
+    said += f", over {long:.2f} for {candidates:.0f} candidates" if candidates > 1.0 else ""
+    lines = ["[optimizer]", f"alpha = {weights:.3g}  # {said}"]
     if not deep:
-        l2 = l2_times * _WEIGHTS_L2
+        l2 = factors.l2 * _WEIGHTS_L2
         lines.append(f"l2 = {l2 * inputs:.3g}  # {l2:g} for each input")
+    elif factors.l2 != 1.0:
+        lines.append(f"l2 = {factors.l2:g}")
     if architecture != LOGISTIC_REGRESSION:
+        vectors = factors.vectors_alpha * min(_MOST_VECTORS, _VECTORS / inputs)
         lines += ["", "[optimizer.embeddings]", 'name = "ftrl"']
-        lines += [f"alpha = {min(_MOST_VECTORS, _VECTORS / inputs):.3g}", f"l2 = {_VECTORS_L2}"]
+        lines += [f"alpha = {vectors:.3g}", f"l2 = {factors.vectors_l2 * _VECTORS_L2:g}"]
     if deep:
-        lines += ["", "[optimizer.dense]", f"alpha = {_LAYERS}"]
+        lines += ["", "[optimizer.dense]", f"alpha = {factors.layers_alpha * _LAYERS:g}"]
     calibration = [
         "[calibration]",
         f'kind = "{SHRINKAGE}"  # limits the damage of an inaccurate model',
     ]
     model = [f"base_rate = {rate:.4g}  # the click rate of the log"]
+    if deep and factors.mini_batch != 1.0:
+        model.append(f"mini_batch = {factors.mini_batch * _MINI_BATCH:.0f}")
     if delays_s and sum(delays_s) / len(delays_s) >= _LEAST_DELAY_S:
         listed = ", ".join(f"{each:.4g}" for each in delays_s)
         model.append(

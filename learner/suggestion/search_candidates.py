@@ -1,6 +1,6 @@
 """Proposes changes of a drafted spec (loss, statistics, crosses); `spec_search` tries them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.learner.suggestion.column_profile import ColumnProfile
+from headrace.learner.suggestion.robust_constants import is_network
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 
 Codes = npt.NDArray[np.int32]
@@ -27,6 +28,9 @@ _LEAST_MORE_COMBINATIONS = 1.05
 has one value of the other, so the cross is that column again."""
 _PRIOR_SHOWS = 10.0
 _PERIODS_S = {"hour": 3600, "day": 86_400}
+_FACTORS = {"vectors_alpha": (4.0, 0.25), "alpha": (0.5, 2.0), "vectors_l2": (0.4, 2.5)}
+_NETWORK_FACTORS = {"mini_batch": (0.5,), "l2": (10.0,), "layers_alpha": (3.0,)}
+"""Factors of the constants of models with vectors, and of those that only networks have."""
 _FEW = 64
 """Values of a field with which statistics are crossed."""
 
@@ -36,6 +40,12 @@ class Candidate(NamedTuple):
 
     name: str
     change: Callable[[SpecDraft], SpecDraft]
+
+
+WITHOUT_CALIBRATION = Candidate(
+    "without calibration", lambda draft: replace(draft, calibrated=False)
+)
+"""A mixture is too late if outcomes come in clusters, such as delays on days of snow."""
 
 
 def candidates_of(
@@ -53,32 +63,52 @@ def candidates_of(
             lambda draft: replace(draft, choice=not draft.choice, loss_reason=()),
         )
     ids = {name: each for name, each in fields.items() if each.codes is not None}
-    many = sorted(
-        (name for name, each in ids.items() if each.distinct >= _LEAST_VALUES),
-        key=lambda name: -ids[name].distinct,
-    )[:_MOST_IDS]
-    few = sorted(ids, key=lambda name: ids[name].distinct)[:_MOST_CROSSED]
+    many = _many_valued(ids)
     for name in many:
         fine = _statistic("rate", name, draft)
         for each in (rate_of(name), fine._replace(name=f"{name}_fine_rate")):
             yield _adding((), (each,))
         for kind in ("show", "age") if days else ("show",):
             yield _adding((), (_statistic(kind, name, draft),))
-    codes = {name: each.codes for name, each in ids.items() if each.codes is not None}
-    values = {name: np.unique(codes[name]).size for name in {*many[:_MOST_PAIRED], *few}}
-    pairs = {
-        (one, other): _combinations(codes[one], codes[other], max(values[one], values[other]))
-        for some in (many[:_MOST_PAIRED], few)
-        for one, other in combinations([name for name in ids if name in some], 2)
-    }
-    for (one, other), count in pairs.items():
+    yield from _periodic(draft, many[:_MOST_PAIRED], days)
+    for (one, other), count in _pairs(ids).items():
         cross = _cross(one, other)
-        if count and one in many and other in many:
-            for kind in ("show", "rate"):
+        if count and {one, other} & {*many[:_MOST_PAIRED]}:
+            for kind in ("show", "rate") if {one, other} <= {*many} else ("rate",):
                 yield _adding((cross,), (_statistic(kind, cross.name, draft),))
         if 0 < count * _ROWS_A_COMBINATION <= draft.shows:
             yield _adding((cross,))
-    yield from _periodic(draft, many[:_MOST_PAIRED], days)
+
+
+def cross_groups(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Iterator[Candidate]:
+    """Yield all crosses of each field at once, since one alone may help too little to be seen."""
+    ids = {name: each for name, each in fields.items() if each.codes is not None}
+    crosses: dict[str, list[DraftInput]] = {}
+    for pair, count in _pairs(ids).items():
+        if 0 < count * _ROWS_A_COMBINATION <= draft.shows:
+            for name in pair:
+                crosses.setdefault(name, []).append(_cross(*pair))
+    for name, some in crosses.items():
+        if len(some) > 1:
+            more = partial(SpecDraft.adding, fields=tuple(some), statistics=())
+            yield Candidate(f"crosses of {name}", more)
+
+
+def _many_valued(ids: Mapping[str, ColumnProfile]) -> list[str]:
+    names = [name for name in ids if ids[name].distinct >= _LEAST_VALUES]
+    return sorted(names, key=lambda name: -ids[name].distinct)[:_MOST_IDS]
+
+
+def _pairs(ids: Mapping[str, ColumnProfile]) -> dict[tuple[str, str], int]:
+    """Return the pairs of fields to cross, with how many combinations they have (0: none new)."""
+    few = sorted(ids, key=lambda name: ids[name].distinct)[:_MOST_CROSSED]
+    read = {*_many_valued(ids)[:_MOST_PAIRED], *few}
+    codes = {name: each.codes for name, each in ids.items() if each.codes is not None}
+    values = {name: np.unique(codes[name]).size for name in read}
+    return {
+        (one, other): _combinations(codes[one], codes[other], max(values[one], values[other]))
+        for one, other in combinations([name for name in ids if name in read], 2)
+    }
 
 
 def _periodic(draft: SpecDraft, names: Sequence[str], days: float) -> Iterator[Candidate]:
@@ -120,6 +150,20 @@ def statistic_crosses(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Ite
         cross = DraftInput(f"{one}_by_{other}", f'cross = ["{one}", "{other}"]')
         if cross.name not in draft.names:
             yield _adding((), (cross,))
+
+
+def embedding_candidates(architecture: str, history: DraftInput | None) -> list[Candidate]:
+    """Return changes of a model with vectors: constants, and the items that a user clicked last.
+
+    history: these items, if the log tells them and the model does not read them yet.
+    """
+    factors = (_NETWORK_FACTORS if is_network(architecture) else {}) | _FACTORS
+    changes = [
+        Candidate(f"{name} times {factor:g}", partial(SpecDraft.scaled, name=name, factor=factor))
+        for name, some in factors.items()
+        for factor in some
+    ]
+    return [*([_adding((history,))] if history is not None else []), *changes]
 
 
 def _combinations(one: Codes, other: Codes, larger: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headrace.learner.spec.architecture import CHOICE, LOGISTIC_REGRESSION
-from headrace.learner.suggestion.robust_constants import robust_constants
+from headrace.learner.suggestion.robust_constants import UNSCALED, ConstantFactors, robust_constants
 
 _FIRST_STATISTIC = 100
 
@@ -37,12 +37,13 @@ class SpecDraft:
     left_out: tuple[str, ...]
     """Comments on columns that are no fields."""
     statistics: tuple[DraftInput, ...] = ()
+    candidates: float = 1.0
+    """Their mean number in a request."""
     choice: bool = False
     """Whether the loss is that of a choice."""
     loss_reason: tuple[str, ...] = ()
-    alpha_times: float = 1.0
-    """Multiplies the `alpha` of weights that the inputs give."""
-    l2_times: float = 1.0
+    calibrated: bool = True
+    factors: ConstantFactors = UNSCALED
     constants_reason: str = ""
     architecture: str = LOGISTIC_REGRESSION
     history: str = ""
@@ -75,12 +76,17 @@ class SpecDraft:
             self, statistics=tuple(each for each in self.statistics if each.name != name)
         )
 
+    def scaled(self, name: str, factor: float) -> SpecDraft:
+        """Return the draft with a constant, one of `ConstantFactors`, multiplied by a factor."""
+        before: float = getattr(self.factors, name)
+        return replace(self, factors=self.factors._replace(**{name: before * factor}))
+
     def text(self) -> str:
         """Return the spec as TOML."""
         constants = robust_constants(
             *(self.architecture, self.shows, self.clicks, self.inputs, self.delays_s),
-            alpha_times=self.alpha_times,
-            l2_times=self.l2_times,
+            candidates=self.candidates,
+            factors=self.factors,
         )
         lines = [*self.head, "[model]", f'name = "{self.name}"']
         if self.architecture != LOGISTIC_REGRESSION:
@@ -95,7 +101,8 @@ class SpecDraft:
             first = max(_FIRST_STATISTIC, len(self.fields) + 1)
             lines += ["", "[statistics]", *_numbered(self.statistics, first)]
         reason = [f"# {self.constants_reason}"] if self.constants_reason else []
-        lines += ["", *reason, *constants.optimizer, "", *constants.calibration]
+        lines += ["", *reason, *constants.optimizer]
+        lines += ["", *constants.calibration] if self.calibrated else []
         return "\n".join(lines) + "\n"
 
 

@@ -2,12 +2,16 @@
 
 The sample is learned in memory, as a learner does: each request is scored before it is learned. A
 candidate is one change of the spec: a statistic of an id, a cross, a loss, another rate. It is
-screened on the first third of the impressions. The best candidates are then learned on more, one by
-one, and judged on the impressions after that third, so the screening is no part of the verdict. A
-candidate is kept if it lowers the loss there by more than chance: the differences to the spec so
-far are paired and averaged by batch, and the bound allows for a hundred verdicts. After a change,
-the other candidates are tried again beside it. A rate of the rules is removed if it surely saves
-less than a thousandth.
+screened on the first third of the impressions. The best candidates then learn the whole sample, one
+by one, and are judged on the impressions after that third and before the last part, so the
+screening is no part of the verdict. A candidate is kept if it lowers the loss there by more than
+chance: the differences to the spec so far are paired and averaged by batch, and the bound allows
+for a hundred verdicts. After a change, the other candidates are tried again beside it. A rate of
+the rules is removed if it surely saves less than a thousandth.
+
+Inputs are searched with logistic regression, which learns a sample in a second or two. If another
+architecture is asked for, it takes the inputs that were found, and the rest of the time is spent on
+its history and constants.
 
 The last part of the sample decides nothing, and the gains of the report are those of this part.
 Inputs cost time in every process, so a gain below a thousandth is refused.
@@ -93,13 +97,19 @@ class SpecSearch:
         self._kept: list[Trial] = []
         self._trials: dict[str, Trial] = {}
         self._began_s = clock_s()
-        self._losses = self._learned("the spec of the rules", draft, _CHOSEN)
+        self._losses = [self._learned("the spec of the rules", draft)]
+        """Those of the whole sample, by each of the steps."""
         self._began_s = clock_s()  # kernels may have been compiled before
 
     @property
     def draft(self) -> SpecDraft:
         """The best draft so far."""
         return self._steps[-1]
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Names of the changes that the best draft has."""
+        return frozenset(each.name for each in self._kept)
 
     def try_all(self, candidates: Sequence[Candidate], until: float) -> bool:
         """Screen candidates and judge the best; return whether any was kept.
@@ -113,7 +123,7 @@ class SpecSearch:
                 break
             losses = self._learned(each.name, each.change(self.draft), _SCREENED)
             half, end = losses.shape[0] // 2, losses.shape[0]
-            trial.screened = _gain(self._losses[half:end], losses[half:])
+            trial.screened = _gain(self._losses[-1][half:end], losses[half:])
             if trial.screened > _LEAST_GAIN / 2:
                 found.append((trial.screened, each))
         for _, each in sorted(found, key=lambda pair: -pair[0]):
@@ -128,44 +138,54 @@ class SpecSearch:
             if not self._over(1.0):
                 self._judge(each, removes=True)
 
-    def tune(self, name: str, change: Callable[..., SpecDraft]) -> None:
-        """Halve or double a constant as long as that helps.
-
-        change: returns a draft with this constant multiplied by `factor`.
-        """
+    def tune(self, name: str, until: float = 1.0) -> None:
+        """Halve or double a constant, one of `ConstantFactors`, as long as that helps."""
         before = self.draft
         for factor in (0.5, 2.0):
-            changed = partial(change, factor=factor)
+            change = partial(SpecDraft.scaled, name=name, factor=factor)
             for steps in range(1, _MOST_STEPS + 1):
-                candidate = Candidate(f"{name} times {factor**steps:g}", changed)
-                if self._over(1.0) or not self._judge(candidate):
+                candidate = Candidate(f"{name} times {factor**steps:g}", change)
+                if self._over(until) or not self._judge(candidate):
                     break
             if self.draft is not before:
                 return
 
+    def judge_each(self, candidates: Sequence[Candidate]) -> None:
+        """Judge candidates one after the other, without a screening, as long as there is time.
+
+        For changes whose gain grows with the impressions learned, so that a screening misses it.
+        """
+        for each in candidates:
+            if not self._over(1.0):
+                self._judge(each)
+
+    def take(self, candidate: Candidate) -> None:
+        """Keep a change that the user asked for, also if the log loss rises."""
+        self._judge(candidate, asked=True)
+
     def result(self) -> SearchedSpec:
         """Return what was found, with the gains of the last part."""
-        losses = [self._learned("the last part", each, 1.0) for each in self._steps]
-        losses = [each[int(_CHOSEN * each.shape[0]) :] for each in losses]
-        for trial, (before, after) in zip(self._kept, pairwise(losses), strict=True):
+        last = [each[int(_CHOSEN * each.shape[0]) :] for each in self._losses]
+        for trial, (before, after) in zip(self._kept, pairwise(last), strict=True):
             trial.later = _gain(before, after)
         return SearchedSpec(
             self.draft,
             [*self._trials.values()],
-            _gain(losses[0], losses[-1]),
+            _gain(last[0], last[-1]),
             self._clock_s() - self._began_s,
         )
 
-    def _judge(self, candidate: Candidate, *, removes: bool = False) -> bool:
-        """Learn more with a candidate; keep it if it is better, and return whether it is.
+    def _judge(self, candidate: Candidate, *, removes: bool = False, asked: bool = False) -> bool:
+        """Learn the sample with a candidate; keep it if it is better, and return whether it is.
 
-        removes: whether it need not be better, because it removes an input.
+        removes: whether it need not be better, because it removes an input. asked: whether it is
+        kept in any case.
         """
         trial = self._trials.setdefault(candidate.name, Trial(candidate.name))
         draft = candidate.change(self.draft)
-        losses = self._learned(candidate.name, draft, _CHOSEN)
-        first = int(_SCREENED / _CHOSEN * losses.shape[0])
-        before, after = self._losses[first:], losses[first:]
+        losses = self._learned(candidate.name, draft)
+        judged = slice(int(_SCREENED * losses.shape[0]), int(_CHOSEN * losses.shape[0]))
+        before, after = self._losses[-1][judged], losses[judged]
         trial.judged = _gain(before, after)
         saved, error = _saved(before, after)
         worth = _LEAST_GAIN * float(before.mean())
@@ -173,11 +193,11 @@ class SpecSearch:
             better = saved - _REMOVAL_T * error > -worth
         else:
             better = saved > max(worth, _LEAST_T * error)
-        if not better:
+        if not better and not asked:
             return False
         self._steps.append(draft)
         self._kept.append(trial)
-        self._losses = losses
+        self._losses.append(losses)
         return True
 
     def _promise(self, candidate: Candidate) -> float:
@@ -185,7 +205,7 @@ class SpecSearch:
         trial = self._trials.get(candidate.name)
         return math.inf if trial is None or trial.screened is None else trial.screened
 
-    def _learned(self, name: str, draft: SpecDraft, share: float) -> Floats:
+    def _learned(self, name: str, draft: SpecDraft, share: float = 1.0) -> Floats:
         self._tell(min((self._clock_s() - self._began_s) / self._seconds, 1.0), name)
         return self._stream.losses(parse_spec(draft.text(), "suggested spec"), share)
 

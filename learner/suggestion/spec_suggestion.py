@@ -7,7 +7,9 @@ search, the rates of frequent values are added.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,20 +26,25 @@ from headrace.learner.suggestion.delay_mixture import delay_mixture
 from headrace.learner.suggestion.log_sample import LogSample, sample_log
 from headrace.learner.suggestion.outcome_columns import without_outcomes
 from headrace.learner.suggestion.request_clicks import RequestClicks, clicks_of_requests
+from headrace.learner.suggestion.robust_constants import UNSCALED
 from headrace.learner.suggestion.sample_stream import SampleStream
 from headrace.learner.suggestion.search_candidates import (
+    WITHOUT_CALIBRATION,
+    Candidate,
     candidates_of,
+    cross_groups,
+    embedding_candidates,
     rate_of,
     removals,
     statistic_crosses,
 )
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 from headrace.learner.suggestion.spec_search import SearchedSpec, SpecSearch, Tell
-from headrace.learner.suggestion.user_history import with_history
+from headrace.learner.suggestion.user_history import recent_clicks, with_history
 from headrace.runtime.counted_nouns import counted
 
 _ROWS = 300_000
-_MOST_MORE = 50
+_MOST_MORE = 200
 """Numbers that are left for the hour, crosses and statistics."""
 _MOST_RATES = 4
 _SHOWS_A_VALUE = 5
@@ -48,6 +55,8 @@ _LATE_SHARE = 0.995
 """Share of the clicks that the suggested window keeps."""
 _UNSORTED = 0.01
 """Share of the rows that may come after a newer one before it is said."""
+_INPUTS_SHARE = 0.4
+"""Share of the time for the inputs, if an architecture is asked for that has constants to find."""
 _LEAST_CLICKS = 500
 """Fewest clicks for a search, and impressions without a click."""
 NO_CLICKS = (
@@ -87,13 +96,13 @@ def suggest_spec(
         raise SpecError(f"{path}: {all_clicked(sample.rows, column, sample.words)}")
     draft, fields = _drafted(path, sample, name)
     draft, searched = draft.adding((), _rates(fields, sample.rows)), None
+    asked = partial(_with_architecture, architecture, fields=fields, sample=sample)
+    asked(draft)  # refused before a search
     if seconds and min(clicks, sample.rows - clicks) >= _LEAST_CLICKS:
-        searched = _searched(draft, fields, sample, seconds, tell)
+        searched = _searched(draft, fields, sample, seconds, tell, asked)
         draft = searched.draft
-    if architecture != LOGISTIC_REGRESSION:  # its constants are others
-        draft = replace(draft, architecture=architecture, alpha_times=1.0, l2_times=1.0)
-    if architecture in (DIN, SEQUENCE):
-        draft = with_history(draft, fields, sample)
+    else:
+        draft = asked(draft)
     text = draft.text()
     parse_spec(text, f"spec suggested for {path}")
     return Suggestion(text, searched)
@@ -104,7 +113,10 @@ def _drafted(
 ) -> tuple[SpecDraft, dict[str, ColumnProfile]]:
     """Return a spec of the columns, and the column of each field. Raises SpecError."""
     profiles = without_outcomes(
-        [profile_of(source, column, sample.labels) for source, column in sample.columns.items()],
+        [
+            profile_of(source, column, sample.labels, sample.requests)
+            for source, column in sample.columns.items()
+        ],
         sample.columns,
         sample.labels,
     )
@@ -132,6 +144,7 @@ def _drafted(
         tuple(
             f"# not used: {each.source}: {each.reason}" for each in profiles if not each.transform
         ),
+        candidates=max(found.candidates, 1.0),
         choice=found.choose,
         loss_reason=_loss_reason(found) if found.choose else (),
     )
@@ -147,28 +160,52 @@ def _field(name: str, profile: ColumnProfile) -> DraftInput:
     return DraftInput(name, keys, profile.reason)
 
 
+def _with_architecture(
+    architecture: str, draft: SpecDraft, fields: dict[str, ColumnProfile], sample: LogSample
+) -> SpecDraft:
+    """Return the draft with an architecture, whose constants are others. Raises SpecError."""
+    if architecture == LOGISTIC_REGRESSION:
+        return draft
+    draft = replace(draft, architecture=architecture, factors=UNSCALED)
+    return with_history(draft, fields, sample) if architecture in (DIN, SEQUENCE) else draft
+
+
 def _searched(
     draft: SpecDraft,
     fields: dict[str, ColumnProfile],
     sample: LogSample,
     seconds: float,
     tell: Tell,
+    asked: Callable[[SpecDraft], SpecDraft],
 ) -> SearchedSpec:
-    """Return what a search finds, with its gains as comments."""
+    """Return what a search finds, with its gains as comments.
+
+    asked: returns a draft with the architecture that the user asked for.
+    """
     stream = SampleStream(sample, parse_spec(draft.text(), "suggested spec"))
     search = SpecSearch(draft, stream, seconds, tell)
     days = max(_span_ms(sample), 0.0) / 86_400_000 if sample.timed else 0.0
     known = sample.requests[sample.requests >= 0]
     requests = bool(known.size) and np.unique(known).size < known.size
+    architecture = asked(draft).architecture
+    embeds = architecture != LOGISTIC_REGRESSION
+    share = _INPUTS_SHARE if embeds else 1.0
     search.drop(removals(draft, draft))
     first = [*candidates_of(draft, fields, requests=requests, days=days)]
     kept = True
     while kept:
         first = [each for each in first if each.name not in search.draft.names]
-        kept = search.try_all([*first, *statistic_crosses(search.draft, fields)], 0.85)
+        more = statistic_crosses(search.draft, fields)
+        kept = search.try_all([*first, *more], 0.85 * share)
+    search.try_all([*cross_groups(search.draft, fields)], 0.9 * share)
     search.drop(removals(search.draft, draft))
-    search.tune("alpha", lambda each, factor: replace(each, alpha_times=each.alpha_times * factor))
-    search.tune("l2", lambda each, factor: replace(each, l2_times=each.l2_times * factor))
+    search.judge_each([WITHOUT_CALIBRATION])
+    search.tune("alpha", share)
+    search.tune("l2", share)
+    if embeds:
+        search.take(Candidate(f"architecture = {architecture}", asked))
+        history = None if search.draft.history else recent_clicks(fields, sample)
+        search.judge_each(embedding_candidates(architecture, history[0] if history else None))
     found = search.result()
     gains = {
         each.name: f"lowers the log loss by {100 * each.later:.2f} %"
@@ -176,7 +213,7 @@ def _searched(
         if each.later is not None
     }
     said = (
-        "# A search with logistic regression chose by the first 70 % of them. Its changes lower",
+        "# A search chose by the first 70 % of them. Its changes lower",
         f"# the log loss of the last 30 % by {100 * found.gain:.1f} %.",
     )
     commented = [

@@ -49,20 +49,34 @@ def with_history(
             for each in draft.fields
         )
         return replace(draft, fields=plain, history=bag, target=target)
-    user = next((name for name in ids if _USER_NAME.search(name)), None)
-    items = [name for name in ids if name != user and _varies(ids[name], sample.requests)]
-    if user is None or not items:
+    found = recent_clicks(fields, sample)
+    if found is None:
         raise SpecError(
             f"expected a user's history for the architecture {draft.architecture}: a column of "
             "lists of earlier items whose values another column has, or ids of a user and a "
             "request_id that several items share; got neither. Name these columns in a layout, or "
             "write history and target by hand"
         )
+    history, target = found
+    return replace(draft.adding((history,), ()), history=history.name, target=target)
+
+
+def recent_clicks(
+    fields: Mapping[str, ColumnProfile], sample: LogSample
+) -> tuple[DraftInput, str] | None:
+    """Return the field of a user's last clicked items that the learner keeps, and that of items.
+
+    None if the log does not name the user and the items.
+    """
+    ids = {name: each for name, each in fields.items() if each.codes is not None}
+    user = next((name for name in ids if _USER_NAME.search(name)), None)
+    items = [name for name in ids if name != user and _varies(ids[name], sample.requests)]
+    if user is None or not items:
+        return None
     target = max(items, key=lambda name: ids[name].distinct)
-    name = "recent_clicks"
     keys = f'transform = "history", of = "{user}", item = "{target}", last = {_LAST}'
     said = f"the {_LAST} items that the user clicked last; the learner keeps them"
-    return replace(draft.adding((DraftInput(name, keys, said),), ()), history=name, target=target)
+    return DraftInput("recent_clicks", keys, said), target
 
 
 def _common(lists: pa.Array, values: pa.Array) -> float:

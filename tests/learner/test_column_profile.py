@@ -127,6 +127,24 @@ def test_names_that_only_end_in_id_make_no_ids(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("numbers", "transform"),
+    [
+        ([i // 5 % 400 + 1 for i in range(ROWS)], "id"),  # people, a number each
+        ([i % 400 + 1 for i in range(ROWS)], "log_bucket"),  # differs among candidates
+        ([10 * (i // 5 % 400) for i in range(ROWS)], "log_bucket"),  # numbers left out
+        ([int(400 * (i // 5 % 400 / 400) ** 3) for i in range(ROWS)], "log_bucket"),  # most small
+    ],
+)
+def test_numbers_that_a_request_shares_are_ids_if_none_is_left_out_and_all_are_as_frequent(
+    numbers: list[int], transform: str
+) -> None:
+    requests = np.arange(ROWS) // 5
+    assert profile_of("person", pa.array(numbers), NO_CLICKS, requests).transform == transform
+    without = profile_of("person", pa.array(numbers), NO_CLICKS)
+    assert without.transform == "log_bucket"
+
+
+@pytest.mark.parametrize(
     ("name", "known"),
     [
         *((name, False) for name in ("propensity_score", "policy", "pscore", "action_prob")),

@@ -16,7 +16,11 @@ from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
 from headrace.learner.suggestion.log_sample import LogSample
 from headrace.learner.suggestion.sample_stream import Floats, SampleStream
 from headrace.learner.suggestion.search_candidates import (
+    WITHOUT_CALIBRATION,
+    Candidate,
     candidates_of,
+    cross_groups,
+    embedding_candidates,
     rate_of,
     removals,
     statistic_crosses,
@@ -24,6 +28,7 @@ from headrace.learner.suggestion.search_candidates import (
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 from headrace.learner.suggestion.spec_search import SpecSearch
 from headrace.learner.suggestion.spec_suggestion import Suggestion, suggest_spec
+from headrace.learner.suggestion.user_history import recent_clicks
 
 T0_MS = 1_700_000_000_000
 ROWS = 24_000
@@ -103,12 +108,55 @@ def test_a_rate_of_the_rules_is_removed_unless_it_helps_or_a_cross_needs_it() ->
     assert [each.name for each in removals(crossed, draft)] == ["without user_rate"]
 
 
+class KnownNetwork(SampleStream):
+    """A stream on which networks are worse, unless they know recent clicks and take small steps."""
+
+    def losses(self, spec: ModelSpec, share: float = 1.0) -> Floats:
+        loss = 1.0
+        if spec.architecture == "dcn_v2":
+            recent = any(each.name == "recent_clicks" for each in spec.fields.bags)
+            loss += 0.01 - 0.02 * recent - 0.03 * (spec.structure.mini_batch == 64)
+        return np.full(int(share * ROWS), loss - 0.05 * (spec.calibration is None))
+
+
+def test_an_architecture_that_is_asked_for_stays_and_its_constants_are_searched() -> None:
+    log = sample()
+    draft, fields = draft_of(log)
+    search = SpecSearch(draft, KnownNetwork(log, parse_spec(draft.text(), "draft")), 600.0)
+    search.take(Candidate("network", lambda draft: replace(draft, architecture="dcn_v2")))
+    history = recent_clicks(fields, log)
+    assert history is not None
+    search.judge_each(embedding_candidates("dcn_v2", history[0]))
+    search.judge_each([WITHOUT_CALIBRATION])
+    found = search.result()
+    gains = {each.name: each.later for each in found.trials if each.later is not None}
+    assert gains.keys() == {
+        "network",
+        "recent_clicks",
+        "mini_batch times 0.5",
+        "without calibration",
+    }
+    assert gains["network"] == pytest.approx(-0.01)
+    assert found.gain == pytest.approx(0.09)
+    spec = parse_spec(found.draft.text(), "found")
+    assert spec.calibration is None
+    assert spec.structure.mini_batch == 64
+
+
+def test_all_crosses_of_a_field_are_one_change() -> None:
+    groups = {each.name: each for each in cross_groups(*draft_of(sample()))}
+    assert groups.keys() >= {"crosses of device", "crosses of section"}
+    draft = draft_of(sample())[0]
+    more = groups["crosses of device"].change(draft).names - draft.names
+    assert "device_x_section" in more
+    assert all("device" in each for each in more)
+    parse_spec(groups["crosses of device"].change(draft).text(), "crosses")
+
+
 def test_a_search_changes_nothing_if_clicks_are_chance() -> None:
     log = sample(told=False)
     search = searched(log)
-    search.tune(
-        "alpha", lambda draft, factor: replace(draft, alpha_times=draft.alpha_times * factor)
-    )
+    search.tune("alpha")
     kept = [each.name for each in search.result().trials if each.later is not None]
     assert not [each for each in kept if not each.startswith("alpha")], f"seed {SEED}: {kept}"
 
@@ -170,20 +218,20 @@ def test_a_log_without_times_gets_no_inputs_of_times() -> None:
 def suggestion(tmp_path_factory: pytest.TempPathFactory) -> Suggestion:
     log = sample()
     path = tmp_path_factory.mktemp("log") / "log.parquet"
-    columns = log.columns | {
+    columns = {name: log.columns[name] for name in ("item", "device", "section")} | {
         "time": pa.array(log.times),
         "request_id": pa.array(log.requests).cast(pa.string()),
         "clicked_at": pa.array(log.click_ms, mask=log.click_ms < 0),
     }
     pa.parquet.write_table(pa.table(columns), path)
-    return suggest_spec(path, guess_layout(path).layout, "", "dcn_v2", 600.0)
+    return suggest_spec(path, guess_layout(path).layout, "", "factorization_machine", 600.0)
 
 
 def test_a_suggested_spec_says_what_the_search_kept_for_any_architecture(
     suggestion: Suggestion, tmp_path: Path
 ) -> None:
     spec = parse_spec(suggestion.text, tmp_path / "found.toml")
-    assert spec.architecture == "dcn_v2"
+    assert spec.architecture == "factorization_machine"
     assert suggestion.searched is not None
     kept = [each for each in suggestion.searched.trials if each.later is not None]
     assert len(kept) >= 1

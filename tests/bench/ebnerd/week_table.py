@@ -19,8 +19,8 @@ logistic regression and DCN-V2, with statistics and with more of them (the artic
 shows, and its click rate on a page, on a device and for a user), under `immediate`. Logistic
 regression also learns labels that come on time, with the impression, which no stream has.
 
-`--suggest` measures the specs that `headrace suggest` writes for the week: by its rules alone, and
-with a search of a minute.
+`--suggest` measures the specs that `headrace suggest` writes for the week: by its rules alone, with
+a search of a minute, and with `--architecture dcn_v2` and a search of ten.
 """
 
 import itertools
@@ -35,6 +35,7 @@ from rich.progress import Progress
 
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.features.fields import Field
+from headrace.learner.spec.architecture import LOGISTIC_REGRESSION
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion.spec_suggestion import suggest_spec
 from tests.bench.bench_options import bench_parser, print_figures
@@ -229,10 +230,14 @@ def runs_of(*, choice: bool, quick: bool) -> list[tuple[str, str, str, str]]:
 def suggested(data: Path) -> dict[tuple[str, str, str, str], ModelSpec]:
     """Return the specs that are suggested for the week, by what the table calls them."""
     found: dict[tuple[str, str, str, str], ModelSpec] = {}
-    for name, seconds in (("rules alone", 0.0), ("a search", 60.0)):
-        text = suggest_spec(data, seconds=seconds).text
-        spec = parse_spec(text, f"suggested by {name}")
-        found["logistic regression", name, spec.fields.label.policy, spec.structure.loss] = spec
+    for architecture, model, name, seconds in (
+        (LOGISTIC_REGRESSION, "logistic regression", "rules alone", 0.0),
+        (LOGISTIC_REGRESSION, "logistic regression", "a search", 60.0),
+        ("dcn_v2", "DCN-V2", "a search", 600.0),
+    ):
+        text = suggest_spec(data, architecture=architecture, seconds=seconds).text
+        spec = parse_spec(text, f"{model} by {name}")
+        found[model, name, spec.fields.label.policy, spec.structure.loss] = spec
     return found
 
 

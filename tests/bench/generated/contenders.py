@@ -67,7 +67,10 @@ def spec_text(log: GeneratedLog, name: str, optimizer: str | None = None) -> str
     inputs = log.ids.shape[1] + bool(plan.bag_items)
     late_ms = (log.click_ms - log.shown_ms)[:FIRST][log.click_ms[:FIRST] >= 0]
     delays_s = delay_mixture(late_ms / 1000.0)
-    constants = robust_constants(ARCHITECTURES[name], FIRST, clicks, float(inputs), delays_s)
+    constants = robust_constants(
+        *(ARCHITECTURES[name], FIRST, clicks, float(inputs), delays_s),
+        candidates=float(plan.candidates),
+    )
     lines = ["[model]", 'name = "generated"', f'architecture = "{ARCHITECTURES[name]}"']
     lines += [*constants.model, "[label]", f"window_s = {plan.window_s}", "[fields]"]
     for field in range(log.ids.shape[1]):
