@@ -120,7 +120,12 @@ class SampleStream:
         self._labels = sample.labels[which[self._shown]].astype(np.uint8)
 
     def losses(self, spec: ModelSpec, share: float = 1.0) -> Floats:
-        """Return the log loss of the first impressions, each scored before it was learned.
+        """Return the log losses of `scores`."""
+        scores = self.scores(spec, share)
+        return log_losses(self._labels[: scores.shape[0]], scores)
+
+    def scores(self, spec: ModelSpec, share: float = 1.0) -> Floats:
+        """Return the scores of the first impressions, each made before it was learned.
 
         share: of the impressions; they are in the order of time.
         """
@@ -135,8 +140,7 @@ class SampleStream:
         model, scores = InMemoryModel(spec), np.empty(count)
         for begin, end in pairwise(begins):
             scores[begin:end] = model.learn(part_of(examples, begin, end))
-        shown = shown[: np.searchsorted(shown, count)]
-        return log_losses(self._labels[: shown.shape[0]], scores[shown])
+        return scores[shown[: np.searchsorted(shown, count)]]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,6 @@ __path__ += [
     str(Path(__file__).with_name(part))
     for part in (
         *("ingest", "learner", "batch", "generated", "pserver"),
-        *("serving", "pipeline", "ebnerd", "experiments"),
+        *("serving", "pipeline", "ebnerd", "public", "experiments"),
     )
 ]
