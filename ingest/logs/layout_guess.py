@@ -122,7 +122,8 @@ def _layout_text(path: Path, file: FileLayout, columns: dict[str, pa.Array]) -> 
     shown_at = impression_time(times, columns)
     taken = set(shown_at.names) if shown_at else set()
     event = ["[event]", *_ids(columns, shown_at, taken), *_event_time(shown_at)]
-    click = _click(columns, times, shown_at, taken)
+    flat = {name: each for name, each in columns.items() if not pa.types.is_nested(each.type)}
+    click = _click(flat, times, shown_at, taken)
     numbers = [name for name in columns if name not in taken and _untyped(columns[name])]
     lines += _file(file, commas, [name for name in numbers if name not in commas])
     lines += [*event, *click, *_fields(columns, taken)]
@@ -297,7 +298,7 @@ def _candidates(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:
     """Return comments on the columns with two values, those named like a click first."""
     found = []
     for name in sorted(columns, key=lambda each: not CLICK_NAME.search(each)):
-        if name in taken or pa.types.is_nested(columns[name].type):
+        if name in taken:
             continue
         words = ClickWords()
         words.add(columns[name])

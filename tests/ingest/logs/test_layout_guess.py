@@ -164,6 +164,15 @@ def test_all_readers_give_the_rows_of_a_request_one_time_in_a_file_without_times
     assert not survey.refused
 
 
+def test_a_list_named_like_a_click_is_a_field(tmp_path: Path) -> None:
+    times = [1_700_000_000_000, 1_700_000_000_001]
+    columns = {"time": times, "recent_clicks": [["a"], ["b"]], "clicked": [0, 1]}
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(pa.table(columns), path)
+    text = guess_layout(path).text
+    assert '[click]\ncolumn = "clicked"' in text
+
+
 def test_columns_that_may_be_clicks_are_listed_with_their_words(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     rows = [
