@@ -119,7 +119,8 @@ def _shared(rows: Floats, requests: Ints) -> bool:
     order = np.argsort(requests, kind="stable")
     order = order[requests[order] >= 0]
     together = requests[order][1:] == requests[order][:-1]
-    same = rows[order][1:] == rows[order][:-1]
+    values = np.nan_to_num(rows[order], nan=_ABSENT)
+    same = values[1:] == values[:-1]
     return bool(together.any() and same[together].all())
 
 

@@ -130,13 +130,14 @@ def test_names_that_only_end_in_id_make_no_ids(name: str) -> None:
     ("numbers", "transform"),
     [
         ([i // 5 % 400 + 1 for i in range(ROWS)], "id"),  # people, a number each
+        ([i // 5 % 400 + 1 if i % 115 > 4 else None for i in range(ROWS)], "id"),  # some unknown
         ([i % 400 + 1 for i in range(ROWS)], "log_bucket"),  # differs among candidates
         ([10 * (i // 5 % 400) for i in range(ROWS)], "log_bucket"),  # numbers left out
         ([int(400 * (i // 5 % 400 / 400) ** 3) for i in range(ROWS)], "log_bucket"),  # most small
     ],
 )
 def test_numbers_that_a_request_shares_are_ids_if_none_is_left_out_and_all_are_as_frequent(
-    numbers: list[int], transform: str
+    numbers: list[int | None], transform: str
 ) -> None:
     requests = np.arange(ROWS) // 5
     assert profile_of("person", pa.array(numbers), NO_CLICKS, requests).transform == transform
