@@ -106,21 +106,18 @@ class SpecSearch:
         """The best draft so far."""
         return self._steps[-1]
 
-    @property
-    def kept(self) -> frozenset[str]:
-        """Names of the changes that the best draft has."""
-        return frozenset(each.name for each in self._kept)
-
     def try_all(self, candidates: Sequence[Candidate], until: float) -> bool:
-        """Screen candidates and judge the best; return whether any was kept.
+        """Screen candidates, judge the best, and return whether any was kept.
 
-        until: share of the time.
+        A change that the draft has is not tried again. until: share of the time.
         """
         found, kept = [], len(self._kept)
-        for each in sorted(candidates, key=self._promise, reverse=True):
-            trial = self._trials.setdefault(each.name, Trial(each.name))
+        names = {each.name for each in self._kept}
+        new = (each for each in candidates if each.name not in names)
+        for each in sorted(new, key=self._promise, reverse=True):
             if self._over(until) or self._promise(each) < _HOPELESS:
                 break
+            trial = self._trials.setdefault(each.name, Trial(each.name))
             losses = self._learned(each.name, each.change(self.draft), _SCREENED)
             half, end = losses.shape[0] // 2, losses.shape[0]
             trial.screened = _gain(self._losses[-1][half:end], losses[half:])
@@ -138,14 +135,14 @@ class SpecSearch:
             if not self._over(1.0):
                 self._judge(each, removes=True)
 
-    def tune(self, name: str, until: float = 1.0) -> None:
+    def tune(self, name: str) -> None:
         """Halve or double a constant, one of `ConstantFactors`, as long as that helps."""
         before = self.draft
         for factor in (0.5, 2.0):
             change = partial(SpecDraft.scaled, name=name, factor=factor)
             for steps in range(1, _MOST_STEPS + 1):
                 candidate = Candidate(f"{name} times {factor**steps:g}", change)
-                if self._over(until) or not self._judge(candidate):
+                if self._over(1.0) or not self._judge(candidate):
                     break
             if self.draft is not before:
                 return

@@ -200,21 +200,22 @@ def _searched(
     search.try_all([*cross_groups(search.draft, fields)], 0.9 * share)
     search.drop(removals(search.draft, draft))
     search.judge_each([WITHOUT_CALIBRATION])
-    search.tune("alpha", share)
-    search.tune("l2", share)
-    if embeds:
+    if not embeds:
+        search.tune("alpha")
+        search.tune("l2")
+    else:
         search.take(Candidate(f"architecture = {architecture}", asked))
         history = None if search.draft.history else recent_clicks(fields, sample)
         search.judge_each(embedding_candidates(architecture, history[0] if history else None))
     found = search.result()
     gains = {
-        each.name: f"lowers the log loss by {100 * each.later:.2f} %"
+        each.name: f"{_effect(each.later)} the log loss by {100 * abs(each.later):.2f} %"
         for each in found.trials
         if each.later is not None
     }
     said = (
-        "# A search chose by the first 70 % of them. Its changes lower",
-        f"# the log loss of the last 30 % by {100 * found.gain:.1f} %.",
+        "# A search chose by the first 70 % of them. The result of all its changes",
+        f"# {_effect(found.gain)} the log loss of the last 30 % by {100 * abs(found.gain):.1f} %.",
     )
     commented = [
         tuple(each._replace(comment=gains.get(each.name, each.comment)) for each in some)
@@ -227,6 +228,10 @@ def _searched(
         statistics=commented[1],
     )
     return replace(found, draft=draft)
+
+
+def _effect(gain: float) -> str:
+    return "raises" if gain < 0.0 else "lowers"
 
 
 def _within_numbers(profiles: list[ColumnProfile]) -> list[ColumnProfile]:

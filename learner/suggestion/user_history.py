@@ -76,7 +76,10 @@ def recent_clicks(
     target = max(items, key=lambda name: ids[name].distinct)
     keys = f'transform = "history", of = "{user}", item = "{target}", last = {_LAST}'
     said = f"the {_LAST} items that the user clicked last; the learner keeps them"
-    return DraftInput("recent_clicks", keys, said), target
+    name = "recent_clicks"
+    while name in fields:
+        name += "_kept"
+    return DraftInput(name, keys, said), target
 
 
 def _common(lists: pa.Array, values: pa.Array) -> float:

@@ -108,6 +108,30 @@ def test_a_rate_of_the_rules_is_removed_unless_it_helps_or_a_cross_needs_it() ->
     assert [each.name for each in removals(crossed, draft)] == ["without user_rate"]
 
 
+class KnownChoice(SampleStream):
+    """A stream of choices, in which the rate of an item is worth something."""
+
+    def losses(self, spec: ModelSpec, share: float = 1.0) -> Floats:
+        rate = any(each.name == "item_rate" for each in spec.statistics)
+        return np.full(
+            int(share * ROWS), 1.0 - 0.1 * (spec.structure.loss == "choice") - 0.05 * rate
+        )
+
+
+def test_a_change_that_is_kept_is_not_tried_again_and_a_late_one_is_not_counted() -> None:
+    log = sample()
+    draft, fields = draft_of(log)
+    search = SpecSearch(draft, KnownChoice(log, parse_spec(draft.text(), "draft")), 600.0)
+    changes = [*candidates_of(draft, fields, requests=True, days=1.2)]
+    while search.try_all(changes, 1.0):
+        pass
+    search.try_all([Candidate("late", lambda draft: draft)], 0.0)
+    trials = {each.name: each for each in search.result().trials}
+    assert trials["loss = choice"].screened == pytest.approx(0.1)
+    assert search.draft.choice
+    assert "late" not in trials
+
+
 class KnownNetwork(SampleStream):
     """A stream on which networks are worse, unless they know recent clicks and take small steps."""
 
@@ -141,6 +165,14 @@ def test_an_architecture_that_is_asked_for_stays_and_its_constants_are_searched(
     spec = parse_spec(found.draft.text(), "found")
     assert spec.calibration is None
     assert spec.structure.mini_batch == 64
+
+
+def test_recent_clicks_get_a_name_that_no_column_has() -> None:
+    log = sample()
+    fields = draft_of(log)[1]
+    found = recent_clicks(fields | {"recent_clicks": fields["tags"]}, log)
+    assert found is not None
+    assert found[0].name == "recent_clicks_kept"
 
 
 def test_all_crosses_of_a_field_are_one_change() -> None:
@@ -235,6 +267,9 @@ def test_a_suggested_spec_says_what_the_search_kept_for_any_architecture(
     assert suggestion.searched is not None
     kept = [each for each in suggestion.searched.trials if each.later is not None]
     assert len(kept) >= 1
+    tried = [each.name for each in suggestion.searched.trials]
+    before = tried[: tried.index("architecture = factorization_machine")]
+    assert not [each for each in before if " times " in each], "constants of another architecture"
     for each in kept:
         if each.name in suggestion.searched.draft.names:
             said = f"# lowers the log loss by {100 * (each.later or 0.0):.2f} %"
