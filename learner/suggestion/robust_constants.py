@@ -56,8 +56,9 @@ class ConstantFactors(NamedTuple):
     """By what the constants of the rules are multiplied."""
 
     alpha: float = 1.0
-    """That of weights, as `l2`."""
+    """That of weights."""
     l2: float = 1.0
+    """That of weights without a network."""
     vectors_alpha: float = 1.0
     vectors_l2: float = 1.0
     layers_alpha: float = 1.0
@@ -112,8 +113,6 @@ def robust_constants(
     if not deep:
         l2 = factors.l2 * _WEIGHTS_L2
         lines.append(f"l2 = {l2 * inputs:.3g}  # {l2:g} for each input")
-    elif factors.l2 != 1.0:
-        lines.append(f"l2 = {factors.l2:g}")
     if architecture != LOGISTIC_REGRESSION:
         vectors = factors.vectors_alpha * min(_MOST_VECTORS, _VECTORS / inputs)
         lines += ["", "[optimizer.embeddings]", 'name = "ftrl"']

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.learner.suggestion.column_profile import ColumnProfile
-from headrace.learner.suggestion.robust_constants import is_network
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 
 Codes = npt.NDArray[np.int32]
@@ -28,9 +27,6 @@ _LEAST_MORE_COMBINATIONS = 1.05
 has one value of the other, so the cross is that column again."""
 _PRIOR_SHOWS = 10.0
 _PERIODS_S = {"hour": 3600, "day": 86_400}
-_FACTORS = {"vectors_alpha": (4.0, 0.25), "alpha": (0.5, 2.0), "vectors_l2": (0.4, 2.5)}
-_NETWORK_FACTORS = {"mini_batch": (0.5,), "l2": (10.0,), "layers_alpha": (3.0,)}
-"""Factors of the constants of models with vectors, and of those that only networks have."""
 _FEW = 64
 """Values of a field with which statistics are crossed."""
 
@@ -152,18 +148,9 @@ def statistic_crosses(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Ite
             yield _adding((), (cross,))
 
 
-def embedding_candidates(architecture: str, history: DraftInput | None) -> list[Candidate]:
-    """Return changes of a model with vectors: constants, and the items that a user clicked last.
-
-    history: these items, if the log tells them and the model does not read them yet.
-    """
-    factors = (_NETWORK_FACTORS if is_network(architecture) else {}) | _FACTORS
-    changes = [
-        Candidate(f"{name} times {factor:g}", partial(SpecDraft.scaled, name=name, factor=factor))
-        for name, some in factors.items()
-        for factor in some
-    ]
-    return [*([_adding((history,))] if history is not None else []), *changes]
+def history_candidate(history: DraftInput) -> Candidate:
+    """Return the change that a model with vectors also reads the items that a user clicked last."""
+    return _adding((history,))
 
 
 def _combinations(one: Codes, other: Codes, larger: int) -> int:

@@ -135,10 +135,10 @@ class SpecSearch:
             if not self._over(1.0):
                 self._judge(each, removes=True)
 
-    def tune(self, name: str) -> None:
+    def tune(self, name: str, factors: Sequence[float] = (0.5, 2.0)) -> None:
         """Halve or double a constant, one of `ConstantFactors`, as long as that helps."""
         before = self.draft
-        for factor in (0.5, 2.0):
+        for factor in factors:
             change = partial(SpecDraft.scaled, name=name, factor=factor)
             for steps in range(1, _MOST_STEPS + 1):
                 candidate = Candidate(f"{name} times {factor**steps:g}", change)

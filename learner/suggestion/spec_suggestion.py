@@ -26,14 +26,14 @@ from headrace.learner.suggestion.delay_mixture import delay_mixture
 from headrace.learner.suggestion.log_sample import LogSample, sample_log
 from headrace.learner.suggestion.outcome_columns import without_outcomes
 from headrace.learner.suggestion.request_clicks import RequestClicks, clicks_of_requests
-from headrace.learner.suggestion.robust_constants import UNSCALED
+from headrace.learner.suggestion.robust_constants import UNSCALED, is_network
 from headrace.learner.suggestion.sample_stream import SampleStream
 from headrace.learner.suggestion.search_candidates import (
     WITHOUT_CALIBRATION,
     Candidate,
     candidates_of,
     cross_groups,
-    embedding_candidates,
+    history_candidate,
     rate_of,
     removals,
     statistic_crosses,
@@ -205,8 +205,7 @@ def _searched(
         search.tune("l2")
     else:
         search.take(Candidate(f"architecture = {architecture}", asked))
-        history = None if search.draft.history else recent_clicks(fields, sample)
-        search.judge_each(embedding_candidates(architecture, history[0] if history else None))
+        _tune_vectors(search, recent_clicks(fields, sample))
     found = search.result()
     gains = {
         each.name: f"{_effect(each.later)} the log loss by {100 * abs(each.later):.2f} %"
@@ -232,6 +231,18 @@ def _searched(
 
 def _effect(gain: float) -> str:
     return "raises" if gain < 0.0 else "lowers"
+
+
+def _tune_vectors(search: SpecSearch, history: tuple[DraftInput, str] | None) -> None:
+    """Search the constants of a model with vectors, those that matter most first."""
+    if is_network(search.draft.architecture):
+        search.tune("layers_alpha", factors=(2.0, 0.5))
+        search.tune("mini_batch", factors=(0.5,))
+    search.tune("vectors_alpha", factors=(2.0, 0.5))
+    if history is not None and not search.draft.history:
+        search.judge_each([history_candidate(history[0])])
+    search.tune("alpha")
+    search.tune("vectors_l2")
 
 
 def _within_numbers(profiles: list[ColumnProfile]) -> list[ColumnProfile]:

@@ -20,7 +20,7 @@ from headrace.learner.suggestion.search_candidates import (
     Candidate,
     candidates_of,
     cross_groups,
-    embedding_candidates,
+    history_candidate,
     rate_of,
     removals,
     statistic_crosses,
@@ -148,10 +148,10 @@ def test_an_architecture_that_is_asked_for_stays_and_its_constants_are_searched(
     draft, fields = draft_of(log)
     search = SpecSearch(draft, KnownNetwork(log, parse_spec(draft.text(), "draft")), 600.0)
     search.take(Candidate("network", lambda draft: replace(draft, architecture="dcn_v2")))
+    search.tune("mini_batch", factors=(0.5,))
     history = recent_clicks(fields, log)
     assert history is not None
-    search.judge_each(embedding_candidates("dcn_v2", history[0]))
-    search.judge_each([WITHOUT_CALIBRATION])
+    search.judge_each([history_candidate(history[0]), WITHOUT_CALIBRATION])
     found = search.result()
     gains = {each.name: each.later for each in found.trials if each.later is not None}
     assert gains.keys() == {
