@@ -80,11 +80,11 @@ def statistic_id(program, statistic, levels, ids):  # type: ignore[no-untyped-de
     fixed = mix(number + _SEED)
     varying = np.uint64(0)
     for k in range(program.starts[statistic], program.starts[statistic + 1]):
-        inlined = program.parts[k]
-        if inlined < 0:
-            fixed = mix(fixed ^ ids[-1 - inlined])
+        part = program.parts[k]
+        if part < 0:
+            fixed = mix(fixed ^ ids[-1 - part])
         else:
-            varying = mix((varying ^ np.uint64(np.int64(levels[inlined]) + 32769)) + _SEED)
+            varying = mix((varying ^ np.uint64(np.int64(levels[part]) + 32769)) + _SEED)
     return (fixed & _HIGH) | (mix(fixed ^ varying) & _MIDDLE) | number
 
 
