@@ -8,9 +8,8 @@ are started.
 
 An event goes to the topic of its letter, with its impression id as the key, or its request id if
 that was the key of the broken event. So it meets its click or impression even if the broken event
-had another key. A repair that the joiner would refuse again
-is not sent. An impression older than the window is too late by then and becomes a new letter,
-unless its repair changed the time.
+had another key. A repair that the joiner would refuse again is not sent. An impression older than
+the window is too late by then and becomes a new letter, unless its repair changed the time.
 """
 
 import threading

@@ -1,11 +1,11 @@
-"""A replica of some rows of a model: the ones that batches needed lately.
+"""A replica of some rows of a model: those that recent batches needed.
 
 The loop uses it like a full replica: it follows the logs, folds its learner's own pushes, and has a
 table. But it keeps only the tails of the logs (pserver.replica.partial_replica), and only rows that
 were pulled and not evicted since. It adds entries to these in the log's order. So a row in the
 table equals, bit for bit, that of a full replica at the same version; partial_replica argues why. A
-row that does not exist is in the table too, as one that never gained anything: a row that is not in
-the table is unknown, and every other row is known.
+pulled row that the store lacks is in the table, too, without deltas. So a row is unknown only if it
+is not in the table.
 
 If a bucket's history broke, its rows keep their values, as in a replica, until all of them were
 looked up again.

@@ -2,12 +2,12 @@
 
 `Learner.step` is a learner's whole life; the rest of this file is its numbered steps. Their order
 is what guarantees exactly once. Scores are delivered before the push that covers their examples, so
-no example is marked as learned while its score is lost. Gains and marks change in one call of the
+no example is marked as learned while its score is lost. Deltas and marks change in one call of the
 store, so no example is applied twice or skipped. Offsets are committed to Kafka last, and for
 dashboards only: Kafka's offsets cannot change atomically with the store.
 
-The learner owns no state that cannot be lost. It can die at any line: on start it reads the marks
-of all buckets, seeks to the lowest, and lets each bucket take only what it lacks.
+The store and Kafka have all state that a learner needs, so it can die at any line: on start it
+reads the marks of all buckets, seeks to the lowest, and lets each bucket take only what it lacks.
 
 Connections, clocks and random numbers are passed in (learner.loop.ports), as are the parts that
 only some learners have, each with a null object: a guard, a group of learners that step together, a

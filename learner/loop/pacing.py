@@ -5,12 +5,12 @@ folds that. Both happen together, and `PushInterval` sets how often: after every
 number of examples, or after a number of milliseconds. The gradients of k learners are then taken
 where at most k times as much is missing.
 
-Waiting is part of it. With a number of examples, a learner that has as many unsent, and a round of
-pushes still under way, learns nothing until the answers arrive. A bucket that does not answer is
-not waited for beyond its timeout, and lacks more in the meantime, up to `unanswered_limit`. With a
-time, examples learned while answers are awaited come on top. Without a setting a learner pushes as
-its load suggests: often while there is little to do, and in larger pieces while there is much and
-no other learner pushes.
+With a number of examples, a learner also waits: once it has that many unsent while a round of
+pushes is in flight, it learns nothing until the answers arrive. It waits for a bucket no longer
+than the timeout of that bucket, which then lacks more examples, up to `unanswered_limit`. With a
+time, the learner continues to learn while it awaits answers. Without a setting, a learner pushes
+often while its load is low, and in larger pieces while it has a backlog and no other learner
+pushes.
 """
 
 import re

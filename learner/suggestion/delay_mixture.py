@@ -1,11 +1,11 @@
 """Fits a mixture of exponential distributions to the delays of clicks.
 
-The groups have equal shares, so a mixture is a list of means (`learner.inputs.click_delays`). The
-means follow by expectation maximization (Dempster, Laird and Rubin, "Maximum likelihood from
-incomplete data via the EM algorithm", 1977), from the means of as many quantiles. Mixtures of
-exponentials reach every distribution whose density falls with its derivatives alternating in sign
-(Bernstein), such as Weibull's with a shape below 1, and come close to lognormal ones with long
-tails.
+The groups have equal shares, so a mixture is a list of means (`learner.inputs.click_delays`).
+Expectation maximization fits the means (Dempster, Laird and Rubin, "Maximum likelihood from
+incomplete data via the EM algorithm", 1977). It begins with the means of equally many quantiles.
+Mixtures of exponentials reach every distribution whose density falls with its derivatives
+alternating in sign (Bernstein), such as Weibull's with a shape below 1, and come close to lognormal
+ones with long tails.
 """
 
 import numpy as np

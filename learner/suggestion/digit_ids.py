@@ -9,8 +9,8 @@ settles it if it has leading zeros, a fraction or a sign. Otherwise three things
 - The clicks of a magnitude follow its size. So the values of the earlier half as categories, with a
   rate for each, predict the later half hardly better than bins of neighbours. Those of ids do.
 - A value that all candidates of a request share says nothing about which of them is clicked. There,
-  whole numbers from 0 or 1 on are ids if hardly one is left out and all are about as frequent. Most
-  magnitudes of a log are small ones, or ones in the middle.
+  whole numbers from 0 or 1 on are ids if hardly any is missing and all are about equally frequent.
+  Most magnitudes of a log are small ones, or ones in the middle.
 """
 
 from typing import NamedTuple

@@ -1,9 +1,9 @@
 """Finds columns that are known only after the outcome, such as a second label.
 
 A log that was written after the fact often has them: whether an item was bought, how long it was
-read, what was paid. A model that is taught them looks perfect in every test, and fails when it is
-asked before the outcome. Such a column alone predicts the later half of the sample almost without
-error, which no honest input does; see Kaufman et al., "Leakage in Data Mining", KDD 2011.
+read, what was paid. A model that learns them looks perfect in every test, and fails when it
+predicts before the outcome. Such a column alone predicts the later half of the sample almost
+without error, which no honest input does; see Kaufman et al., "Leakage in Data Mining", KDD 2011.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

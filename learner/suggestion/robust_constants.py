@@ -16,9 +16,10 @@ A weight of FTRL-Proximal (McMahan et al., KDD 2013) with n squared gradients be
 sum of gradients by beta / alpha + l2 + sqrt(n) / alpha. So `l2` in proportion to the inputs keeps
 the first steps small: it is the precision of a prior whose variance the inputs share. `alpha` then
 only says how fast steps shrink. With `alpha` 2 / inputs and `l2` 1, they shrank too fast to follow
-drift. Beside a network they keep these values: DCN-V2 was worse with larger ones on a week of a
-news site. `l2` also holds the vectors of rare ids near their start. Layers step by Adagrad (Duchi,
-Hazan and Singer, JMLR 2011), slowly, because they see the sum of the gradients of a mini-batch.
+drift. Weights beside a network keep these two values: on a week of a news site, DCN-V2 was worse
+with larger ones. `l2` also holds the vectors of rare ids near their start. Layers step by Adagrad
+(Duchi, Hazan and Singer, JMLR 2011), slowly, because they see the sum of the gradients of a
+mini-batch.
 
 All candidates of a request are scored before any of it is learned. So the longer the requests, the
 larger the step that one of them makes, and the smaller the best `alpha`: with 5, 20, 40, 100 and

@@ -2,8 +2,8 @@
 
 Each kernel multiplies the capital of its opponents over parts of `PART` examples, then looks at it.
 It returns first the opponent that has proved its case, or -1. One part may prove it: the rest of a
-batch may be good. After that this opponent stays close to the proof, so that it has it at once
-by the next bad batches, however small; the others begin anew.
+batch may be good. After that, this opponent stays close to the proof, so that a next bad batch,
+however small, completes it at once. The others begin anew.
 
 Kernels are called for every batch, also for one that is not judged: so they are compiled before the
 first batch that matters.

@@ -3,7 +3,7 @@
 A producer at fault and users who behave differently look alike. A fault ends, or an operator ends
 it; a change that goes on is the new stream. So a suspicion puts the guard on the alert, good
 examples end the alert, and suspect batches that go on end it, too: then the model follows, and is
-judged again once it has. With the limits of the guard.
+judged again once it has.
 """
 
 import math
