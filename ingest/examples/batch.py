@@ -60,7 +60,8 @@ class Kind(IntEnum):
     CLICKED = 1
     """`immediate`: its click, with the same ids. Label 1, counts as a click, not as a show."""
     CLOSED = 2
-    """`window`: an impression whose window closed. Counts as a show, and as a click if label 1."""
+    """`window`: an impression whose window closed. Counts as a show, and as a click if label 1.
+    `immediate` with a wait: an impression clicked within it, label 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Examples:
     """Event time that the joiner had reached in this partition."""
     kinds: npt.NDArray[np.uint8]  # (n,) Kind
     labels: npt.NDArray[np.uint8]  # (n,) 0 or 1
-    event_ms: npt.NDArray[np.int64]  # (n,) of the impression, or the click if CLICKED; <= append_ms
+    event_ms: npt.NDArray[np.int64]  # (n,) of the impression after its wait, or of the click
     shown_ms: npt.NDArray[np.int64]  # (n,) of the impression
     append_ms: npt.NDArray[np.int64]  # (n,) of the event that made the example
     impression_ids: pa.StringArray  # (n,)
@@ -88,6 +89,16 @@ class Examples:
 
     def __len__(self) -> int:
         return int(self.kinds.shape[0])
+
+    @property
+    def settled(self) -> npt.NDArray[np.bool_]:
+        """Which examples have their final label, as all others of their model have; shape (n,).
+
+        With a wait, the examples that are CLOSED are those with clicks, and later than shown.
+        """
+        found: npt.NDArray[np.bool_] = self.kinds == Kind.CLOSED
+        found &= self.event_ms == self.shown_ms
+        return found
 
     @classmethod
     def empty(cls, fields: FieldSet, watermark_ms: int = 0) -> Examples:

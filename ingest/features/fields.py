@@ -101,7 +101,7 @@ class Policy(StrEnum):
     """
 
     IMMEDIATE = "immediate"
-    """At once with label 0; a later click is a second example with label 1."""
+    """At once, or after `wait_s`, with label 0; a later click is a second example with label 1."""
     WINDOW = "window"
     """Once, when its window closes, with the label known by then."""
 
@@ -115,6 +115,9 @@ class LabelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_s: Annotated[float, Meta(gt=0, le=_WEEK_S), expected("above 0, up to a week")] = 1800.0
     """Seconds after the impression in which a click counts. A later click is late: it is counted
     and not learned."""
+    wait_s: Annotated[float, Meta(ge=0, le=_WEEK_S), expected("from 0 to window_s")] = 0.0
+    """With the policy `immediate`: seconds after the impression until it becomes an example. If its
+    click comes before, it is one example with label 1."""
 
     @property
     def window_ms(self) -> int:
@@ -122,8 +125,22 @@ class LabelPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(1, math.floor(self.window_s * 1000))
 
     @property
+    def wait_ms(self) -> int:
+        """The wait in milliseconds; 0 under `window`."""
+        return math.floor(self.wait_s * 1000)
+
+    @property
     def delay_ms(self) -> int:
         """Event time from an impression to its example."""
+        return self.window_ms if self.policy is Policy.WINDOW else self.wait_ms
+
+    @property
+    def behind_ms(self) -> int:
+        """By how much the event time of an example is behind the watermark that makes it.
+
+        Under `window`, an example has the time of its impression. With a wait, it has the time at
+        which the wait ends, so that examples are in the order of the clicks between them.
+        """
         return self.window_ms if self.policy is Policy.WINDOW else 0
 
 
@@ -293,7 +310,17 @@ def parse_fields(tables: Mapping[str, object], where: SpecText) -> FieldSet:
         found = json.dumps(examples.slice_by)
         raise where.error(("examples", "slice_by"), f"slice_by {_SLICE_BY}", found)
     label = read_section(LabelPolicy, table_of(tables, where, "label"), where, "label")
+    _check_wait(label, where)
     return FieldSet.of(fields, label, examples)
+
+
+def _check_wait(label: LabelPolicy, where: SpecText) -> None:
+    if label.wait_s and label.policy is Policy.WINDOW:
+        wanted, found = "no wait_s with the policy window, which waits for window_s", label.wait_s
+        raise where.error(("label", "wait_s"), wanted, f"{found:g}")
+    if label.wait_s > label.window_s:
+        wanted = f"wait_s of at most window_s, {label.window_s:g}"
+        raise where.error(("label", "wait_s"), wanted, f"{label.wait_s:g}")
 
 
 def _field(table: Mapping[str, object], where: SpecText, name: str) -> Field:
@@ -380,7 +407,11 @@ def _fingerprint(fields: list[Field], label: LabelPolicy, examples: ExampleOptio
                 }
                 for each in fields
             ],
-            "label": {"policy": label.policy.value, "window_ms": label.window_ms},
+            "label": {
+                "policy": label.policy.value,
+                "window_ms": label.window_ms,
+                **({"wait_ms": label.wait_ms} if label.wait_ms else {}),
+            },
             "examples": {"slice_by": examples.slice_by} | examples.agreed(),
         },
         sort_keys=True,

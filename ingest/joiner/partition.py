@@ -181,7 +181,8 @@ class JoinerPartition:
             return False
         until, left = self._last.until, len(self._written)
         if left and until is not None and _reached(self.core.checkpoint(), until):
-            log.warning("%s: %d examples of the topic were not joined again", self._where(), left)
+            text = "%s: %d impressions and clicks of the topic were not joined again"
+            log.warning(text, self._where(), left)
             self._written = WrittenExamples()
         return not self._written
 
@@ -197,7 +198,7 @@ class JoinerPartition:
         no partition has earlier ones. So a partition that passes more event time than readers know
         writes an empty batch if it has no examples.
         """
-        passed_ms = self.core.watermark_ms - self._fields.label.delay_ms
+        passed_ms = self.core.watermark_ms - self._fields.label.behind_ms
         self._next_passed_ms = max(passed_ms, self._passed_ms)
         writes = bool(self._examples) or not self.sealed
         writes = writes or self._passed_ms < min(made_ms, passed_ms)
@@ -234,7 +235,7 @@ class JoinerPartition:
                 numbered = replace(batch, before=begin)
                 yield Outgoing(examples, pack_examples(numbered, BatchNotes(until=saved)))
                 begin += len(batch)
-            watermark_ms = self._next_passed_ms + self._fields.label.delay_ms
+            watermark_ms = self._next_passed_ms + self._fields.label.behind_ms
             last = replace(last, watermark_ms=watermark_ms, before=begin)
             yield Outgoing(examples, pack_examples(last, BatchNotes(saved)))
         for record, reason in self.dead:

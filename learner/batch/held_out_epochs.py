@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.batch import Examples
 from headrace.learner.inputs.slates import slate_ends
 from headrace.learner.validation.log_loss_sum import LogLossSum
 
@@ -78,6 +78,6 @@ def held_out_loss(model: InMemoryModel, blocks: Iterable[Examples]) -> float:
 
 def add_scores(loss: LogLossSum, examples: Examples, scores: npt.NDArray[np.float64]) -> None:
     """Add the examples with a final label; an open impression may still be clicked."""
-    known = examples.kinds == Kind.CLOSED
+    known = examples.settled
     weights = None if examples.weights is None else examples.weights[known]
     loss.add(examples.labels[known], scores[known], weights)

@@ -28,6 +28,10 @@ for several learners and after a restart, and a restored or copied model is not 
 estimate of the delays from the stream. It would know the long delays last, when they are over.
 *Limit:* an item that is new in an old model still begins with shows whose clicks are missing.
 
+With `[label] wait_s`, clicks within the wait are in the shows, so that clicks count as arrived from
+T + `wait_s` on. (The exact weight depends on p too; it differs by less than the clicks that come
+after the wait and have not arrived.)
+
 The weights of importance that correct for delays in a model of any age are in
 `learner.kernels.loss` (Ktena et al., RecSys 2019); delays as exponential are from Chapelle,
 "Modeling delayed feedback in display advertising", KDD 2014.
@@ -45,12 +49,12 @@ _SETTLED = 17.0
 
 
 def weigh_shows(
-    view: RowTable, labelled: LabelledColumns, delays_s: tuple[float, ...]
+    view: RowTable, labelled: LabelledColumns, delays_s: tuple[float, ...], wait_s: float = 0.0
 ) -> LabelledColumns:
     """Return the examples with lighter shows, as long as the model in `view` is new.
 
     delays_s: mean times from show to click of groups of equally many clicks; empty if shows weigh
-    the same at any age.
+    the same at any age. wait_s: from show to example.
     """
     if not delays_s or not labelled.kinds.shape[0]:
         return labelled
@@ -63,6 +67,6 @@ def weigh_shows(
         begin = min(begin, seen)
     shown = labelled.kinds == Kind.SHOWN
     weights = np.ones(shown.shape[0]) if not labelled.weights.shape[0] else labelled.weights
-    ages_s = labelled.event_ms / 1000.0 - begin
+    ages_s = labelled.event_ms / 1000.0 - begin + wait_s
     arrived = np.mean([-np.expm1(-ages_s / each) for each in delays_s], axis=0)
     return labelled._replace(weights=np.where(shown, weights * arrived, weights).astype(np.float32))

@@ -74,6 +74,7 @@ class LabelledColumns(NamedTuple):
     weights: npt.NDArray[np.float32]  # (n,) what each counts as, or (0,) if all are 1
     ends: npt.NDArray[np.int64]  # (n,) the first example after the slate of each
     chosen: bool = False  # whether the loss is that of a choice among the slate
+    weighed: bool = True  # whether the slope has importance weights: see `slope_of`
 
 
 class InputScratch(NamedTuple):

@@ -102,7 +102,8 @@ def fill_and_write(columns, gaining, active, program, features, labelled, scratc
         for i in range(begin, end):
             if kinds[i] == _SHOWN or not labels[i]:
                 continue
-            known_ms = event_ms[i] + (program.window_ms[0] if kinds[i] == _CLOSED else 0)
+            settled = kinds[i] == _CLOSED and event_ms[i] == shown_ms[i]  # not after a wait
+            known_ms = event_ms[i] + (program.window_ms[0] if settled else 0)
             for h in range(program.users.shape[0]):
                 user, item = ids[i, program.users[h]], ids[i, program.items[h]]
                 number, last = program.numbers[h], program.lasts[h]

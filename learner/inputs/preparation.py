@@ -69,6 +69,7 @@ class InputPreparation:
         self.memory = empty_memory(self._levels)
         self._admission, self._buckets = spec.admission, buckets
         self._chosen = spec.structure.loss == CHOICE
+        self._weighed = not (self._chosen or spec.fields.label.wait_ms)
         self._calibrates = spec.calibration is not None
         self._own = threading.local()
         self.pulling: RowPuller | None = None
@@ -114,6 +115,7 @@ class InputPreparation:
             read_only(np.zeros(0) if examples.weights is None else examples.weights, np.float32),
             read_only(slate_ends(examples), np.int64),
             self._chosen,
+            self._weighed,
         )
 
     def with_histories(

@@ -62,7 +62,7 @@ def _write_ends(requests, kinds, shown_ms, ends):  # type: ignore[no-untyped-def
                 end < examples
                 and end - begin < LONGEST_SLATE
                 and requests[end] == requests[begin]
-                and kinds[end] == kinds[begin]
+                and kinds[end] != _CLICKED
                 and abs(shown_ms[end] - shown_ms[begin]) <= SLATE_SPAN_MS
             ):
                 end += 1
@@ -129,7 +129,7 @@ def _number_slates(requests, kinds, shown_ms, slates, begins, sizes):  # type: i
         if requests[i] != _ABSENT and kinds[i] != _CLICKED:
             for slate in range(count - 1, max(count - _OPEN_SLATES, 0) - 1, -1):
                 k = begins[slate]
-                if requests[k] == requests[i] and kinds[k] == kinds[i]:
+                if requests[k] == requests[i] and kinds[k] != _CLICKED:
                     near = abs(shown_ms[i] - shown_ms[k]) <= SLATE_SPAN_MS
                     found = slate if near and sizes[slate] < LONGEST_SLATE else -1
                     break

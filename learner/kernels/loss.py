@@ -88,9 +88,15 @@ def compete(labelled, scores, begin, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def slope_of(labelled, i, p):  # type: ignore[no-untyped-def]
-    """Return the derivative of the loss of example i by the sum of its weights."""
+    """Return the derivative of the loss of example i by the sum of its weights.
+
+    With a wait, only some clicks come as examples of their own, and which share is not known. The
+    weights of `gradient_of` would be wrong for the others. Without weights, the slopes of an
+    impression with a click add up to p - 1 whenever the click comes (the positive-unlabelled loss
+    of the same paper), and if all clicks come within the wait, they are those of `window`.
+    """
     kind, label = labelled.kinds[i], labelled.labels[i]
-    if not labelled.chosen:
+    if labelled.weighed:
         return gradient_of(kind, label, p)
     if kind == _CLICKED:
         return -1.0

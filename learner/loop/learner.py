@@ -82,7 +82,7 @@ class Learner:
             ports.reader,
             cursors,
             decode,
-            label_delay_ms=fields.label.delay_ms,
+            label_delay_ms=fields.label.behind_ms,
             pace=pace,
             steady_ms=clocks.steady_ms,
             accept_topic=ports.accept_topic,

@@ -50,7 +50,7 @@ def scores_of(examples: Examples, scores: npt.NDArray[np.float64]) -> Scores:
     return Scores(
         examples.impression_ids.take(scored),
         examples.request_ids.take(scored),
-        examples.event_ms[scored],
+        examples.shown_ms[scored],
         scores[scored],
     )
 

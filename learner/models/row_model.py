@@ -62,6 +62,7 @@ class RowModel(ABC):
         self._fields, self._part_names = spec.fields, part_names(spec)
         self._first_log_odds = spec.structure.first_log_odds
         self._delays_s = spec.structure.click_delays_s
+        self._wait_s = spec.fields.label.wait_s
         self._name, self._optimizer = spec.name, spec.optimizer
         self._row_parameters = parameters_of(spec)
         window_ms = spec.fields.label.window_ms
@@ -146,7 +147,8 @@ class RowModel(ABC):
         examples: Examples,
     ) -> npt.NDArray[np.float64]:
         """Score, then learn: see `TrainableModel`. The scores of clicks are NaN."""
-        labelled = weigh_shows(view, self._inputs.begin(active, examples), self._delays_s)
+        labelled = self._inputs.begin(active, examples)
+        labelled = weigh_shows(view, labelled, self._delays_s, self._wait_s)
         active = read_only(active, np.bool_)
         examples = self._inputs.with_histories(view, gaining, active, examples, labelled)
         scores = self._learn_all(view, gaining, active, examples, labelled)

@@ -82,15 +82,19 @@ def joined(spec: ModelSpec, shown: Examples, clicks: Clicks) -> tuple[Examples, 
             append_ms=times + label.window_ms,
         )
         return examples, order
-    which = np.flatnonzero(clicked)
+    at_once = clicked & (late_ms <= label.wait_ms) & (label.wait_ms > 0)
+    which = np.flatnonzero(clicked & ~at_once)
     both = np.concatenate((np.arange(count), which))
-    times = np.concatenate((clicks.shown_ms, clicks.click_ms[which]))
-    kinds = np.repeat(np.array([Kind.SHOWN, Kind.CLICKED], np.uint8), [count, which.size])
-    order = np.lexsort((kinds, times))
+    times = np.concatenate((clicks.shown_ms + label.wait_ms, clicks.click_ms[which]))
+    first = np.where(at_once, Kind.CLOSED, Kind.SHOWN).astype(np.uint8)
+    kinds = np.concatenate((first, np.full(which.size, Kind.CLICKED, np.uint8)))
+    # an impression is taken before a click of the same time, and a wait ends after it
+    later = (kinds == Kind.CLICKED) != (label.wait_ms > 0)
+    order = np.lexsort((later, times))
     examples = replace(
         reordered(shown, both[order]),
         kinds=kinds[order],
-        labels=(kinds[order] == Kind.CLICKED).astype(np.uint8),
+        labels=(kinds[order] != Kind.SHOWN).astype(np.uint8),
         event_ms=times[order],
         shown_ms=clicks.shown_ms[both[order]],
         append_ms=times[order],

@@ -120,8 +120,9 @@ class PartitionJoiner:
 
     def __init__(self, fields: FieldSet) -> None:
         self.fields = fields
-        self._window_ms = fields.label.window_ms
-        self._closing = fields.label.policy is Policy.WINDOW
+        label = fields.label
+        self._window_ms, closing = label.window_ms, label.policy is Policy.WINDOW
+        self._policy = label.window_ms, label.delay_ms, closing
         self._keep_below = np.uint64(fields.weights.keep_below)
         self._restoring: JoinerCheckpoint | None = None
         self._forget()
@@ -210,7 +211,7 @@ class PartitionJoiner:
             left = limit - max(taken, examples)
             shown, clicked = (self._floor(source, now_ms) for source in self._sources)
             bounds = shown, clicked, until_ms, at_end_ms, left
-            rule = JoinRule(self._window_ms, self._closing, False, *bounds, self._keep_below)
+            rule = JoinRule(*self._policy, False, *bounds, self._keep_below)
             joined = _result_arrays(max(capacity, left))
             answer = self._run(joined, rule, [len(source.chunk) for source in self._sources], dead)
             if joined.counts[0]:
@@ -275,7 +276,7 @@ class PartitionJoiner:
         checkpoint = self._restoring
         assert checkpoint is not None
         forever = (FOREVER,) * 5
-        rule = JoinRule(self._window_ms, self._closing, True, *forever, self._keep_below)
+        rule = JoinRule(*self._policy, True, *forever, self._keep_below)
         while True:
             self._turn()
             stops = [

@@ -156,31 +156,45 @@ def _drops(state, wanted, rule):  # type: ignore[no-untyped-def]
 
 @inlined
 def _sweep(rings, state, until_ms, joined, rule):  # type: ignore[no-untyped-def]
-    """Close the windows that end before `until_ms`, moving the watermark past each."""
+    """Make the examples whose wait ends before `until_ms`, and pass the windows that have ended."""
+    answer = np.int64(BLOCKED)
+    if rule.delay_ms > 0:
+        answer = _make_waiting(rings, state, until_ms, joined, rule)
     entries, ends = rings.entries, rings.ends
     mask = entries.hashes.shape[0] - 1
-    makes = rule.closing and not rule.silent
-    if not makes:
-        until_ms = state[WATERMARK]
-    while ends.open_head[0] < ends.entry_tail[0]:
-        lower = entries.clocks[ends.open_head[0] & mask]
-        clock = whole_clock(lower, state[SHOWN_CLOCK])
-        if clock + rule.window_ms >= until_ms:
+    while ends.open_head[0] < ends.made_head[0]:
+        if _is_open(entries, ends.open_head[0] & mask, state, rule):
             break
-        if not makes:
-            ends.open_head[0] += 1
+        ends.open_head[0] += 1
+    return answer
+
+
+@inlined
+def _make_waiting(rings, state, until_ms, joined, rule):  # type: ignore[no-untyped-def]
+    """Make the examples whose wait ends before `until_ms`, moving the watermark past each."""
+    entries, ends = rings.entries, rings.ends
+    mask = entries.hashes.shape[0] - 1
+    if rule.silent:
+        until_ms = state[WATERMARK]
+    while ends.made_head[0] < ends.entry_tail[0]:
+        lower = entries.clocks[ends.made_head[0] & mask]
+        clock = whole_clock(lower, state[SHOWN_CLOCK])
+        if clock + rule.delay_ms >= until_ms:
+            break
+        if rule.silent:
+            ends.made_head[0] += 1
             continue
-        # close all windows of one clock or none: the watermark alone tells which are closed
-        stop = ends.open_head[0]
+        # make all examples of one clock or none: the watermark alone tells which are made
+        stop = ends.made_head[0]
         while stop < ends.entry_tail[0] and entries.clocks[stop & mask] == lower:
             stop += 1
-        count = stop - ends.open_head[0]
+        count = stop - ends.made_head[0]
         if joined.counts[0] + count + MARGIN > joined.kinds.shape[0]:
             state[NEEDED] = count
             return FULL if joined.counts[0] > 0 else GROW
-        state[WATERMARK] = max(state[WATERMARK], clock + rule.window_ms + 1)
-        while ends.open_head[0] < stop:
-            _close(rings, state, joined, rule)
+        state[WATERMARK] = max(state[WATERMARK], clock + rule.delay_ms + 1)
+        while ends.made_head[0] < stop:
+            _make_next(rings, state, joined, rule)
         forget_clicks(rings, state, rule)
         if joined.counts[0] >= rule.limit:
             return FULL
@@ -188,15 +202,18 @@ def _sweep(rings, state, until_ms, joined, rule):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _close(rings, state, joined, rule):  # type: ignore[no-untyped-def]
-    opened, sequence = rings.open, rings.ends.open_head[0]
+def _make_next(rings, state, joined, rule):  # type: ignore[no-untyped-def]
+    """Make the example of the first entry without one, by what is known of its click."""
+    opened, sequence = rings.open, rings.ends.made_head[0]
     row = sequence & (opened.starts.shape[0] - 1)
-    shown_ms = _shown_ms(rings, sequence, state)
-    times = shown_ms, shown_ms, opened.append_ms[row]
+    shown_ms, clicked = _shown_ms(rings, sequence, state), opened.clicked[row]
+    kind = CLOSED if rule.closing or clicked else SHOWN
+    event_ms = shown_ms if rule.closing else shown_ms + rule.delay_ms
     wanted = rings.entries.hashes[sequence & (rings.entries.hashes.shape[0] - 1)]
-    if opened.clicked[row] or not _drops(state, wanted, rule):
-        _emit(state, joined, CLOSED, opened.clicked[row], sequence, times, rule)
-    rings.ends.open_head[0] += 1
+    if clicked or not _drops(state, wanted, rule):
+        times = event_ms, shown_ms, opened.append_ms[row]
+        _emit(state, joined, kind, clicked, sequence, times, rule)
+    rings.ends.made_head[0] += 1
 
 
 @inlined
@@ -251,11 +268,11 @@ def _accept(rings, state, shown, rows, i, slot, joined, rule):  # type: ignore[n
     hold_row(rings, rows, i, now_ms, event_ms, append_ms)
     ends.entry_tail[0] += 1
     state[IMPRESSIONS] += 1
-    if not (rule.closing or _drops(state, wanted, rule)):
-        _emit(state, joined, SHOWN, 0, sequence, (event_ms, event_ms, append_ms), rule)
+    if rule.delay_ms == 0:
+        _make_next(rings, state, joined, rule)
     _match_waiting_clicks(rings, state, wanted, sequence, now_ms, joined, rule)
-    if rule.closing and not _is_open(entries, place, state, rule):
-        _close(rings, state, joined, rule)  # all earlier entries are closed already
+    if rule.delay_ms > 0 and state[WATERMARK] > now_ms + rule.delay_ms:
+        _make_next(rings, state, joined, rule)  # all earlier entries are made already
 
 
 @inlined
@@ -350,7 +367,7 @@ def _count_click(rings, state, sequence, clock, event_ms, append_ms, joined, rul
         state[DUPLICATE_CLICKS] += 1
     else:
         opened.clicked[row] = 1
-        if not rule.closing:
+        if sequence < rings.ends.made_head[0]:  # else its example gets the label
             _emit(state, joined, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
 
 

@@ -2,7 +2,9 @@
 
 The label policy (`ingest/features/fields.py`) says what an impression becomes.
 `immediate` makes an example with label 0 when the impression is taken, and a second with label 1 at
-its click. `window` makes one example when the window closes (`JoinRule.closing`).
+its click. With `wait_s`, it makes the first one when the wait has passed; if the click was taken
+before, this example has label 1 and is the only one. `window` makes one example when the window
+closes: a wait as long as the window, after which a click is late (`JoinRule.closing`).
 
 There are three clocks of event time. None of them goes back:
 
@@ -19,7 +21,9 @@ the clock of its source (`clock`) at the moment it was taken:
 - an entry lives while S <= last + 2W, where `last` is the clock when the entry or a duplicate of it
   was last seen; an impression whose entry lives is a duplicate. This also depends on impressions
   alone;
-- an entry is open while M <= clock + W; the policy `window` makes its example when M passes that;
+- an entry is open while M <= clock + W. Its example is made when M passes clock + D, where D is the
+  wait, or W under `window`. So M alone tells which entries are examples already, and a click taken
+  again after a restart becomes an example only if its entry is one;
 - a click meets a living entry if click.clock <= last + W, whichever of the two came first. It is
   learned if the entry is open, not clicked before, click.clock >= clock - W, and the two times are
   at most W apart. It is a duplicate if all this holds but the entry was clicked. Otherwise it is
@@ -87,6 +91,8 @@ class JoinRule(NamedTuple):
     """The parameters of one run of the kernel."""
 
     window_ms: int
+    delay_ms: int
+    """Event time from an impression to its example (`LabelPolicy.delay_ms`)."""
     closing: bool
     """Whether the policy is `window`."""
     silent: bool

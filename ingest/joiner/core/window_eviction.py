@@ -103,6 +103,6 @@ def forget_everything(rings):  # type: ignore[no-untyped-def]
     ends = rings.ends
     clear_all(rings.entries.slots)
     clear_all(rings.repeats.slots)
-    ends.entry_head[0] = ends.open_head[0] = ends.entry_tail[0]
+    ends.entry_head[0] = ends.open_head[0] = ends.made_head[0] = ends.entry_tail[0]
     ends.repeat_head[0] = ends.repeat_tail[0]
     ends.repeated[0] = 0

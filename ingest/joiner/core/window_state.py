@@ -110,6 +110,8 @@ class RingEnds(NamedTuple):
     entry_tail: Longs
     open_head: Longs
     """The tail of open rows is that of entries."""
+    made_head: Longs
+    """The first entry that is not an example yet."""
     arena_tail: Longs
     waiting_head: Longs
     waiting_tail: Longs

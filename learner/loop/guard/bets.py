@@ -31,7 +31,7 @@ _OFTEN = 0.25
 _NOTHING = 1e-300
 """Capital that an opponent keeps of a part, so that its logarithm is finite."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_CLICKED = np.uint8(Kind.CLICKED)
+_SHOWN, _CLICKED = np.uint8(Kind.SHOWN), np.uint8(Kind.CLICKED)
 _ONE, _TWO = np.uint64(1), np.uint64(2)
 
 
@@ -143,8 +143,8 @@ def bet_on_clicks(capital, limits, cohorts, scores, kinds, shown_ms, shift):  # 
     proved, clicks, expected, weighed = -1, 0, 0.0, 0
     floor, products = _floor(missing, limits), capital.products
     for i in range(scores.shape[0]):
-        clicked = kinds[i] == _CLICKED
-        if clicked and shown_ms[i] <= cohorts.from_ms:
+        alone = kinds[i] == _CLICKED  # else an impression, which has its click if a wait found it
+        if alone and shown_ms[i] <= cohorts.from_ms:
             continue
         cohort = shown_ms[i] // cohorts.width_ms
         if cohort > newest:
@@ -153,15 +153,16 @@ def bet_on_clicks(capital, limits, cohorts, scores, kinds, shown_ms, shift):  # 
                 missing[c] = missing[c - moved] if c >= moved else 0.0
             newest = cohort
         age = min(newest - cohort, oldest)
-        if clicked:
-            clicks += 1
-            missing[age] -= 1.0
-            factor = limits.excess / limits.tolerance
-        else:
+        factor = 1.0
+        if not alone:
             odds = _odds(scores[i]) * shift
             expected += odds / (1.0 + odds)
             missing[age] += _CREDIT * odds / (1.0 + odds)
             factor = (1.0 + limits.tolerance * odds) / (1.0 + limits.excess * odds)
+        if kinds[i] != _SHOWN:
+            clicks += 1
+            missing[age] -= 1.0
+            factor *= limits.excess / limits.tolerance
         if proved < 0:
             products[0] *= factor
             weighed += 1

@@ -27,10 +27,10 @@ examples copy one outcome, the k-th root of the capital is still an e-process (b
 inequality), so `evidence` is several times what independent examples would need.
 
 Under `immediate` the outcome of an impression comes later, if ever. Only `more clicks` is judged:
-an impression loses its bet, a click wins one. When impressions pause, the clicks of earlier ones
-still come. So clicks that were expected in the last label window and did not come are credit: an
-excess must use it up first. Clicks on impressions that came before these tests began have no such
-credit, and are not judged.
+an impression loses its bet, a click wins one, and an impression clicked within a wait does both.
+When impressions pause, the clicks of earlier ones still come. So clicks that were expected in the
+last label window and did not come are credit: an excess must use it up first. Clicks on impressions
+that came before these tests began have no such credit, and are not judged.
 
 Two tests need no score, so they are made before a batch is learned:
 
@@ -54,7 +54,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.batch import Examples
 from headrace.learner.loop.guard.bets import (
     BetLimits,
     Capital,
@@ -211,7 +211,7 @@ class StreamSurprise:
         """
         if not len(examples):
             return None
-        if examples.kinds[0] == Kind.CLOSED:
+        if examples.settled[0]:
             return self._of_outcomes(examples, scores, judged=judged)
         return self._of_clicks(examples, scores, judged=judged)
 

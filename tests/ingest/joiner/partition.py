@@ -22,6 +22,7 @@ _SPEC = """
 [label]
 policy = "{policy}"
 window_s = 0.1
+wait_s = {wait_s}
 [examples]
 slice_by = ["device"]
 {examples}
@@ -40,9 +41,10 @@ transform = "bag"
 """
 
 
-def fields_of(policy: str = "immediate", examples: str = "") -> FieldSet:
+def fields_of(policy: str = "immediate", examples: str = "", wait_ms: int = 0) -> FieldSet:
     """Return the fields of these events. examples: further lines of that section."""
-    where = SpecText("test.toml", _SPEC.format(policy=policy, examples=examples))
+    text = _SPEC.format(policy=policy, examples=examples, wait_s=wait_ms / 1000)
+    where = SpecText("test.toml", text)
     return parse_fields(where.tables(), where)
 
 
@@ -75,8 +77,8 @@ def records(
 class Partition:
     """A joiner and all its output."""
 
-    def __init__(self, policy: str = "immediate", examples: str = "") -> None:
-        self.fields = fields_of(policy, examples)
+    def __init__(self, policy: str = "immediate", examples: str = "", wait_ms: int = 0) -> None:
+        self.fields = fields_of(policy, examples, wait_ms)
         self.reader = ChunkReader(self.fields)
         self.joiner = PartitionJoiner(self.fields)
         self.made: list[tuple[str, str, int]] = []

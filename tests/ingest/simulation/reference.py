@@ -55,7 +55,7 @@ class _Entry:
     clock: int
     last: int
     clicked: bool = False
-    closed: bool = False
+    made: bool = False
 
 
 @dataclass
@@ -79,8 +79,8 @@ class _Source:
 class Reference:
     """Joins one partition."""
 
-    def __init__(self, window_ms: int, closing: bool) -> None:
-        self.window_ms, self.closing = window_ms, closing
+    def __init__(self, window_ms: int, delay_ms: int, closing: bool) -> None:
+        self.window_ms, self.delay_ms, self.closing = window_ms, delay_ms, closing
         self.watermark_ms, self.least_delay_ms = NEVER, FOREVER
         self.sources = {side: _Source() for side in EventSide}
         self.entries: list[_Entry] = []
@@ -135,7 +135,7 @@ class Reference:
                 nexts[side] = max(nexts[side], self.watermark_ms, appended)
                 if self.watermark_ms == NEVER:
                     nexts[side] = FOREVER
-        self._close_before(min(nexts.values()))
+        self._make_before(min(nexts.values()))
         shown, clicked = heads[EventSide.IMPRESSIONS], heads[EventSide.CLICKS]
         if shown is not None and nexts[EventSide.IMPRESSIONS] <= nexts[EventSide.CLICKS]:
             self.sources[EventSide.IMPRESSIONS].queue.pop(0)
@@ -173,24 +173,23 @@ class Reference:
             delay_ms = message.record.append_ms - message.time_ms
             self.least_delay_ms = min(self.least_delay_ms, delay_ms)
 
-    def _make(self, kind: str, label: int, message: _Message, entry: _Entry) -> None:
-        record = message.record
-        shown = entry.message.record
-        self.made.append(Made(kind, label, message.time_ms, record.append_ms, shown))
+    def _make(self, made: Made) -> None:
+        self.made.append(made)
         self.counted["examples"] += 1
 
-    def _close_before(self, until_ms: int) -> None:
-        if not self.closing:
-            return
+    def _make_before(self, until_ms: int) -> None:
         for entry in self.entries:
-            if not entry.closed and entry.clock + self.window_ms < until_ms:
-                self.watermark_ms = max(self.watermark_ms, entry.clock + self.window_ms + 1)
-                self._close(entry)
+            if not entry.made and entry.clock + self.delay_ms < until_ms:
+                self.watermark_ms = max(self.watermark_ms, entry.clock + self.delay_ms + 1)
+                self._make_of(entry)
                 self._give_up_clicks()
 
-    def _close(self, entry: _Entry) -> None:
-        entry.closed = True
-        self._make("closed", int(entry.clicked), entry.message, entry)
+    def _make_of(self, entry: _Entry) -> None:
+        entry.made = True
+        kind = "closed" if self.closing or entry.clicked else "shown"
+        shown, event_ms = entry.message.record, entry.message.time_ms
+        event_ms += 0 if self.closing else self.delay_ms
+        self._make(Made(kind, int(entry.clicked), event_ms, shown.append_ms, shown))
 
     def _take_shown(self, message: _Message) -> None:
         source, window_ms = self.sources[EventSide.IMPRESSIONS], self.window_ms
@@ -213,8 +212,8 @@ class Reference:
             entry = _Entry(identity, message, source.clock, source.clock)
             self.entries.append(entry)
             self.counted["impressions"] += 1
-            if not self.closing:
-                self._make("shown", 0, message, entry)
+            if not self.delay_ms:
+                self._make_of(entry)
         for click in self.waiting:
             if click.identity != identity or click.over:
                 continue
@@ -222,8 +221,8 @@ class Reference:
             click.too_late = not click.over
             if click.over:
                 self._meet(entry, click)
-        if self.closing and not entry.closed and not self._open(entry):
-            self._close(entry)
+        if not entry.made and self.watermark_ms > entry.clock + self.delay_ms:
+            self._make_of(entry)
 
     def _take_clicked(self, message: _Message) -> None:
         source = self.sources[EventSide.CLICKS]
@@ -279,5 +278,7 @@ class Reference:
             self.counted["duplicate_clicks"] += 1
         else:
             entry.clicked = True
-            if not self.closing:
-                self._make("clicked", 1, click.message, entry)
+            if entry.made:
+                clicked, shown = click.message.record, entry.message.record
+                made_ms = click.message.time_ms
+                self._make(Made("clicked", 1, made_ms, clicked.append_ms, shown))
