@@ -9,6 +9,7 @@ from headrace.ingest.examples.batch import Examples, concatenate
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.joiner.core.input import EventSide
 from headrace.learner.local.event_join import EventJoin
+from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.suggestion.sample_stream import Clicks, joined, unlabelled
 from tests.effort import seeds
@@ -24,6 +25,11 @@ window_s = 2.0
 [fields.user]
 number = 1
 transform = "id"
+"""
+_PLAIN = """
+[optimizer]
+name = "sgd"
+alpha = 1e-6
 """
 
 
@@ -79,3 +85,27 @@ def test_examples_in_memory_are_those_of_the_joiner(seed: int, policy: str, wait
     for name in ("kinds", "labels", "event_ms", "shown_ms"):
         assert getattr(found, name).tolist() == getattr(made, name).tolist(), name
     assert found.impression_ids.equals(made.impression_ids)
+
+
+def test_clicks_within_the_wait_are_learned_as_under_window() -> None:
+    dice, scores = np.random.default_rng(3), []
+    outcomes = outcomes_of(3)
+    clicked = dice.random(outcomes.shown_ms.shape[0]) < 0.5
+    outcomes = Clicks(outcomes.shown_ms, np.where(clicked, outcomes.shown_ms + 1000, -1))
+    for policy, wait_s in (("immediate", 1.0), ("window", 0.0)):
+        spec = spec_of(policy, wait_s)
+        examples = in_memory(spec, outcomes)
+        scores.append(InMemoryModel(spec).learn(examples).tolist())
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("late_s", [0.5, 1.5])
+def test_the_steps_of_an_impression_and_its_click_add_up_whenever_the_click_comes(
+    late_s: float,
+) -> None:
+    """The slopes at one score are p and -1, or p - 1 together."""
+    spec = parse_spec(spec_of("immediate", 1.0).text + _PLAIN, "stream.toml")
+    shown_ms = np.array([T0_MS])
+    found = InMemoryModel(spec)
+    found.learn(in_memory(spec, Clicks(shown_ms, shown_ms + round(1000 * late_s))))
+    assert found.rows.values[:, 0] == pytest.approx(0.5e-6 * np.ones(2), rel=1e-3)

@@ -3,6 +3,9 @@
 The update of a row is a count: whole numbers, exact in float32, so the truth is a sum that does not
 depend on the order of additions. Each row also has a second float whose additions round. Two
 replicas that add in different orders differ in its last bits.
+
+With a wait, the joiner may make one example of an impression and its click, which has no time of
+the click. There, every click counts at the second of its impression.
 """
 
 import functools
@@ -18,7 +21,7 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind, pack, unpack
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.learner.kernels.pending_deltas import PendingColumns
 from headrace.pserver.rows.deltas import NEVER
@@ -38,7 +41,16 @@ number = 3
 transform = "cross"
 of = ["user", "item"]
 """
-FIELDS = parse_fields(tomllib.loads(SPEC), SpecText(Path("simulation.toml"), SPEC))
+
+
+@functools.cache
+def fields_of(wait_s: float = 0.0) -> FieldSet:
+    """Return the fields of the events, with a wait of the label policy."""
+    text = SPEC.replace('"immediate"', f'"immediate"\nwait_s = {wait_s}')
+    return parse_fields(tomllib.loads(text), SpecText(Path("simulation.toml"), text))
+
+
+FIELDS = fields_of()
 WIDTH = 2
 _SINGLES = 3
 MOST_EXAMPLES = 3
@@ -139,22 +151,34 @@ def draw_batch(name: str, now_ms: int, values: int, dice: random.Random, poison:
     return Batch(pack(examples), tuple(gains), () if poison else scored, poison)
 
 
-def batch_of(value: bytes) -> Batch:
+def batch_of(value: bytes, wait_s: float) -> Batch:
     """Return a message that a joiner wrote, and what it comes to."""
-    examples = unpack(value, FIELDS)
+    examples = unpack(value, fields_of(wait_s))
     gains: list[tuple[int, Total]] = []
     scored: list[str] = []
-    columns = examples.kinds.tolist(), examples.event_ms.tolist(), examples.features.ids.tolist()
+    columns = examples.kinds.tolist(), seconds_of(examples, wait_s), examples.features.ids.tolist()
     names = examples.impression_ids.to_pylist()
-    for kind, event_ms, ids, name in zip(*columns, names, strict=True):
-        shown, second = int(kind == Kind.SHOWN), event_ms // 1000
-        gains += [(r, (shown, 1 - shown, second, second, step_of(r))) for r in ids]
+    for kind, second, ids, name in zip(*columns, names, strict=True):
+        shown, clicked = int(kind != Kind.CLICKED), int(kind != Kind.SHOWN)
+        steps = shown + clicked
+        gains += [(r, (shown, clicked, second, second, steps * step_of(r))) for r in ids]
         scored += [name] * shown
     return Batch(value, tuple(gains), tuple(scored))
 
 
+def seconds_of(examples: Examples, wait_s: float) -> list[int]:
+    """Return the second at which each example counts."""
+    times = examples.shown_ms if wait_s else examples.event_ms
+    seconds: list[int] = (times // 1000).tolist()
+    return seconds
+
+
 class CountingModel:
     """A model whose steps are whole numbers beside a small one that rounds."""
+
+    def __init__(self, wait_s: float = 0.0) -> None:
+        """wait_s: of the label policy."""
+        self._wait_s = wait_s
 
     def rows_needed(self, examples: Examples) -> int:
         """See learner.loop.learner.Model."""
@@ -171,14 +195,15 @@ class CountingModel:
         below = 65 - active.shape[0].bit_length()
         scores = np.full(len(examples), np.nan)
         names = examples.impression_ids.to_pylist()
-        times = examples.event_ms.tolist(), examples.shown_ms.tolist()
-        for i, (kind, event_ms, shown_ms) in enumerate(
+        times = seconds_of(examples, self._wait_s), examples.shown_ms.tolist()
+        for i, (kind, second, shown_ms) in enumerate(
             zip(examples.kinds.tolist(), *times, strict=True)
         ):
-            if kind == Kind.SHOWN:
+            if kind != Kind.CLICKED:
                 scores[i] = np.inf if names[i].startswith("infinite") else 0.5
             extra = np.inf if names[i].startswith("huge") else 0.0
-            clicked = kind != Kind.SHOWN
+            counted = [True] * (kind != Kind.CLICKED) + [False] * (kind != Kind.SHOWN)
+            clicked = kind == Kind.CLICKED
             for feature in examples.features.ids[i]:
                 if not active[int(feature) >> below]:
                     continue
@@ -190,11 +215,11 @@ class CountingModel:
                 if not gaining.since[place]:
                     gaining.order[gaining.count[0]] = place
                     gaining.count[0] += 1
-                second = event_ms // 1000
                 columns.first_seen[place] = min(int(columns.first_seen[place]), second)
                 gaining.since[place] = max(int(gaining.since[place]), NEVER - second)
                 for side in (columns, gaining):
-                    _count(side, place, not clicked, second, int(row_id))
+                    for shown in counted:
+                        _count(side, place, shown, second, int(row_id))
                     side.values[place, 0] += np.float32(extra)
         return scores
 

@@ -46,6 +46,7 @@ class AdmittingModel(CountingModel):
     """
 
     def __init__(self, plan: Plan, *, bounded: bool) -> None:
+        super().__init__()
         self._bounded = bounded
         self._gate = AdmissionGate(
             plan.admitted > 0.0,

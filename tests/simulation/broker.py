@@ -210,7 +210,8 @@ class Broker:
                     assert isinstance(letter, Letter)
                     self.letters.append((letter.topic, letter.partition, letter.offset))
             else:
-                topic.end(target, entry, batch_of(entry.value) if commit else None)
+                wait_s = self._world.plan.wait_s
+                topic.end(target, entry, batch_of(entry.value, wait_s) if commit else None)
         for target in found.added:
             if target.topic == TOPIC:
                 topic.now.ends[target] += 1  # the marker

@@ -112,8 +112,10 @@ class Producer:
 
     def truth(self) -> dict[int, Total]:
         """Return what every row must have gained."""
-        shown = {event.name for event in self._events if event.shown}
-        counted = (event for event in self._events if event.name in shown)
+        shown = {event.name: event.second for event in self._events if event.shown}
+        counted = [event for event in self._events if event.name in shown]
+        if self._plan.wait_s:
+            counted = [event._replace(second=shown[event.name]) for event in counted]
         return summed([(row, event.gain(row)) for event in counted for row in event.rows])
 
     def lose(self, source: Source, end: int, letters: list[tuple[str, int, int]]) -> None:

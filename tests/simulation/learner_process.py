@@ -22,7 +22,7 @@ from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import Store
-from tests.simulation.batches import FIELDS, MOST_EXAMPLES, WIDTH, CountingModel
+from tests.simulation.batches import MOST_EXAMPLES, WIDTH, CountingModel, fields_of
 from tests.simulation.bounded import AdmittingModel, AskedRows, held_rows
 from tests.simulation.kafka import SimulatedReader, SimulatedScores
 from tests.simulation.ledger import Broken, differences, rows_by_id
@@ -137,11 +137,12 @@ class LearnerProcess(Process):
             unanswered_limit=plan.unanswered_limit,
         )
         clocks = SimulatedClocks(world)
-        model = CountingModel()
+        model = CountingModel(plan.wait_s)
         if plan.most_held or plan.admitted:
             model = AdmittingModel(plan, bounded=plan.most_held > 0)
         guard = DoubtingGuard(world) if plan.parked else BatchGuard(1000)
-        self.learner = Learner(ports, replica, model, FIELDS, pace, clocks, guard=guard)
+        fields = fields_of(plan.wait_s)
+        self.learner = Learner(ports, replica, model, fields, pace, clocks, guard=guard)
         self._accepting, self._accepted = bool(self._accepted), ""
 
     def _reader(self) -> SimulatedReader:

@@ -19,7 +19,7 @@ from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS, KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics
 from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 from headrace.ingest.kafka.transactions import KafkaTransactions
-from tests.simulation.batches import FIELDS, Total
+from tests.simulation.batches import Total, fields_of
 from tests.simulation.bounded import projected
 from tests.simulation.broker import Broker
 from tests.simulation.events import EventLogs, Producer
@@ -97,6 +97,9 @@ class Pipeline:
             ]
             if len(parts) != 1 or parts[0].core.restoring or parts[0].uncommitted or parts[0].dead:
                 return f"{share} is not joined"
+            ends = parts[0].core.window.ends
+            if ends.made_head[0] < ends.entry_tail[0]:
+                return f"{share} has impressions that wait for their clicks"
             committed = {source: at.offset for source, at in self.broker.offsets.items()}
             for source in share:
                 joined, end = parts[0].offsets()[source].offset, self.topics.now.ends[source]
@@ -154,7 +157,7 @@ class JoinerProcess(Process):
         self.joiner = Joiner(
             TransactionalPorts(reader, transactions, world.now_ms, aborts, retry_for(0.0)),
             "simulated",
-            FIELDS,
+            fields_of(world.plan.wait_s),
             EventTopics(),
             replace(_PACE, cut=cut),
         )

@@ -112,6 +112,8 @@ class Plan:
     joiner_steps: float = 0.0
     joiner_polls: int = 3
     """Most events of a source that a joiner reads at once."""
+    wait_s: float = 0.0
+    """Of the label policy: how long an impression waits for its click."""
     hostile: float = 0.0
     """Probability that a producer sends a backlog of large events, and one that is not an event."""
     far_ahead: float = 0.0

@@ -82,9 +82,17 @@ def test_the_default_label_policy_is_immediate_with_half_an_hour() -> None:
     assert fields.slice_by == ()
 
 
+def test_a_wait_is_refused_with_the_policy_window_or_beyond_the_window() -> None:
+    said = refusal(GOOD.replace("window_s = 600", "window_s = 600\nwait_s = 2"))
+    assert "expected no wait_s with the policy window" in said
+    said = refusal(GOOD.replace('policy = "window"', "wait_s = 601"))
+    assert "expected wait_s of at most window_s, 600, found 601" in said
+
+
 SAME = [
     "# a comment\n" + GOOD,
     GOOD + "[optimizer]\nalpha = 1\n",
+    GOOD.replace("window_s = 600", "window_s = 600\nwait_s = 0.0"),
     GOOD.replace('[fields.user]\nnumber = 2\ntransform = "id"', "")
     + '[fields.user]\nsource = "user"\ntransform = "id"\nnumber = 2\n',
 ]
@@ -94,6 +102,9 @@ CHANGED = [
     GOOD.replace("log1p = true", "log1p = false"),
     GOOD.replace("window_s = 600", "window_s = 60"),
     GOOD.replace('["device_type"]', "[]"),
+    GOOD.replace('policy = "window"', ""),
+    GOOD.replace('policy = "window"', "wait_s = 2"),
+    GOOD.replace('policy = "window"', "wait_s = 0.5"),
     GOOD + '[fields.more]\nnumber = 9\ntransform = "id"\n',
 ]
 

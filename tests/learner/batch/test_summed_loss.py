@@ -1,6 +1,7 @@
 """The loss of a fit of several processes: each row once, in memory that they share."""
 
 import multiprocessing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,16 @@ def test_a_process_adds_to_the_sums_of_the_process_that_started_it() -> None:
     total = shared.total()
     assert total.mean == pytest.approx(alone.mean)
     assert total.normalized_entropy == pytest.approx(alone.normalized_entropy)
+
+
+def test_an_example_after_a_wait_has_no_final_label_since_the_others_are_not_known() -> None:
+    dice, known, waited = np.random.default_rng(4), LogLossSum(), LogLossSum()
+    examples = random_examples(dice, random_spec(dice, "window", False), 10, closed=True)
+    scores = np.linspace(0.1, 0.9, len(examples))
+    add_scores(known, examples, scores)
+    add_scores(waited, replace(examples, event_ms=examples.shown_ms + 2000), scores)
+    assert np.isfinite(known.mean)
+    assert np.isnan(waited.mean)
 
 
 def test_a_batch_that_is_learned_again_after_a_refused_push_counts_once() -> None:

@@ -41,6 +41,11 @@ def test_shows_weigh_more_with_the_age_of_the_model_and_clicks_always_weigh_the_
     assert found.weights == pytest.approx([0.0, 1 - np.exp(-1), 1 - np.exp(-2), 1.0, 1.0])
 
 
+def test_clicks_within_the_wait_have_arrived_when_the_first_show_is_learned() -> None:
+    found = weigh_shows(view_of(2), shown_at([0.0, 60.0, 30.0]), (60.0,), 30.0)
+    assert found.weights == pytest.approx([1 - np.exp(-0.5), 1 - np.exp(-1.5), 1.0])
+
+
 def test_the_weight_of_an_example_is_multiplied() -> None:
     found = weigh_shows(view_of(2), shown_at([0.0, 60.0, 60.0], weights=[3.0, 2.0, 5.0]), (60.0,))
     assert found.weights == pytest.approx([0.0, 2 * (1 - np.exp(-1)), 5.0])

@@ -88,6 +88,18 @@ def test_the_scores_of_a_request_do_not_depend_on_the_order_within_it(
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
+def test_candidates_with_and_without_a_click_within_the_wait_are_one_slate() -> None:
+    spec = spec_of("logistic_regression", "immediate")
+    examples = requests(spec, "immediate", 2, 3)
+    kinds = np.tile(np.array([Kind.SHOWN, Kind.CLOSED], np.uint8), SLATE)
+    examples = replace(examples, kinds=kinds, labels=(kinds == Kind.CLOSED).astype(np.uint8))
+    assert slate_ends(examples).tolist() == [SLATE] * SLATE + [2 * SLATE] * SLATE
+    mixed = reordered(examples, np.arange(2 * SLATE).reshape(2, SLATE).T.reshape(-1))
+    order = slate_order(mixed)
+    assert order is not None
+    assert slate_ends(reordered(mixed, order)).tolist() == slate_ends(examples).tolist()
+
+
 @pytest.mark.parametrize("architecture", ["logistic_regression", "factorization_machine"])
 def test_a_request_is_scored_as_a_server_would_score_it(architecture: str) -> None:
     spec = spec_of(architecture, "immediate")

@@ -106,6 +106,7 @@ def test_no_bet_is_expected_to_gain_while_the_odds_are_within_the_tolerance(
         )
 
     without, click, shows, clicks = outcome(0), outcome(1), alone(Kind.SHOWN), alone(Kind.CLICKED)
+    assert alone(Kind.CLOSED) == pytest.approx(shows * clicks)  # clicked within the wait
     for factor in np.geomspace(1.0 / LIMITS.tolerance, LIMITS.tolerance, 21):
         truth = odds * factor / (1.0 + odds * factor)
         assert ((1.0 - truth) * without + truth * click <= 1.0 + 1e-9).all()
@@ -138,6 +139,9 @@ def test_good_traffic_is_not_suspect(size: int, rate: float, off: float) -> None
         odds = off * scores / (1.0 - scores)
         examples = _shown(dice, _drawn(dice, odds / (1.0 + odds)))
         assert _first_suspect(examples, scores, size) is None, f"seed {seed}"
+        kinds = np.where(examples.labels, Kind.CLOSED, Kind.SHOWN).astype(np.uint8)
+        waited = replace(examples, kinds=kinds, event_ms=examples.shown_ms + 2000)
+        assert _first_suspect(waited, scores, size) is None, f"seed {seed}"
 
 
 @pytest.mark.parametrize("size", SIZES)
