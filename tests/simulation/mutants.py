@@ -271,6 +271,13 @@ MUTANTS = (
         about="late requests",
     ),
     Mutant(
+        "an impression within the wait is told apart from one after it",
+        "headrace.ingest.joiner.written_examples:WrittenExamples.without",
+        "shown = kind != Kind.CLICKED and not _taken(self._shown, name)",
+        "shown = kind == Kind.CLOSED or kind == Kind.SHOWN and not _taken(self._shown, name)",
+        about="late requests",
+    ),
+    Mutant(
         "a producer goes on after a transaction that lost a connection",
         "headrace.ingest.kafka.transactions:KafkaTransactions._attempt",
         "if self._connections.lost",
