@@ -270,7 +270,7 @@ def _joined(plan: Plan, dice: random.Random) -> Plan:
         joiners=dice.choice((1, 2, 3)),
         joiner_steps=60.0,
         joiner_polls=60 if hostile else 6,
-        wait_s=random.Random(plan.seed ^ 0x3A17).choice((0.0, 0.05, 0.4, 3.0)),
+        wait_s=random.Random(plan.seed ^ 0x3A17).choice((0.0, 0.05, 0.4, 3.0)) if brokers else 0.0,
         hostile=hostile,
         far_ahead=dice.choice((0.0, 0.1)),
         forgotten=dice.choice((0.0, 4.0)),
