@@ -271,7 +271,7 @@ MUTANTS = (
         about="late requests",
     ),
     Mutant(
-        "an impression within the wait is told apart from one after it",
+        "an impression with its click counts as another than without",
         "headrace.ingest.joiner.written_examples:WrittenExamples.without",
         "shown = kind != Kind.CLICKED and not _taken(self._shown, name)",
         "shown = kind == Kind.CLOSED or kind == Kind.SHOWN and not _taken(self._shown, name)",
