@@ -51,6 +51,8 @@ _SHOWS_A_VALUE = 5
 """Impressions per value below which a rate says little."""
 _LEAST_VALUES = 10
 _HOURS_MS = 6 * 3_600_000
+_WAIT_S = 2
+"""Above the time that a guessed layout puts between an impression and its click."""
 _LATE_SHARE = 0.995
 """Share of the clicks that the suggested window keeps."""
 _UNSORTED = 0.01
@@ -283,7 +285,11 @@ def _head(path: Path, sample: LogSample) -> list[str]:
 
 def _window(sample: LogSample) -> list[str]:
     if not sample.delays_ms.size:
-        return []
+        after_ms = int((sample.click_ms - sample.times)[sample.labels].max(initial=0))
+        if not 0 < after_ms < 1000 * _WAIT_S:
+            return []
+        said = "the log has no times of clicks: a row and its click are one example"
+        return ["[label]", f"wait_s = {_WAIT_S}  # {said}", ""]
     needed_s = float(np.quantile(sample.delays_ms, _LATE_SHARE)) / 1000
     window_s = next((each for each in _WINDOWS_S if each >= needed_s), _WINDOWS_S[-1])
     return [

@@ -298,6 +298,17 @@ def test_times_in_another_unit_than_the_layout_says_are_refused_with_the_right_o
         suggest_spec(path, layout)
 
 
+def test_impressions_wait_for_clicks_that_have_no_times(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    rows = [f"{1_700_000_000 + i},p{i % 3},{int(i % 5 == 0)}\n" for i in range(100)]
+    path.write_text("time,page,clicked\n" + "".join(rows))
+    text, spec = suggested(path)
+    assert "wait_s = 2  # the log has no times of clicks" in text
+    assert spec.fields.label.wait_ms == 2000
+    path.write_text("time,page,clicked\n" + "".join(each.replace(",1\n", ",0\n") for each in rows))
+    assert "wait_s" not in suggested(path)[0]
+
+
 def test_a_log_that_is_not_sorted_is_suggested_with_a_word_on_its_order(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     rows = [f"{1_700_000_000 + i},p{i % 3},{int(i % 5 == 0)}\n" for i in range(100)]
