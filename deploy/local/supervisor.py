@@ -240,17 +240,18 @@ class _PartThread:
             if self._stopping.is_set():
                 return
             self._process.stop()  # already ended: this closes the pipe
-            self._history.died(time.monotonic() - self._started_s)
-            self._worked = self._worked or self._history.quick_failures == 0
-            self.failure = self._failure(status)
+            lived_s = time.monotonic() - self._started_s
+            self._worked = self._worked or lived_s >= self._history.policy.quick_s
+            # Kafka or the store was reachable once and will be again
+            outage = self._worked and status == UNREACHABLE
+            self._history.died(lived_s, outage=outage)
+            self.failure = None if outage else self._failure(status)
             if self.failure is not None or not self._restart(status):
                 return
 
     def _failure(self, status: int) -> PartFailed | None:
         """Return why the part is not restarted; None if it is."""
         history = self._history
-        if status == UNREACHABLE and self._worked:
-            return None  # Kafka or the store was reachable once and will be again
         if status in (REFUSED, UNREACHABLE):
             why = "refused to run"
         elif history.exhausted:

@@ -35,10 +35,19 @@ class RestartHistory:
     def __init__(self, policy: RestartPolicy) -> None:
         self.policy = policy
         self.quick_failures = 0
+        self._outages = 0
 
-    def died(self, lived_s: float) -> None:
-        """Count a death after `lived_s`. A long life clears the count."""
-        self.quick_failures = self.quick_failures + 1 if lived_s < self.policy.quick_s else 0
+    def died(self, lived_s: float, *, outage: bool = False) -> None:
+        """Count a death after `lived_s`. A long life clears the counts.
+
+        outage: whether the death is no failure of the process; it only makes the pauses longer.
+        """
+        if lived_s >= self.policy.quick_s:
+            self.quick_failures = self._outages = 0
+        elif outage:
+            self._outages += 1
+        else:
+            self.quick_failures += 1
 
     @property
     def exhausted(self) -> bool:
@@ -49,5 +58,6 @@ class RestartHistory:
     def pause_s(self) -> float:
         """The pause before the next start."""
         policy = self.policy
-        doublings = max(0, self.quick_failures - 1)
-        return min(policy.first_pause_s * 2.0**doublings, policy.longest_pause_s)
+        doublings = max(0, self.quick_failures + self._outages - 1)
+        # bounded, because 2.0**1024 is no float, and outages have no limit
+        return min(policy.first_pause_s * 2.0 ** min(doublings, 64), policy.longest_pause_s)

@@ -21,3 +21,13 @@ def test_a_long_life_clears_the_count_of_quick_failures() -> None:
     assert history.quick_failures == 0
     assert history.pause_s == POLICY.first_pause_s
     assert not history.exhausted
+
+
+def test_outages_make_pauses_longer_and_exhaust_nothing_however_many_there_are() -> None:
+    history = RestartHistory(POLICY)
+    for _ in range(2000):
+        history.died(1.0, outage=True)
+        assert history.pause_s <= POLICY.longest_pause_s
+    history.died(1.0)
+    assert history.pause_s == POLICY.longest_pause_s
+    assert not history.exhausted
