@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 _WITH_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*")
 _NUMBER = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d*)?\s*$"
 _PLAIN_OR_COMMA = r"^\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
+_GROUPED = r"^\s*[+-]?\d{1,3}((,\d{3})+\.\d+|(\.\d{3})+,\d+)\s*$"
 _NO_THOUSANDS = r",(\d\d?|\d{4,})\s*$"
 _LEAST_WITH_COMMA = 0.5
 """Share of the values: in a bag, many rows have a single item."""
@@ -20,6 +21,11 @@ _LEAST_WITH_COMMA = 0.5
 def has_decimal_comma(text: str) -> bool:
     """Whether a text may be a number with a decimal comma."""
     return _WITH_COMMA.fullmatch(text) is not None
+
+
+def are_grouped(column: pa.Array) -> pa.Array:
+    """Return which texts can only be numbers with separated thousands: 1,234.5 and 1.234,5."""
+    return pc.fill_null(pc.match_substring_regex(column, _GROUPED), False)
 
 
 def with_points(column: pa.Array) -> pa.Array:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.features.cells.time_forms import guess_time_format
 from headrace.ingest.features.fields import Transform
-from headrace.ingest.logs.decimal_commas import has_decimal_comma
+from headrace.ingest.logs.decimal_commas import are_grouped, has_decimal_comma
 from headrace.runtime.counted_nouns import counted, counted_of
 
 Bools = npt.NDArray[np.bool_]
@@ -81,6 +81,8 @@ class FieldCoverage:
     """Of a table: the column of the field."""
     untyped: int = 0
     """Of a CSV: texts such as 1.0, 76.50 and True, where requests send 1, 76.5 and true."""
+    grouped: int = 0
+    """Of a CSV: texts such as 1,234.50, where requests send 1234.5."""
 
     def count(self, values: FieldValues) -> None:
         """Add the values of some impressions."""
@@ -101,6 +103,10 @@ class FieldCoverage:
         for chosen in (unlisted, wrong, untyped):
             if not self.example and chosen.any():
                 self.example = shortened(values.text(int(np.argmax(chosen))))
+        if values.grouped is not None and (grouped := values.present & values.grouped).any():
+            if not self.grouped:
+                self.example = shortened(values.text(int(np.argmax(grouped))))
+            self.grouped += int(np.count_nonzero(grouped))
 
     def warnings(self) -> list[str]:
         """Return what is wrong with the values, and what to do."""
@@ -124,7 +130,13 @@ class FieldCoverage:
                 f"{name}: {counted(self.unusable, *words)} as absent, such as {self.example!r}"
                 + (f". {number_advice(self.example, self.column)}" if number else "")
             )
-        if self.untyped == self.present:
+        if self.grouped:
+            words = "value is the text of a number", "values are texts of numbers"
+            found.append(
+                f"{name}: {counted(self.grouped, *words)}, such as {self.example!r}. Requests send "
+                f"1234.5 for 1,234.50. {number_advice(self.example, self.column)}"
+            )
+        elif self.untyped == self.present:
             found.append(
                 f"{name}: all values are texts such as {self.example!r}, where requests send 1 for "
                 "1.0, 2.5 for 2.50, and true for True. In the layout, write numbers = "
@@ -152,6 +164,8 @@ class FieldValues(NamedTuple):
     """Returns one of the values."""
     untyped: Bools | None = None
     """Of a CSV: whether it is a text such as 1.0 or True."""
+    grouped: Bools | None = None
+    """Of a CSV: whether it is a text such as 1,234.50."""
 
 
 class SurveyedEvents(NamedTuple):
@@ -294,8 +308,11 @@ class LogSurvey:
                 f"{counted_of(self.joined.unmatched, self.clicks, 'clicks has', 'clicks have')} no "
                 f"impression of the same impression_id: {first}compare the ids of both files"
             )
+        widen = "To learn them, raise [label] window_s in the spec"
+        if self.joined.late > self.joined.matched:
+            widen = f"Compare the zones and units of both times. {widen}"
         for count, side, advice in (
-            (self.joined.late, "after", "To learn them, raise [label] window_s in the spec"),
+            (self.joined.late, "after", widen),
             (self.joined.early, "before", "Correct the times, or remove these clicks"),
         ):
             if count:
@@ -386,6 +403,8 @@ def shortened(text: str) -> str:
 def number_advice(example: str, column: str = "") -> str:
     """Return what to do about a text where a number is expected. column: of a table."""
     if not has_decimal_comma(example):
+        if are_grouped(pa.array([example]))[0].as_py():
+            return "Remove the commas between thousands from the file"
         return "Correct the values, or give the field another transform"
     if not column:
         return "Write a decimal point in place of the comma"

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from headrace.ingest.features.cells.labels import ClickWords
 from headrace.ingest.features.cells.values import are_numbers, are_untyped, is_list
 from headrace.ingest.features.fields import Transform
 from headrace.ingest.features.hashing import hash_strings
+from headrace.ingest.logs.decimal_commas import are_grouped
 from headrace.ingest.logs.layout import BagLayout
 from headrace.ingest.logs.table_file import TableBlock, UnreadableRow
 from headrace.ingest.logs.table_log import LogRows, TableLog
@@ -78,13 +80,14 @@ def count_values(
         field.column = named.column if isinstance(named, BagLayout) else named
         listed = is_list(values.type)
         wanted = field.transform in (Transform.NUMBER, Transform.LOG_BUCKET) and not listed
-        untyped = of_texts and field.transform == Transform.ID
+        ids = of_texts and field.transform == Transform.ID and pt.is_string(values.type)
         field.count(
             FieldValues(
                 good & values.is_valid().to_numpy(zero_copy_only=False),
                 np.full(len(values), listed),
                 are_numbers(values) if wanted else np.ones(len(values), np.bool_),
                 lambda place, values=values: str(values[place].as_py()),  # type: ignore[misc]
-                are_untyped(values) if untyped else None,
+                are_untyped(values) if ids else None,
+                are_grouped(values).to_numpy(zero_copy_only=False) if ids else None,
             )
         )

@@ -135,6 +135,12 @@ def test_clicks_are_matched_late_unmatched_and_repeated_apart(tmp_path: Path) ->
     assert late.endswith("raise [label] window_s in the spec")
 
 
+def test_clicks_that_are_mostly_late_point_to_the_zones_of_times(tmp_path: Path) -> None:
+    clicks = [click(1), *(click(i, 7_200_000) for i in range(5, 8))]
+    [late] = [each for each in surveyed(tmp_path, clicks=clicks).warnings() if "after" in each]
+    assert "not learned. Compare the zones and units of both times. To learn them, raise" in late
+
+
 def test_clicks_long_before_their_impressions_are_not_called_late(tmp_path: Path) -> None:
     placeholder = click(2) | {"timestamp_ms": 946_684_800_000}  # a click that there was not
     found = surveyed(tmp_path, clicks=[click(1), placeholder, click(5, -WINDOW_MS)])

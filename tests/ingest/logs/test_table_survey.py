@@ -222,6 +222,45 @@ def test_texts_that_differ_from_the_numbers_of_requests_are_reported(
     assert any(each.startswith(said) for each in found) == reported
 
 
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        pytest.param(
+            ["4.90", "1,234.50"],
+            "4 values are texts of numbers, such as '1,234.50'. Requests send 1234.5 for 1,234.50. "
+            "Remove the commas between thousands from the file",
+            id="commas between thousands",
+        ),
+        pytest.param(
+            ["4,90", "1.234,50"],
+            "4 values are texts of numbers, such as '1.234,50'. Requests send 1234.5 for 1,234.50. "
+            'For decimal commas, write decimal_commas = ["user"] in the layout, [file]',
+            id="points between thousands",
+        ),
+        pytest.param(["1,234", "1.234"], "", id="ids or numbers"),
+        pytest.param(["10,20.5", "1,2345.5"], "", id="other lists"),
+    ],
+)
+def test_ids_that_are_numbers_with_separated_thousands_are_reported(
+    tmp_path: Path, texts: list[str], said: str
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time;user\n" + "".join(f"{T0_MS + i};{texts[i % 2]}\n" for i in range(8)))
+    layout = parse_layout('[file]\ndelimiter = ";"\n[event]\ntimestamp = "time"', "l.toml")
+    found = survey_log(path, FIELDS, layout, now_ms=NOW_MS).warnings()
+    assert [each for each in found if each.startswith("field user")] == (
+        [f"field user: {said}"] if said else []
+    )
+
+
+def test_a_number_with_commas_between_thousands_needs_a_change_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f'time,price\n{T0_MS},"1,234.50"\n{T0_MS},9.90\n')
+    found = survey_log(path, FIELDS, LAYOUT_OF_TIMES, now_ms=NOW_MS).warnings()
+    [warning] = [each for each in found if "not a number" in each]
+    assert warning.endswith("'1,234.50'. Remove the commas between thousands from the file")
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
 def test_an_empty_text_is_absent_in_every_format(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"log.{kind}"
