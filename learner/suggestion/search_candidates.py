@@ -67,6 +67,9 @@ def candidates_of(
         for kind in ("show", "age") if days else ("show",):
             yield _adding((), (_statistic(kind, name, draft),))
     yield from _periodic(draft, many[:_MOST_PAIRED], days)
+    for name, profile in fields.items():
+        if profile.transform == "bag":
+            yield Candidate(f"mean of {name}", partial(_pooled, name=name))
     for (one, other), count in _pairs(ids).items():
         cross = _cross(one, other)
         if count and {one, other} & {*many[:_MOST_PAIRED]}:
@@ -166,6 +169,19 @@ def _combinations(one: Codes, other: Codes, larger: int) -> int:
 def _different(numbers: npt.NDArray[np.integer]) -> int:
     """Return how many different numbers there are; sorting is forty times as fast as hashing."""
     return 1 + int(np.count_nonzero(np.diff(np.sort(numbers))))
+
+
+def _pooled(draft: SpecDraft, name: str) -> SpecDraft:
+    """Return the draft with the mean of a bag, in place of the sum over the root of its items."""
+    return replace(
+        draft,
+        fields=tuple(
+            each._replace(keys=each.keys.replace('pooling = "sqrt"', 'pooling = "mean"'))
+            if each.name == name
+            else each
+            for each in draft.fields
+        ),
+    )
 
 
 def _adding(fields: tuple[DraftInput, ...], statistics: tuple[DraftInput, ...] = ()) -> Candidate:

@@ -175,6 +175,19 @@ def test_recent_clicks_get_a_name_that_no_column_has() -> None:
     assert found[0].name == "recent_clicks_kept"
 
 
+def test_the_mean_of_a_bag_is_a_change() -> None:
+    draft, fields = draft_of(sample())
+    pooled = tuple(
+        each._replace(keys=f'{each.keys}, pooling = "sqrt"') if each.name == "tags" else each
+        for each in draft.fields
+    )
+    draft = replace(draft, fields=pooled)
+    candidates = candidates_of(draft, fields, requests=False, days=0.0)
+    changes = {each.name: each for each in candidates}
+    spec = parse_spec(changes["mean of tags"].change(draft).text(), "pooled")
+    assert [each.pooling for each in spec.fields.bags] == ["mean"]
+
+
 def test_all_crosses_of_a_field_are_one_change() -> None:
     groups = {each.name: each for each in cross_groups(*draft_of(sample()))}
     assert groups.keys() >= {"crosses of device", "crosses of section"}
