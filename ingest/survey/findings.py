@@ -23,6 +23,8 @@ Longs = npt.NDArray[np.int64]
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _OF_TIME = (Reason.NO_TIME, Reason.BEFORE_2000, Reason.AHEAD)
 _LONGEST_SHOWN = 160
+_AHEAD_MS = 600_000
+"""A newest time further ahead is no difference of clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,8 @@ class LogSurvey:
     first_ms: int
     """0 without a valid time."""
     last_ms: int
+    ahead_ms: int
+    """From now to the newest time; 0 if it is in the past."""
     refused: tuple[RefusedEvents, ...]
     """The most frequent reason first."""
     fields: tuple[FieldCoverage, ...]
@@ -293,6 +297,11 @@ class LogSurvey:
             found.append(
                 f"{each.count:,} of {counted(events, 'event')} ({share:.1f} %) "
                 f"{'is' if each.count == 1 else 'are'} refused: {each.details}"
+            )
+        if self.ahead_ms > _AHEAD_MS:
+            found.append(
+                f"the newest time is {duration(self.ahead_ms)} in the future. If times are local, "
+                "write their time_zone in the layout, [event]"
             )
         found += self._click_warnings()
         if self.foreign:

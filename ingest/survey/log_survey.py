@@ -122,6 +122,7 @@ class _Survey:
             window_ms=self._fields.label.window_ms,
             first_ms=self._order.first_ms,
             last_ms=self._order.last_ms,
+            ahead_ms=max(0, self._order.last_ms - self._now_ms),
             refused=self._refused.result(),
             fields=tuple(self._coverage),
             order=EventOrder() if self._sort else self._order.result(),

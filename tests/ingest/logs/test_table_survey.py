@@ -253,6 +253,15 @@ def test_ids_that_are_numbers_with_separated_thousands_are_reported(
     )
 
 
+def test_local_times_that_are_in_the_future_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user\n{T0_MS},u\n{NOW_MS + 7_200_000},u\n")
+    ahead = "the newest time is 2 hours in the future. If times are local, write their time_zone"
+    for now_ms, said in ((NOW_MS, True), (NOW_MS + 7_000_000, False)):
+        found = survey_log(path, FIELDS, LAYOUT_OF_TIMES, now_ms=now_ms).warnings()
+        assert any(each.startswith(ahead) for each in found) == said
+
+
 def test_a_number_with_commas_between_thousands_needs_a_change_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f'time,price\n{T0_MS},"1,234.50"\n{T0_MS},9.90\n')
