@@ -41,6 +41,8 @@ class LogSample:
     """Whether these are all impressions."""
     requests: npt.NDArray[np.int64]
     """A number for each request, -1 for an impression without one; shape (n,)."""
+    refused: int = 0
+    """Rows whose click cannot be read, or comes before its impression."""
     words: str = ""
     """Values of the column of clicks, with their counts."""
 
@@ -101,6 +103,7 @@ def _sample(log: TableLog, rows: int, of_clicks: TableLog | None = None) -> LogS
         delays if has_times else delays[:0],
         whole,
         _numbers(pa.chunked_array(requests, pa.string()).combine_chunks()),
+        sum(int(part.odd.sum()) for part in parts),
         said.in_words(),
     )
 

@@ -61,10 +61,10 @@ _INPUTS_SHARE = 0.4
 """Share of the time for the inputs, if an architecture is asked for that has constants to find."""
 _LEAST_CLICKS = 500
 """Fewest clicks for a search, and impressions without a click."""
-NO_CLICKS = (
-    "No impression has a click. If a column tells clicks, name it in the layout: [click] column. "
-    "Otherwise check the ids of the clicks."
-)
+WARNING = "warning"
+"""Begins a comment of the spec that a user should not miss."""
+_ZONE_S = 1800.0
+"""Least delay of all clicks that looks like the difference of two zones."""
 _WINDOWS_S = (60, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800)
 
 
@@ -278,9 +278,31 @@ def _head(path: Path, sample: LogSample) -> list[str]:
             f"# {counted(behind, 'row comes', 'rows come')} after a newer one: give `check` and "
             "`run` the flag --sort.",
         )
-    if not clicks:
-        lines.insert(1, f"# {NO_CLICKS}")
+    lines[1:1] = [f"# {WARNING}: {each}" for each in _warnings(sample)]
     return lines
+
+
+def _warnings(sample: LogSample) -> list[str]:
+    """Return what is probably wrong with the clicks of a log."""
+    found = []
+    if sample.refused:
+        found.append(
+            f"{counted(sample.refused, 'row is', 'rows are')} refused, because their click "
+            "cannot be read or comes before its impression: see `headrace check`, and compare "
+            "the units and zones of both times."
+        )
+    elif not sample.labels.any():
+        found.append(
+            "No impression has a click. If a column tells clicks, name it in the layout: [click] "
+            "column. Otherwise check the ids of the clicks."
+        )
+    soonest_s = float(sample.delays_ms.min()) / 1000 if sample.delays_ms.size else 0.0
+    if soonest_s >= _ZONE_S:
+        found.append(
+            f"No click comes sooner than {soonest_s / 3600:.1f} h after its impression: compare "
+            "the zones of both times."
+        )
+    return found
 
 
 def _window(sample: LogSample) -> list[str]:

@@ -227,6 +227,28 @@ def test_a_log_in_which_everything_is_clicked_is_refused_with_the_words_of_its_c
     )
 
 
+@pytest.mark.parametrize(
+    ("late_s", "said"),
+    [
+        (20, ""),
+        (7_220, "# warning: No click comes sooner than 2.0 h after its impression: compare the"),
+        (-7_180, "# warning: 100 rows are refused, because their click cannot be read or comes"),
+    ],
+)
+def test_click_times_of_another_zone_are_a_warning(tmp_path: Path, late_s: int, said: str) -> None:
+    path = tmp_path / "log.csv"
+    times = [T0_MS + 60_000 * i for i in range(400)]
+    rows = [
+        f"{time},u{i % 9},{time + 1000 * (late_s + i % 5) if i % 4 == 0 else ''}"
+        for i, time in enumerate(times)
+    ]
+    path.write_text("\n".join(["time,user,clicked_at", *rows]) + "\n")
+    head = '[event]\ntimestamp = "time"\n[click]\ntimestamp = "clicked_at"\n'
+    text = suggest_spec(path, parse_layout(head, "l.toml")).text
+    assert said in text
+    assert text.count("# warning: ") == bool(said)
+
+
 def test_no_column_tells_the_outcome_of_a_log_that_begins_with_clicks_only(
     tmp_path: Path,
 ) -> None:
