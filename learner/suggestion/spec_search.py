@@ -43,6 +43,8 @@ _SCREENED = 1 / 3
 """Share of the impressions by which candidates are screened; the later half of it counts."""
 _CHOSEN = 0.7
 """Share of the impressions by which anything is chosen."""
+_SCREENING = 0.6
+"""Most of the time of a round that its screening takes, so that a busy machine judges too."""
 _LEAST_GAIN = 0.001
 """Share of the log loss."""
 _HOPELESS = -0.001
@@ -112,10 +114,12 @@ class SpecSearch:
         A change that the draft has is not tried again. until: share of the time.
         """
         found, kept = [], len(self._kept)
+        spent = self._spent()
+        screened_until = spent + _SCREENING * (until - spent)
         names = {each.name for each in self._kept}
         new = (each for each in candidates if each.name not in names)
         for each in sorted(new, key=self._promise, reverse=True):
-            if self._over(until) or self._promise(each) < _HOPELESS:
+            if self._over(screened_until) or self._promise(each) < _HOPELESS:
                 break
             trial = self._trials.setdefault(each.name, Trial(each.name))
             losses = self._learned(each.name, each.change(self.draft), _SCREENED)
@@ -203,11 +207,15 @@ class SpecSearch:
         return math.inf if trial is None or trial.screened is None else trial.screened
 
     def _learned(self, name: str, draft: SpecDraft, share: float = 1.0) -> Floats:
-        self._tell(min((self._clock_s() - self._began_s) / self._seconds, 1.0), name)
+        self._tell(min(self._spent(), 1.0), name)
         return self._stream.losses(parse_spec(draft.text(), "suggested spec"), share)
 
     def _over(self, until: float) -> bool:
-        return self._clock_s() - self._began_s >= until * self._seconds
+        return self._spent() >= until
+
+    def _spent(self) -> float:
+        """Return the share of the time that is over."""
+        return (self._clock_s() - self._began_s) / self._seconds
 
 
 def _gain(before: Floats, after: Floats) -> float:
