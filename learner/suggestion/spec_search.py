@@ -53,7 +53,7 @@ _BATCHES = 40
 _LEAST_T = 3.3
 """Of the differences of the batches: chance exceeds it once in a thousand verdicts."""
 _REMOVAL_T = 2.0
-_MOST_KEPT = 12
+_MOST_KEPT = 20
 _MOST_STEPS = 3
 """Halvings or doublings of a constant."""
 
