@@ -64,7 +64,11 @@ class Running:
         offspring = psutil.Process(self.process.pid).children(recursive=True)
         assert offspring
         self.process.send_signal(number)
-        status = self.process.wait(GENEROUS_S)
+        try:
+            status = self.process.wait(GENEROUS_S)
+        except subprocess.TimeoutExpired:
+            running = [each.cmdline() for each in offspring if each.is_running()]
+            raise AssertionError(f"still runs, with {running}, after:\n{self.output}") from None
         self._reader.join(60)
         _, left = psutil.wait_procs(offspring, timeout=60)
         return status, left
