@@ -339,8 +339,8 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         lines.append(f"with the {counted(earlier['impressions'], 'impression')} of earlier runs:")
     if accuracies and (late_ms := report.get("scored_after_ms")):
         accuracies += (
-            f" (by scores made {duration(late_ms)} after the impression, as the policy window "
-            "learns; headrace evaluate measures served scores)"
+            f" (by scores made {duration(late_ms)} after the impression, when it is learned; "
+            "headrace evaluate measures served scores)"
         )
     lines.append(accuracies)
     if (report["progressive"]["normalized_entropy"] or 0.0) > 1.0:
