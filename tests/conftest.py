@@ -64,16 +64,6 @@ THOROUGH = (
     "tests/serving/workers",
 )
 """Folders and files that start processes, or search for minutes."""
-FIRST = (
-    "tests/deploy/demo/test_demo",
-    "tests/deploy/test_wheel",
-    "tests/docs/test_site",
-    "tests/deploy/chart",
-    "tests/deploy/local/test_",
-    "tests/ingest/kafka/test_",
-)
-"""A demo, which compiles most kernels, and what needs none of them. In a fresh clone, workers that
-begin with other tests would all compile the same kernels at once."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,17 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     They run first: with short files at the end, no worker waits long for the others.
     """
-    turn: dict[pytest.Item, int] = {}
     for item in items:
-        path = item.path.relative_to(ROOT).as_posix()
-        early = [place for place, start in enumerate(FIRST) if path.startswith(start)]
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
-        if path.startswith(THOROUGH):
+        if item.path.relative_to(ROOT).as_posix().startswith(THOROUGH):
             item.add_marker("thorough")
-        late = len(FIRST) + (item.get_closest_marker("thorough") is None)
-        turn[item] = early[0] if early else late
-    items.sort(key=turn.__getitem__)
+    items.sort(key=lambda item: item.get_closest_marker("thorough") is None)
 
 
 # 1.7 million objects of numba, torch and pytest last for a whole run. With Python's threshold of
