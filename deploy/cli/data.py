@@ -67,7 +67,7 @@ def suggest(
     """
     from headrace.deploy.terminal.progress_bars import StepView
     from headrace.deploy.terminal.tables import print_shown, search_table
-    from headrace.learner.suggestion.spec_suggestion import WARNING, suggest_spec
+    from headrace.learner.suggestion.spec_suggestion import suggest_spec
 
     columns = layout_of(layout, [data])
     with StepView() as shown:
@@ -75,7 +75,6 @@ def suggest(
     click.echo(found.text, nl=False)
     if found.searched is not None:
         print_shown(search_table(found.searched), err=True)
-    for line in found.text.splitlines():
+    for warning in found.warnings:
         # a user who redirects the spec to a file does not see its comments
-        if line.startswith(f"# {WARNING}: "):
-            click.echo(line, err=True)
+        click.echo(f"# warning: {warning}", err=True)

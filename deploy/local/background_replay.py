@@ -78,13 +78,13 @@ class BackgroundReplay(threading.Thread):
         try:
             state = StateReader(self._kafka, self._spec)
             self.began_s = time.monotonic()
-            resumed: int | None = None
+            before: int | None = None  # lines of earlier runs; a later attempt adds those of this
             while not self._replayed(state):
-                # a later attempt also resumes the lines that this run has sent
-                resumed = self.progress.resumed if resumed is None else resumed
+                if before is None:
+                    before = self.progress.resumed
                 self._stop_it.wait(_RETRY_S)
-            if resumed is not None:
-                self.replayed.resumed = resumed
+            if before is not None:
+                self.replayed.resumed = before
         except BaseException as error:  # noqa: BLE001  (raised by `watch_replay`)
             self.failure = error
 
@@ -103,9 +103,9 @@ class BackgroundReplay(threading.Thread):
                 hooks=ReplayHooks(lambda: state.read().lag, self._note, self._before),
             )
         except (KafkaUnreachable, TransactionAborted):
-            named = self._settings.resume_as is not None and self._live is None
-            still_s = time.monotonic() - self._moved_s
-            if not named or not self._most_events or still_s > _OUTAGE_S:
+            can_resume = self._settings.resume_as is not None and self._live is None
+            outage_s = time.monotonic() - self._moved_s
+            if not can_resume or not self._most_events or outage_s > _OUTAGE_S:
                 raise
             if self._stop_it.is_set():
                 self.replayed = ReplayResult(stopped=True)

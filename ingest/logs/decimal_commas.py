@@ -25,6 +25,9 @@ def has_decimal_comma(text: str) -> bool:
 
 def are_grouped(column: pa.Array) -> pa.Array:
     """Return which texts can only be numbers with separated thousands: 1,234.5 and 1.234,5."""
+    with_comma = pc.match_substring(column, ",")
+    if not pc.any(with_comma).as_py():  # a fourth of the time of a pattern
+        return pc.fill_null(with_comma, False)
     return pc.fill_null(pc.match_substring_regex(column, _GROUPED), False)
 
 

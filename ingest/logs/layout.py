@@ -298,7 +298,8 @@ def _check_event(event: EventLayout, where: SpecText) -> None:
     if event.timestamp and event.start and event.timestamp_format not in PER_MS:
         expected = "start alone, or beside times that count from it in s, ms, us or ns"
         raise where.error(("event", "timestamp_format"), expected, event.timestamp_format)
-    if event.start is not None and event.timestamp is None:  # otherwise each time tells
+    # the times that count from a start are checked row by row
+    if event.start is not None and event.timestamp is None:
         start = event.start if event.start.tzinfo else event.start.replace(tzinfo=UTC)
         if start.timestamp() * 1000 < EARLIEST_MS:
             raise where.error(("event", "start"), "a start in 2000 or later", str(start))

@@ -13,6 +13,8 @@ from headrace.learner.suggestion.column_profile import ColumnProfile
 from headrace.learner.suggestion.spec_draft import DraftInput, SpecDraft
 
 Codes = npt.NDArray[np.int32]
+Pair = tuple[str, str]
+"""Names of two fields."""
 
 _LEAST_VALUES = 10
 """Fewest values of a field whose statistics are tried."""
@@ -45,12 +47,17 @@ WITHOUT_CALIBRATION = Candidate(
 
 
 def candidates_of(
-    draft: SpecDraft, fields: dict[str, ColumnProfile], *, requests: bool, days: float
+    draft: SpecDraft,
+    fields: dict[str, ColumnProfile],
+    pairs: Mapping[Pair, int],
+    *,
+    requests: bool,
+    days: float,
 ) -> Iterator[Candidate]:
     """Yield the changes that need no statistic in the spec.
 
-    fields: by name. requests: whether several impressions share one. days: of the log, 0 if it has
-    no times.
+    fields: by name. pairs: of `combinations_of`. requests: whether several impressions share one.
+    days: of the log, 0 if it has no times.
     """
     if requests:
         said = "logistic" if draft.choice else "choice"
@@ -58,33 +65,31 @@ def candidates_of(
             f"loss = {said}",
             lambda draft: replace(draft, choice=not draft.choice, loss_reason=()),
         )
-    ids = {name: each for name, each in fields.items() if each.codes is not None}
-    many = _many_valued(ids)
+    many = _many_valued(fields)
     for name in many:
         fine = _statistic("rate", name, draft)
         for each in (rate_of(name), fine._replace(name=f"{name}_fine_rate")):
-            yield _adding((), (each,))
+            yield adding((), (each,))
         for kind in ("show", "age") if days else ("show",):
-            yield _adding((), (_statistic(kind, name, draft),))
+            yield adding((), (_statistic(kind, name, draft),))
     yield from _periodic(draft, many[:_MOST_PAIRED], days)
     for name, profile in fields.items():
         if profile.transform == "bag":
             yield Candidate(f"mean of {name}", partial(_pooled, name=name))
-    for (one, other), count in _pairs(ids).items():
+    for (one, other), count in pairs.items():
         cross = _cross(one, other)
         if count and {one, other} & {*many[:_MOST_PAIRED]}:
             for kind in ("show", "rate") if {one, other} <= {*many} else ("rate",):
-                yield _adding((cross,), (_statistic(kind, cross.name, draft),))
-        if 0 < count * _ROWS_A_COMBINATION <= draft.shows:
-            yield _adding((cross,))
+                yield adding((cross,), (_statistic(kind, cross.name, draft),))
+        if _is_frequent(count, draft):
+            yield adding((cross,))
 
 
-def cross_groups(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Iterator[Candidate]:
+def cross_groups(draft: SpecDraft, pairs: Mapping[Pair, int]) -> Iterator[Candidate]:
     """Yield all crosses of each field at once, since one alone may help too little to be seen."""
-    ids = {name: each for name, each in fields.items() if each.codes is not None}
     crosses: dict[str, list[DraftInput]] = {}
-    for pair, count in _pairs(ids).items():
-        if 0 < count * _ROWS_A_COMBINATION <= draft.shows:
+    for pair, count in pairs.items():
+        if _is_frequent(count, draft):
             for name in pair:
                 crosses.setdefault(name, []).append(_cross(*pair))
     for name, some in crosses.items():
@@ -93,32 +98,42 @@ def cross_groups(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Iterator
             yield Candidate(f"crosses of {name}", more)
 
 
-def _many_valued(ids: Mapping[str, ColumnProfile]) -> list[str]:
-    names = [name for name in ids if ids[name].distinct >= _LEAST_VALUES]
-    return sorted(names, key=lambda name: -ids[name].distinct)[:_MOST_IDS]
-
-
-def _pairs(ids: Mapping[str, ColumnProfile]) -> dict[tuple[str, str], int]:
+def combinations_of(fields: Mapping[str, ColumnProfile]) -> dict[Pair, int]:
     """Return the pairs of fields to cross, with how many combinations they have (0: none new)."""
-    few = sorted(ids, key=lambda name: ids[name].distinct)[:_MOST_CROSSED]
-    read = {*_many_valued(ids)[:_MOST_PAIRED], *few}
-    codes = {name: each.codes for name, each in ids.items() if each.codes is not None}
+    codes = {name: each.codes for name, each in fields.items() if each.codes is not None}
+    few = sorted(codes, key=lambda name: fields[name].distinct)[:_MOST_CROSSED]
+    read = {*_many_valued(fields)[:_MOST_PAIRED], *few}
     values = {name: _different(codes[name]) for name in read}
     return {
         (one, other): _combinations(codes[one], codes[other], max(values[one], values[other]))
-        for one, other in combinations([name for name in ids if name in read], 2)
+        for one, other in combinations([name for name in codes if name in read], 2)
     }
+
+
+def _many_valued(fields: Mapping[str, ColumnProfile]) -> list[str]:
+    """Return the fields of ids whose statistics are tried."""
+    names = [
+        name
+        for name, each in fields.items()
+        if each.codes is not None and each.distinct >= _LEAST_VALUES
+    ]
+    return sorted(names, key=lambda name: -fields[name].distinct)[:_MOST_IDS]
+
+
+def _is_frequent(count: int, draft: SpecDraft) -> bool:
+    """Whether so many combinations have enough impressions each for weights of their own."""
+    return 0 < count * _ROWS_A_COMBINATION <= draft.shows
 
 
 def _periodic(draft: SpecDraft, names: Sequence[str], days: float) -> Iterator[Candidate]:
     """Yield crosses with the hour of the day, and rates of the present hour and day."""
     for name in names if "hour" in draft.names else ():
-        yield _adding((_cross(name, "hour"),))
+        yield adding((_cross(name, "hour"),))
     for word, period_s in _PERIODS_S.items():
         period = DraftInput(f"this_{word}", f'transform = "period", period_s = {period_s}')
         for name in names if days * 86_400 > 3 * period_s else ():
             cross = _cross(name, period.name)
-            yield _adding((period, cross), (_statistic("rate", cross.name, draft),))
+            yield adding((period, cross), (_statistic("rate", cross.name, draft),))
 
 
 def rate_of(name: str) -> DraftInput:
@@ -148,12 +163,7 @@ def statistic_crosses(draft: SpecDraft, fields: dict[str, ColumnProfile]) -> Ite
     for one, other in pairs:
         cross = DraftInput(f"{one}_by_{other}", f'cross = ["{one}", "{other}"]')
         if cross.name not in draft.names:
-            yield _adding((), (cross,))
-
-
-def history_candidate(history: DraftInput) -> Candidate:
-    """Return the change that a model with vectors also reads the items that a user clicked last."""
-    return _adding((history,))
+            yield adding((), (cross,))
 
 
 def _combinations(one: Codes, other: Codes, larger: int) -> int:
@@ -167,7 +177,7 @@ def _combinations(one: Codes, other: Codes, larger: int) -> int:
 
 
 def _different(numbers: npt.NDArray[np.integer]) -> int:
-    """Return how many different numbers there are; sorting is forty times as fast as hashing."""
+    """Return how many different numbers there are, faster than `np.unique`, which hashes."""
     return 1 + int(np.count_nonzero(np.diff(np.sort(numbers))))
 
 
@@ -184,7 +194,8 @@ def _pooled(draft: SpecDraft, name: str) -> SpecDraft:
     )
 
 
-def _adding(fields: tuple[DraftInput, ...], statistics: tuple[DraftInput, ...] = ()) -> Candidate:
+def adding(fields: tuple[DraftInput, ...], statistics: tuple[DraftInput, ...] = ()) -> Candidate:
+    """Return the change that adds inputs, named like the last of them."""
     name = (*fields, *statistics)[-1].name
     return Candidate(name, lambda draft: draft.adding(fields, statistics))
 

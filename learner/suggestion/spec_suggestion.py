@@ -7,7 +7,6 @@ search, the rates of frequent values are added.
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,9 +30,10 @@ from headrace.learner.suggestion.sample_stream import SampleStream
 from headrace.learner.suggestion.search_candidates import (
     WITHOUT_CALIBRATION,
     Candidate,
+    adding,
     candidates_of,
+    combinations_of,
     cross_groups,
-    history_candidate,
     rate_of,
     removals,
     statistic_crosses,
@@ -61,8 +61,6 @@ _INPUTS_SHARE = 0.4
 """Share of the time for the inputs, if an architecture is asked for that has constants to find."""
 _LEAST_CLICKS = 500
 """Fewest clicks for a search, and impressions without a click."""
-WARNING = "warning"
-"""Begins a comment of the spec that a user should not miss."""
 _ZONE_S = 1800.0
 """Least delay of all clicks that looks like the difference of two zones."""
 _WINDOWS_S = (60, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800)
@@ -74,6 +72,8 @@ class Suggestion(NamedTuple):
     text: str
     searched: SearchedSpec | None
     """None: by rules alone."""
+    warnings: tuple[str, ...]
+    """Comments of the text that a user should not miss."""
 
 
 def suggest_spec(
@@ -96,22 +96,26 @@ def suggest_spec(
     if sample.rows > 1 and clicks == sample.rows:
         column = layout.click.column if layout and layout.click else None
         raise SpecError(f"{path}: {all_clicked(sample.rows, column, sample.words)}")
-    draft, fields = _drafted(path, sample, name)
+    warnings = tuple(_warnings(sample))
+    draft, fields = _drafted(path, sample, name, warnings)
     draft, searched = draft.adding((), _rates(fields, sample.rows)), None
-    asked = partial(_with_architecture, architecture, fields=fields, sample=sample)
-    asked(draft)  # refused before a search
+    asked = None
+    if architecture != LOGISTIC_REGRESSION:
+        change = partial(_with_architecture, architecture, fields=fields, sample=sample)
+        asked = Candidate(f"architecture = {architecture}", change)
+        asked.change(draft)  # an architecture that the log cannot feed is refused before a search
     if seconds and min(clicks, sample.rows - clicks) >= _LEAST_CLICKS:
         searched = _searched(draft, fields, sample, seconds, tell, asked)
         draft = searched.draft
-    else:
-        draft = asked(draft)
+    elif asked is not None:
+        draft = asked.change(draft)
     text = draft.text()
     parse_spec(text, f"spec suggested for {path}")
-    return Suggestion(text, searched)
+    return Suggestion(text, searched, warnings)
 
 
 def _drafted(
-    path: Path, sample: LogSample, name: str
+    path: Path, sample: LogSample, name: str, warnings: tuple[str, ...]
 ) -> tuple[SpecDraft, dict[str, ColumnProfile]]:
     """Return a spec of the columns, and the column of each field. Raises SpecError."""
     profiles = without_outcomes(
@@ -137,7 +141,7 @@ def _drafted(
     found = clicks_of_requests(sample.requests, sample.labels)
     draft = SpecDraft(
         name or _name(path.name.partition(".")[0]),
-        tuple(_head(path, sample)),
+        tuple(_head(path, sample, warnings)),
         tuple(_window(sample)),
         sample.rows,
         int(sample.labels.sum()),
@@ -166,8 +170,6 @@ def _with_architecture(
     architecture: str, draft: SpecDraft, fields: dict[str, ColumnProfile], sample: LogSample
 ) -> SpecDraft:
     """Return the draft with an architecture, whose constants are others. Raises SpecError."""
-    if architecture == LOGISTIC_REGRESSION:
-        return draft
     draft = replace(draft, architecture=architecture, factors=UNSCALED)
     return with_history(draft, fields, sample) if architecture in (DIN, SEQUENCE) else draft
 
@@ -178,35 +180,34 @@ def _searched(
     sample: LogSample,
     seconds: float,
     tell: Tell,
-    asked: Callable[[SpecDraft], SpecDraft],
+    asked: Candidate | None,
 ) -> SearchedSpec:
     """Return what a search finds, with its gains as comments.
 
-    asked: returns a draft with the architecture that the user asked for.
+    asked: the change to the architecture that the user asked for; None: logistic regression.
     """
     stream = SampleStream(sample, parse_spec(draft.text(), "suggested spec"))
     search = SpecSearch(draft, stream, seconds, tell)
     days = max(_span_ms(sample), 0.0) / 86_400_000 if sample.timed else 0.0
     known = sample.requests[sample.requests >= 0]
     requests = bool(known.size) and np.unique(known).size < known.size
-    architecture = asked(draft).architecture
-    embeds = architecture != LOGISTIC_REGRESSION
-    share = _INPUTS_SHARE if embeds else 1.0
+    share = 1.0 if asked is None else _INPUTS_SHARE
     search.drop(removals(draft, draft))
-    first = [*candidates_of(draft, fields, requests=requests, days=days)]
+    pairs = combinations_of(fields)
+    first = [*candidates_of(draft, fields, pairs, requests=requests, days=days)]
     kept = True
     while kept:
         first = [each for each in first if each.name not in search.draft.names]
         more = statistic_crosses(search.draft, fields)
         kept = search.try_all([*first, *more], 0.85 * share)
-    search.try_all([*cross_groups(search.draft, fields)], 0.9 * share)
+    search.try_all([*cross_groups(search.draft, pairs)], 0.9 * share)
     search.drop(removals(search.draft, draft))
     search.judge_each([WITHOUT_CALIBRATION])
-    if not embeds:
+    if asked is None:
         search.tune("alpha")
         search.tune("l2")
     else:
-        search.take(Candidate(f"architecture = {architecture}", asked))
+        search.take(asked)
         _tune_vectors(search, recent_clicks(fields, sample))
     found = search.result()
     gains = {
@@ -242,7 +243,7 @@ def _tune_vectors(search: SpecSearch, history: tuple[DraftInput, str] | None) ->
         search.tune("mini_batch", factors=(0.5,))
     search.tune("vectors_alpha", factors=(2.0, 0.5))
     if history is not None and not search.draft.history:
-        search.judge_each([history_candidate(history[0])])
+        search.judge_each([adding((history[0],))])
     search.tune("alpha")
     search.tune("vectors_l2")
 
@@ -260,7 +261,7 @@ def _within_numbers(profiles: list[ColumnProfile]) -> list[ColumnProfile]:
     ]
 
 
-def _head(path: Path, sample: LogSample) -> list[str]:
+def _head(path: Path, sample: LogSample, warnings: tuple[str, ...]) -> list[str]:
     clicks = int(sample.labels.sum())
     which = "all" if sample.whole else "the first"
     lines = [
@@ -278,7 +279,7 @@ def _head(path: Path, sample: LogSample) -> list[str]:
             f"# {counted(behind, 'row comes', 'rows come')} after a newer one: give `check` and "
             "`run` the flag --sort.",
         )
-    lines[1:1] = [f"# {WARNING}: {each}" for each in _warnings(sample)]
+    lines[1:1] = [f"# warning: {each}" for each in warnings]
     return lines
 
 

@@ -49,15 +49,15 @@ def with_history(
             for each in draft.fields
         )
         return replace(draft, fields=plain, history=bag, target=target)
-    found = recent_clicks(fields, sample)
-    if found is None:
+    kept = recent_clicks(fields, sample)
+    if kept is None:
         raise SpecError(
             f"expected a user's history for the architecture {draft.architecture}: a column of "
             "lists of earlier items whose values another column has, or ids of a user and a "
             "request_id that several items share; got neither. Name these columns in a layout, or "
             "write history and target by hand"
         )
-    history, target = found
+    history, target = kept
     return replace(draft.adding((history,), ()), history=history.name, target=target)
 
 

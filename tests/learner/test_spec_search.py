@@ -18,9 +18,10 @@ from headrace.learner.suggestion.sample_stream import Floats, SampleStream
 from headrace.learner.suggestion.search_candidates import (
     WITHOUT_CALIBRATION,
     Candidate,
+    adding,
     candidates_of,
+    combinations_of,
     cross_groups,
-    history_candidate,
     rate_of,
     removals,
     statistic_crosses,
@@ -68,11 +69,18 @@ def draft_of(log: LogSample) -> tuple[SpecDraft, dict[str, ColumnProfile]]:
     return SpecDraft("m", (), (), log.rows, clicks, (2.5,), inputs, ()), fields
 
 
+def proposed(
+    draft: SpecDraft, fields: dict[str, ColumnProfile], *, requests: bool, days: float
+) -> list[Candidate]:
+    pairs = combinations_of(fields)
+    return [*candidates_of(draft, fields, pairs, requests=requests, days=days)]
+
+
 def searched(log: LogSample, seconds: float = 600.0) -> SpecSearch:
     draft, fields = draft_of(log)
     stream = SampleStream(log, parse_spec(draft.text(), "draft"))
     search = SpecSearch(draft, stream, seconds)
-    first = [*candidates_of(draft, fields, requests=True, days=1.2)]
+    first = proposed(draft, fields, requests=True, days=1.2)
     while search.try_all([*first, *statistic_crosses(search.draft, fields)], 1.0):
         first = [each for each in first if each.name not in search.draft.names]
     return search
@@ -122,7 +130,7 @@ def test_a_change_that_is_kept_is_not_tried_again_and_a_late_one_is_not_counted(
     log = sample()
     draft, fields = draft_of(log)
     search = SpecSearch(draft, KnownChoice(log, parse_spec(draft.text(), "draft")), 600.0)
-    changes = [*candidates_of(draft, fields, requests=True, days=1.2)]
+    changes = proposed(draft, fields, requests=True, days=1.2)
     while search.try_all(changes, 1.0):
         pass
     search.try_all([Candidate("late", lambda draft: draft)], 0.0)
@@ -151,7 +159,7 @@ def test_an_architecture_that_is_asked_for_stays_and_its_constants_are_searched(
     search.tune("mini_batch", factors=(0.5,))
     history = recent_clicks(fields, log)
     assert history is not None
-    search.judge_each([history_candidate(history[0]), WITHOUT_CALIBRATION])
+    search.judge_each([adding((history[0],)), WITHOUT_CALIBRATION])
     found = search.result()
     gains = {each.name: each.later for each in found.trials if each.later is not None}
     assert gains.keys() == {
@@ -182,16 +190,16 @@ def test_the_mean_of_a_bag_is_a_change() -> None:
         for each in draft.fields
     )
     draft = replace(draft, fields=pooled)
-    candidates = candidates_of(draft, fields, requests=False, days=0.0)
+    candidates = proposed(draft, fields, requests=False, days=0.0)
     changes = {each.name: each for each in candidates}
     spec = parse_spec(changes["mean of tags"].change(draft).text(), "pooled")
     assert [each.pooling for each in spec.fields.bags] == ["mean"]
 
 
 def test_all_crosses_of_a_field_are_one_change() -> None:
-    groups = {each.name: each for each in cross_groups(*draft_of(sample()))}
+    draft, fields = draft_of(sample())
+    groups = {each.name: each for each in cross_groups(draft, combinations_of(fields))}
     assert groups.keys() >= {"crosses of device", "crosses of section"}
-    draft = draft_of(sample())[0]
     more = groups["crosses of device"].change(draft).names - draft.names
     assert "device_x_section" in more
     assert all("device" in each for each in more)
@@ -225,7 +233,7 @@ def test_a_search_ends_with_its_time_and_then_keeps_the_spec_of_the_rules() -> N
     search = SpecSearch(
         draft, stream, 5.0, lambda *each: said.append(each), lambda: float(next(ticks))
     )
-    assert not search.try_all([*candidates_of(draft, fields, requests=True, days=1.2)], 1.0)
+    assert not search.try_all(proposed(draft, fields, requests=True, days=1.2), 1.0)
     assert search.draft is draft
     assert 1 < len(said) < 6
     assert all(0.0 <= share <= 1.0 for share, _ in said)
@@ -247,14 +255,14 @@ def test_columns_that_map_one_to_one_make_no_cross() -> None:
     log = sample()
     renamed = pa.array((log.columns["item"].to_numpy() * 7 + 3) % 400)
     log = replace(log, columns=log.columns | {"item_id": renamed})
-    names = {each.name for each in candidates_of(*draft_of(log), requests=False, days=0.0)}
+    names = {each.name for each in proposed(*draft_of(log), requests=False, days=0.0)}
     assert "device_x_section" in names
     assert not any(re.search("item.*_x_item", name) for name in names)
 
 
 def test_a_log_without_times_gets_no_inputs_of_times() -> None:
     draft, fields = draft_of(sample(timed=False))
-    names = {each.name for each in candidates_of(draft, fields, requests=True, days=0.0)}
+    names = {each.name for each in proposed(draft, fields, requests=True, days=0.0)}
     assert "item_rate" in names
     assert not [each for each in names if re.search("age|this_|hour", each)]
 
